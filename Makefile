@@ -7,7 +7,7 @@
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
-#   make check     check format, lint, spelling, types and layers, as CI does first
+#   make check     check format, lint, spelling, prose, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
 #   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
 #   make format    apply ruff's format and fixes
@@ -116,6 +116,7 @@ check: $(STAMP)
 	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }
 	@echo "==> lint"; $(BIN)/ruff check --quiet .
 	@echo "==> spelling"; $(BIN)/codespell xpk workloads tests e2e bench docs examples tools manifests *.md Makefile pyproject.toml
+	@echo "==> prose"; $(BIN)/python -m tools.prose
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
 

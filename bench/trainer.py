@@ -9,7 +9,7 @@ by their largest dimension, `jax.jit` with donated state, batches from memory, t
 one is dispatched. Before anything is timed its loss on a batch is held against the trainer's, so that it is the same
 model. It has neither data files, nor checkpoints, metrics, flags, watchdog: what the trainer takes more is for these.
 
-Blocks of steps of each are timed in turn; told is the median of the ratios of neighbours.
+Blocks of steps of each are timed in turn; told is the median of the ratios of neighbors.
 """
 
 # mypy: disallow-untyped-calls=False

@@ -209,7 +209,7 @@ def test_a_queues_limit_of_priorities_binds_every_client(whole: Path) -> None:
         return render_workload(spec)[-1]
 
     deadline = time.monotonic() + 60
-    with pytest.raises(UsageError, match="queue 'limited' takes priorities up to medium"):
+    with pytest.raises(UsageError, match="queue 'limited' accepts priorities up to medium"):
         while time.monotonic() < deadline:  # the server notices new policies after a while
             api.create(asks("high"), dry_run=True)
             time.sleep(0.2)

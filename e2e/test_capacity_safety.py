@@ -240,7 +240,7 @@ def run(server: Server, name: str) -> None:
 def test_a_budget_keeps_a_pod_until_it_allows_its_eviction(server: Server) -> None:
     run(server, "a")
     protect(server, 0)
-    with pytest.raises(ProtectedError, match="Pod 'a' may not be evicted now: The disruption budget web needs 1"):
+    with pytest.raises(ProtectedError, match="Pod 'a' cannot be evicted now: The disruption budget web needs 1"):
         server.api.evict("a")
     with pytest.raises(
         TimedOutError, match=r"c-np-0 was not drained within 600 s: .*The disruption budget web needs 1"
@@ -262,7 +262,7 @@ def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
     run(server, "a")
     api = KubernetesApi(kubeconfig=server.kubeconfig, context="lacks")
     with pytest.raises(
-        AuthorizationError, match="user 'lacks' may not create pods/eviction in namespace 'default'"
+        AuthorizationError, match="user 'lacks' cannot create pods/eviction in namespace 'default'"
     ) as no:
         drain(Pods(api, 0.0), "c-np-0", lambda seconds: None)
     assert "`xpk docs permissions`" in no.value.hint

@@ -21,7 +21,7 @@ from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.images import cache
-from xpk.capacity.images.cache import Wanted
+from xpk.capacity.images.cache import CacheRequest
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 
 BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
@@ -90,7 +90,7 @@ def wait_until_gone(api: KubernetesApi) -> None:
 def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tmp_path: Path) -> None:
     with counting(server, tmp_path) as counter:
         api = KubernetesApi(kubeconfig=counter.kubeconfig)
-        caching = cache.plan(api, Wanted(images=("trainer:1", "tools:1"), seconds=_SECONDS))
+        caching = cache.plan(api, CacheRequest(images=("trainer:1", "tools:1"), seconds=_SECONDS))
         cache.begin(api, caching)
         reports: list[tuple[int, int, float]] = []
         outcome = cache.await_all(api, caching, _SECONDS, lambda *progress: reports.append(progress))
@@ -107,7 +107,7 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
 @pytest.mark.extended
 def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
-    cache.begin(api, cache.plan(api, Wanted(images=("trainer:2",), seconds=40)))
+    cache.begin(api, cache.plan(api, CacheRequest(images=("trainer:2",), seconds=40)))
     until(lambda: left(api, ["Pod"])["Pod"] == NODES, seconds=_SECONDS, every=0.3)
     assert left(api, ["Job", "DaemonSet"]) == {"Job": 1, "DaemonSet": 1}
     wait_until_gone(api)  # nobody asks for it

@@ -1,4 +1,4 @@
-"""The cases of behaviour that the local control plane passes, on real pods under JobSet and Kueue.
+"""The cases of behavior that the local control plane passes, on real pods under JobSet and Kueue.
 
 eval "$(e2e/environment/up)" && .venv/bin/python -m pytest e2e/test_kind_conformance.py --timeout 900
 """
@@ -46,8 +46,8 @@ def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideB
     def run(case: Case) -> None:
         api = provider.connect(place.cluster)  # its own: a connection's reads are paced
         namespace = f"case-{uuid.uuid4().hex[:8]}"
-        ground = Ground(api=api, target=target, namespace=namespace, neighbour=f"{namespace}-2", patience=4)
-        both = (ground.namespace, ground.neighbour)
+        ground = Ground(api=api, target=target, namespace=namespace, neighbor=f"{namespace}-2", patience=4)
+        both = (ground.namespace, ground.neighbor)
         for name in both:
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         ground.set_up(case.slices)
@@ -69,5 +69,5 @@ def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideB
     "case",
     [pytest.param(case, marks=[pytest.mark.extended] if str(case) in EXTENDED else [], id=str(case)) for case in CASES],
 )
-def test_behaviour(side_by_side: SideBySide, case: Case) -> None:
+def test_behavior(side_by_side: SideBySide, case: Case) -> None:
     side_by_side.result(case)

@@ -120,7 +120,7 @@ def teams(place: Place, user: Callable[[str], User]) -> Iterator[tuple[str, str,
         return str(place.xpk("queue", verb, name, "--cluster", place.cluster, *arguments).stderr)
 
     own = ("--create-namespace", "--quota", "50%", "--borrowing-limit", "0")
-    assert f"let namespace '{pink}' use it" in queue("create", red, "-n", red, "-n", pink, *own)
+    assert f"create a LocalQueue in namespace '{pink}'" in queue("create", red, "-n", red, "-n", pink, *own)
     queue("create", blue, "-n", blue, *own)
     queue("create", "multislice-queue", "-n", red)
     yield red, blue, pink
@@ -165,7 +165,7 @@ def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], team
     error = ada(*whole, "2", "-n", red, "--queue", red, code=5).stderr
     assert f"queue '{red}'" in error and "has 8 in all" in error
     assert "use --num-slices 1 or --queue multislice-queue" in error
-    assert f"there are: multislice-queue, {red}" in ada(*whole, "1", "-n", red, "--queue", "none", code=3).stderr
+    assert f"choose from multislice-queue, {red}" in ada(*whole, "1", "-n", red, "--queue", "none", code=3).stderr
     assert json.loads(ada("list", "-A", "-o", "json").stdout) == []
     ada(*whole, "2", "-n", red)
     ada("wait", "big", "-n", red, "--timeout", "3m")

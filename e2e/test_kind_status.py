@@ -89,7 +89,7 @@ def text(place: Place, name: str) -> str:
 
 
 def until(place: Place, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Return a workload's status once it fulfils a condition."""
+    """Return a workload's status once it fulfills a condition."""
 
     def fulfilled() -> dict[str, Any]:
         return run if holds(run := status(place, name)) else {}
@@ -196,8 +196,8 @@ def test_jobsets_that_others_made_are_shown_and_left_alone(place: Place, tmp_pat
         assert {each["name"] for each in listed} >= set(files)
         for name in files:
             assert f"{name}: " in place.xpk("workload", "describe", name, *at).stdout
-        assert "made by kubectl" in place.xpk("workload", "create", "plain", *at, "--command", "true", code=4).stderr
-        assert "made by kubectl" in place.xpk("workload", "delete", "plain", *at, code=4).stderr
+        assert "created by kubectl" in place.xpk("workload", "create", "plain", *at, "--command", "true", code=4).stderr
+        assert "created by kubectl" in place.xpk("workload", "delete", "plain", *at, code=4).stderr
     finally:
         place.kubectl("delete", "jobset", *files, "--ignore-not-found")
 

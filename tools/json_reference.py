@@ -25,7 +25,7 @@ from xpk.capacity.nodes.health import SliceHealth
 from xpk.capacity.provider import ClusterInfo
 from xpk.capacity.queues.reading import QueueInfo
 from xpk.capacity.queues.workloads import QueuedWorkload
-from xpk.cli.config import SavedSetting, SettingInForce
+from xpk.cli.config import EffectiveSetting, SavedSetting
 from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
 from xpk.cli.workload.diff import WorkloadDiff
@@ -51,7 +51,7 @@ With `--dry-run`, `xpk workload create` and `xpk cluster cache-image` print Kube
 class WorkloadWithProgress(WorkloadStatus):
     """Status of a workload with its progress and the next command."""
 
-    progress: Progress | None = None  # of the bundled trainer; null before the first step
+    progress: Progress | None = None  # progress of the bundled trainer; null before the first step
     next: str = ""  # command to run next
 
 
@@ -59,7 +59,7 @@ class WorkloadWithProgress(WorkloadStatus):
 class QueueWithWorkloads(QueueInfo):
     """A queue with its workloads that have not finished."""
 
-    workloads: tuple[QueuedWorkload, ...] = ()  # that have not finished
+    workloads: tuple[QueuedWorkload, ...] = ()  # workloads that have not finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,8 @@ class NamedSliceHealth(SliceHealth):
     """Health of a slice, with its state."""
 
     name: str = ""  # same as `node_pool`
-    state: str = ""  # Ready, or the reason why it is not
-    usable: bool = True  # a workload can start on it, or could if it were free
+    state: str = ""  # Ready, or the reason for not being ready
+    usable: bool = True  # whether a workload can start on it, or could if it were free
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class NamedFencing(Fencing):
 class KeyedChange(Change):
     """A change, with its key."""
 
-    key: str = ""  # by which other changes wait for it
+    key: str = ""  # key that `after` of other changes refers to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +95,21 @@ class CheckedLimit(Limit):
 class PlanOutput(TypedDict):
     """Plan from the present to the requested state."""
 
-    summary: str  # the result in one line
+    summary: str  # result in one line
     steps: list[str]  # titles of the steps; empty if there is nothing to do
     changes: NotRequired[list[KeyedChange]]  # gke: requests to the API
     limits: NotRequired[list[CheckedLimit]]  # gke: quotas and other limits
     cost: NotRequired[Cost]  # gke: cost of the slices
     asked: NotRequired[list[str]]  # gke: requested options, in words
-    guess: NotRequired[bool]  # gke: the plan assumes an empty project, because credentials are missing
+    guess: NotRequired[bool]  # gke: whether the plan assumes an empty project, because credentials are missing
     objects: NotRequired[list[dict[str, Any]]]  # storages: Kubernetes objects to apply
 
 
 class QueuesOutput(TypedDict):
     """Queues of a cluster, of the kinds that were requested."""
 
-    local_queues: NotRequired[list[LocalQueue]]  # of all namespaces, or of the given one
-    cluster_queues: NotRequired[list[ClusterQueue]]  # of the cluster
+    local_queues: NotRequired[list[LocalQueue]]  # LocalQueues of all namespaces, or of the given one
+    cluster_queues: NotRequired[list[ClusterQueue]]  # ClusterQueues of the cluster
 
 
 OUTPUTS: Mapping[str, object] = {
@@ -132,8 +132,8 @@ OUTPUTS: Mapping[str, object] = {
     "xpk storage list": list[StorageInfo],
     "xpk accelerator list": list[SliceShape],
     "xpk accelerator describe": SliceShape,
-    "xpk config list": list[SettingInForce],
-    "xpk config explain": SettingInForce,
+    "xpk config list": list[EffectiveSetting],
+    "xpk config explain": EffectiveSetting,
     "xpk config get": SavedSetting,
     "xpk config set": list[SavedSetting],
     "xpk config unset": list[SavedSetting],

@@ -1,4 +1,4 @@
-"""The program `xpk`: what is interrupted while it still imports its modules ends as later on."""
+"""The program `xpk`. An interrupt during its imports ends it like a later one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys  # and nothing else: an interrupt before `run` is a traceback
 
 
 def run() -> None:
-    """Be the program `xpk`."""
+    """Run `xpk` and exit: the console entry point."""
     try:
         from xpk.cli.main import run as program
 

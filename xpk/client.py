@@ -36,12 +36,12 @@ from xpk.model.status import WorkloadStatus
 
 
 class Cluster:
-    """A cluster that exists, by its name; the first method that needs it connects.
+    """An existing cluster, by its name; the first method that needs it connects.
 
     `context:NAME` stands for a context of your kubeconfig. `options`: those of its provider; the project of
-    `xpk.GkeOptions` locates a cluster that this machine does not know. Every method raises NotFoundError without the
-    cluster, UsageError for options of wrong types or of another project, AuthorizationError where the API server
-    denies access, and UnavailableError where it does not answer.
+    `xpk.GkeOptions` locates a cluster that this machine does not know. Every method raises NotFoundError if the cluster
+    does not exist, UsageError for options of wrong types or of another project, AuthorizationError if the API server
+    denies access, and UnavailableError if it does not answer.
     """
 
     def __init__(self, name: str, *, options: ProviderOptions | None = None) -> None:
@@ -59,7 +59,7 @@ class Cluster:
 
     @cached_property
     def target(self) -> Target:
-        """The way workloads run on the cluster."""
+        """Properties of the cluster on which workloads run."""
         return self._provider.target(self.name)
 
     @cached_property
@@ -185,7 +185,10 @@ class Cluster:
 
 
 class WorkloadHandle:
-    """A workload on a cluster. Every method reads the cluster again. Raises NotFoundError without the workload."""
+    """A workload on a cluster. Every method reads the cluster again.
+
+    Raises NotFoundError if the workload does not exist.
+    """
 
     def __init__(
         self, cluster: Cluster, name: str, namespace: str = "default", *, output_root: str | None = None
@@ -296,7 +299,7 @@ class WorkloadHandle:
     def report(self, path: str | Path | None = None) -> dict[str, Any]:
         """Return goodput, restarts and step times of a run of the bundled trainer; write the page to `path` if given.
 
-        Raises NotFoundError before the first step, XpkError if the output cannot be read or the page not be written.
+        Raises NotFoundError before the first step, XpkError if the output cannot be read or the page cannot be written.
         """
         from xpk.jobs.report import figures as reporting  # brings the charts, which no other method needs
 
@@ -308,7 +311,7 @@ class WorkloadHandle:
 
     @property
     def _where(self) -> str:
-        return names.where(self.cluster.name, self.namespace)
+        return names.location_flags(self.cluster.name, self.namespace)
 
 
 def create_cluster(
@@ -368,7 +371,7 @@ def _warn(on_progress: Callable[[Notice], None]) -> Callable[[str], None]:
 
 
 def destination_of(cluster: Cluster, workload: Workload) -> Destination:
-    """Return a cluster with the queue of a workload. Raises NotFoundError without the queue."""
+    """Return a cluster with the queue of a workload. Raises NotFoundError if the queue does not exist."""
     queue = read_queue(cluster.api, workload.queue, workload.namespace, cluster=cluster.name)
     return Destination(cluster.name, cluster.target, queue, cluster.api)
 

@@ -72,7 +72,8 @@ def run_limited(
 ) -> Result:
     """Run a program for at most `seconds` with at most `most` bytes of output; `interactive` leaves it the terminal.
 
-    Raises MissingToolError, TimedOutError, or XpkError for one that cannot be run or prints more. It is killed then.
+    A program that exceeds a limit is killed. Raises MissingToolError, TimedOutError, or XpkError for one that cannot be
+    run or prints more.
     """
     try:
         program = subprocess.Popen(
@@ -88,7 +89,7 @@ def run_limited(
         try:
             printed = _read_limited(program, time.monotonic() + seconds, most)
             if printed is None:
-                raise XpkError(f"'{argv[0]}' prints more than {most} bytes", hint="run it by hand")
+                raise XpkError(f"'{argv[0]}' printed more than {most} bytes", hint="run it by hand")
             program.wait(seconds)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             raise TimedOutError(f"'{argv[0]}' timed out after {seconds:g}s", hint="run it by hand") from error
@@ -110,7 +111,7 @@ def _read_limited(program: subprocess.Popen[bytes], ends: float, most: int) -> t
             if left <= 0:
                 raise TimeoutError
             for key, _ in ready:
-                pipe = next(each for each in printed if each is key.fileobj)
+                pipe = next(stream for stream in printed if stream is key.fileobj)
                 part = os.read(pipe.fileno(), 1 << 16)
                 printed[pipe] += part
                 if not part:

@@ -1,4 +1,4 @@
-"""Test doubles for code that uses xpk: a runner that runs nothing, an API server in memory."""
+"""Test doubles for code that uses xpk: a runner that records commands, and an API server in memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class FakeRunner:
     """A `Runner` that records commands and returns scripted results.
 
     `script` maps the beginning of a command line to its answer: stdout, an exit code, a whole `Result`, or a
-    function of the arguments that returns one of these. The longest beginning that matches counts; without one a
-    program succeeds silently. Programs in `missing` are not installed.
+    function of the arguments that returns one of these. The longest matching beginning is used; without
+    one, the program succeeds silently. Programs in `missing` are not installed.
     """
 
     def __init__(self, script: Mapping[str, Answer] | None = None, *, missing: Sequence[str] = ()) -> None:
@@ -41,8 +41,8 @@ class FakeRunner:
         self.calls.append(command)
         self.environments.append(env)
         line = " ".join(command)
-        found = [key for key in self.script if line == key or line.startswith(f"{key} ")]
-        answer: Any = self.script[max(found, key=len)] if found else ""
+        keys = [key for key in self.script if line == key or line.startswith(f"{key} ")]
+        answer: Any = self.script[max(keys, key=len)] if keys else ""
         if callable(answer):
             answer = answer(command)
         if isinstance(answer, Result):
@@ -81,8 +81,8 @@ class FakeApi:
         """See `ObjectApi.create`."""
         self._note("create", obj["kind"], obj["metadata"]["name"])
         if _key_of(obj) in self.objects:
-            what = f"{obj['kind']} '{obj['metadata']['name']}'"
-            raise NameTaken(f"{what} already exists", resource=what)
+            label = f"{obj['kind']} '{obj['metadata']['name']}'"
+            raise NameTaken(f"{label} already exists", resource=label)
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
@@ -140,7 +140,7 @@ class FakeApi:
         """See `ObjectApi.evict`. The pod is deleted at once."""
         self._note("evict", "Pod", name)
         if name in self.budgets:
-            raise ProtectedError(f"Pod '{name}' may not be evicted now: {self.budgets[name]}")
+            raise ProtectedError(f"Pod '{name}' cannot be evicted now: {self.budgets[name]}")
         del self.objects[_key_of(self._find("Pod", name, namespace))]
 
     def watch(
@@ -184,13 +184,13 @@ class FakeApi:
             raise NotFoundError(f"{kind} '{name}' not found") from None
 
     def _store(self, obj: Obj) -> Obj:
-        kept, version = copy.deepcopy(obj), str(next(self._versions))
-        kept["metadata"] = {"uid": f"uid-{version}", "creationTimestamp": _CREATED, **kept["metadata"]}
-        kept["metadata"]["resourceVersion"] = version
-        self.objects[_key_of(kept)] = kept
+        stored, version = copy.deepcopy(obj), str(next(self._versions))
+        stored["metadata"] = {"uid": f"uid-{version}", "creationTimestamp": _CREATED, **stored["metadata"]}
+        stored["metadata"]["resourceVersion"] = version
+        self.objects[_key_of(stored)] = stored
         if self._react:
-            self._react(kept["kind"], kept)
-        return kept
+            self._react(stored["kind"], stored)
+        return stored
 
 
 def _key(kind: str, namespace: str, name: str) -> tuple[str, str, str]:
@@ -202,12 +202,12 @@ def _key_of(obj: Obj) -> tuple[str, str, str]:
     return _key(obj["kind"], meta.get("namespace", "default"), meta["name"])
 
 
-def _without(have: Any, applied: Any, wanted: Any) -> Any:
+def _without(have: Any, applied: Any, desired: Any) -> Any:
     """Return a value without fields that were applied before and are no longer."""
-    if not (isinstance(have, dict) and isinstance(applied, dict) and isinstance(wanted, dict)):
+    if not (isinstance(have, dict) and isinstance(applied, dict) and isinstance(desired, dict)):
         return have
     return {
-        key: _without(value, applied.get(key), wanted.get(key))
+        key: _without(value, applied.get(key), desired.get(key))
         for key, value in have.items()
-        if key in wanted or key not in applied
+        if key in desired or key not in applied
     }

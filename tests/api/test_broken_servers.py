@@ -154,7 +154,7 @@ def test_a_kubeconfig_that_is_a_folder_or_has_no_url(tmp_path: Path) -> None:
 def test_a_context_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="context 'prod' not found") as error:
         KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x"), context="prod")
-    assert error.value.hint == "there are: x"
+    assert error.value.hint == "choose from x"
 
 
 def test_credentials_that_cannot_be_had(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -181,5 +181,5 @@ def test_a_program_that_fails_is_told_from_one_that_may_not_run(tmp_path: Path) 
             if allowed:
                 assert api.exec(pod, ["false"]) == 1
             else:
-                with pytest.raises(AuthorizationError, match="may not create pods/exec in namespace 'default'"):
+                with pytest.raises(AuthorizationError, match="cannot create pods/exec in namespace 'default'"):
                     api.exec(pod, ["false"])

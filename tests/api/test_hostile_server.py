@@ -81,7 +81,7 @@ ANYWHERE: dict[str, tuple[Mode, str]] = {
     "no-http": (hostile.raw(b"SSH-2.0-OpenSSH_9\r\n"), "no answer from"),
     "reset": (hostile.reset, "no answer from"),
     "huge-header": (hostile.raw(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 200_000 + b"\r\n\r\n"), "no answer from"),
-    "401": (sends(401, status(401, "Unauthorized \x1b[31m\u202e")), "does not accept these credentials"),
+    "401": (sends(401, status(401, "Unauthorized \x1b[31m\u202e")), "invalid credentials"),
     "huge-message": (sends(500, status(500, "x" * 100_000)), "100000 characters"),
 }  # fmt: skip
 
@@ -206,7 +206,7 @@ WATCHES: dict[str, tuple[Mode, str]] = {
     "a-list": (watches(b"[1,2]\n"), "not JSON"),
     "null": (watches(b"null\n"), "not JSON"),
     "page": (watches(b"<html><title>Proxy login</title></html>\n"), "a web page, 'Proxy login'"),
-    "403": (watches(b'{"message": "forbidden"}', 403), "not authorised"),
+    "403": (watches(b'{"message": "forbidden"}', 403), "permission denied"),
 }
 
 
@@ -355,7 +355,7 @@ def test_an_eviction_that_a_budget_forbids_makes_nobody_else_wait(tmp_path: Path
     with serving(sends(429, refusal, Retry_After="3600")) as (server, seen):
         client = api(tmp_path, server)
         for _ in range(2):
-            with pytest.raises(ConflictError, match="may not be evicted now"):
+            with pytest.raises(ConflictError, match="cannot be evicted now"):
                 client.evict("w-0")
     assert len(seen) == 2
 

@@ -132,7 +132,7 @@ def credential(**status: str) -> str:
         (credential(token="t", expirationTimestamp="soon"), "without a token"),
         (credential(token="SECRET\n"), "invalid token"),
         (credential(token="t").replace("k8s.io/v1", "k8s.io/v1\\x1b"), "names client.authentication.k8s.io/v1"),
-        ("while True: print('x' * 65536)", "prints more than"),
+        ("while True: print('x' * 65536)", "printed more than"),
     ],
 )  # fmt: skip
 def test_a_program_that_gives_no_credentials(tmp_path: Path, program: str, tells: str) -> None:

@@ -26,19 +26,19 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
 @pytest.mark.parametrize(
     ("status", "said", "kind", "tells"),
     [
-        (401, "Unauthorized", AuthorizationError, "does not accept these credentials"),
+        (401, "Unauthorized", AuthorizationError, "invalid credentials"),
         (
             403,
             'jobsets.jobset.x-k8s.io is forbidden: User "bob" cannot create resource "jobsets" in API group '
             '"jobset.x-k8s.io" in the namespace "default"',
             NotAuthorized,
-            "user 'bob' may not create jobsets.jobset.x-k8s.io in namespace 'default'",
+            "user 'bob' cannot create jobsets.jobset.x-k8s.io in namespace 'default'",
         ),
         (
             403,
             'nodes is forbidden: User "bob" cannot list resource "nodes" in API group "" at the cluster scope',
             NotAuthorized,
-            "user 'bob' may not list nodes in the whole cluster",
+            "user 'bob' cannot list nodes in the whole cluster",
         ),
         (
             403,

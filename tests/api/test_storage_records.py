@@ -32,13 +32,13 @@ def test_a_workload_gets_what_it_names_and_what_is_mounted_automatically() -> No
     assert choose(api, "default", ["disk", "disk"]) == [BUCKET, CLAIM]
     with pytest.raises(NotFoundError, match="storage 'none', 'other' not found in namespace 'default'") as caught:
         choose(api, "default", ["none", "disk", "other"])
-    assert caught.value.hint == "there are: corpus, disk"
+    assert caught.value.hint == "choose from corpus, disk"
 
 
 def test_who_may_not_read_storages_can_still_run_workloads_without_any() -> None:
     class Limited(FakeApi):
         def list(self, *args: object, **more: object) -> list[dict[str, object]]:
-            raise AuthorizationError("not authorised")
+            raise AuthorizationError("not authorized")
 
     assert choose(Limited(), "default", []) == []
     with pytest.raises(AuthorizationError):

@@ -1,74 +1,59 @@
-"""The rules of language that a program can check, over docstrings, messages and documentation."""
+"""The prose lint: the repository has no problems, and each rule catches its example."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
+import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [path for folder in ("xpk", "workloads", "tests", "e2e", "bench") for path in (ROOT / folder).rglob("*.py")]
-PROGRAMS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("xpk", "workloads")]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
+from tools import prose
 
-QUESTION_WORDS = ("what", "which", "how", "where", "whether", "who", "whose", "whom", "when", "why")
-
-# A phrase, and what to write instead.
-PHRASES = {
-    r"\bfor ever\b": "forever, or a limit",
-    r"\banew\b": "again",
-    r"\bwhoever\b": "the user, process or host that is meant",
-    r"what becomes of": "the noun",
-    r"\bby the hundred\b": "a number",
-    r"(?<!there )(?<!There )\b(is|are) no (?!longer|more|less|better|such|need|limit|way)": "is not a ...",
-    r"\b(it|this|that) is said\b": "an active verb",
-    r"\bhow (it|a workload|a run) does\b": "status",
-    r"\bthere (is|are) none there\b": "does not exist",
-}
+STANDARD = (
+    "JobSet 'w' already exists in namespace 'default', created by argo, not xpk",
+    "--num-slices must be between 1 and 1024, got 300",
+    "resuming from step 40 (local checkpoint)",
+    "permission denied: user 'ann' cannot list pods in namespace 'default'",
+    "there is no need to run it again, and it is no longer running",
+)
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the name and the docstring of everything in a module that has one."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if text := ast.get_docstring(node):
-            yield getattr(node, "name", "module"), text
+def problems_of(source: str) -> list[str]:
+    return [problem for _, problem in prose.python_problems(source, is_program=True, is_named=True)]
 
 
-def phrases(text: str) -> list[str]:
-    """Return the phrases of a text that the rules replace, with their replacement."""
-    return [
-        f"{match[0]!r}: write {instead}" for phrase, instead in PHRASES.items() for match in re.finditer(phrase, text)
-    ]
+def test_the_repository_has_no_problems() -> None:
+    assert not prose.problems()
 
 
-def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
-    wrong = [
-        f"{file.relative_to(ROOT)}: {name}"
-        for file in SOURCES
-        for name, text in docstrings(ast.parse(file.read_text(encoding="utf-8")))
-        if text.split()[0].strip("`,.").lower() in QUESTION_WORDS
-    ]
-    assert not wrong
+@pytest.mark.parametrize("rule", prose.RULES, ids=lambda rule: rule.example)
+def test_each_rule_catches_its_example(rule: prose.Rule) -> None:
+    assert prose.phrases(rule.example) and rule.instead in prose.phrases(rule.example)[0]
 
 
-def test_strings_are_in_plain_english() -> None:
-    wrong = [
-        f"{file.relative_to(ROOT)}:{node.lineno}: {phrase}"
-        for file in PROGRAMS
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for phrase in phrases(node.value)
-    ]
-    assert not wrong
+@pytest.mark.parametrize("text", STANDARD)
+def test_standard_messages_pass(text: str) -> None:
+    assert not prose.phrases(text)
 
 
-def test_pages_are_in_plain_english() -> None:
-    wrong = [
-        f"{page.relative_to(ROOT)}: {phrase}"
-        for page in PAGES
-        for phrase in phrases(re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
-    ]
-    assert not wrong
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""What a module holds."""',
+        'raise Error("x", hint="there are: a, b")',
+        'option(help="Number of slices")',
+        "def why_waiting(): pass",
+        "def f(found): pass",
+        "for there in (): pass",
+        'print("made by xpk")',
+    ],
+)
+def test_docstrings_hints_help_and_names_are_checked(source: str) -> None:
+    assert len(problems_of(source)) == 1
+
+
+def test_plain_code_passes() -> None:
+    source = '"""Names of workloads."""\n\n\ndef read_names(folder):\n    """Return the names."""\n    names = []\n'
+    assert not problems_of(source)
+
+
+def test_a_phrase_on_two_lines_of_a_page_is_reported_where_it_begins_and_code_is_ignored() -> None:
+    page = "# Title\n\nIt goes on\nfrom step 3.\n\n```\ngoes on from\n```\n`begins anew`\n"
+    assert [line for line, _ in prose.page_problems(page)] == [3]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xpk.api.storages import load
-from xpk.capacity.storages import Filestore, Wanted, plan_attach, plan_create, plan_delete, plan_detach
+from xpk.capacity.storages import Filestore, StorageRequest, plan_attach, plan_create, plan_delete, plan_detach
 from xpk.model.errors import ConflictError, NotFoundError, UsageError
 from xpk.testing import FakeApi
 
@@ -34,8 +34,8 @@ spec:
 """
 
 
-def wanted(name: str = "data", **changes: Any) -> Wanted:
-    return Wanted(**{"name": name, "type": "claim", "mount_point": "/data", **changes})
+def wanted(name: str = "data", **changes: Any) -> StorageRequest:
+    return StorageRequest(**{"name": name, "type": "claim", "mount_point": "/data", **changes})
 
 
 def carry_out(plan: Any) -> None:
@@ -84,7 +84,7 @@ def test_an_instance_is_made_by_a_claim_and_only_such_is_deleted() -> None:
     carry_out(plan_attach(wanted(type="gcpfilestore", mount_point="/again"), lambda: api))
     assert [each.mount.target for each in load(api, "default")] == ["/again"]
     carry_out(plan_attach(wanted("bucket-1", type="gcsfuse", mount_point="/b"), lambda: api))
-    with pytest.raises(ConflictError, match="'bucket-1' was not made by `xpk storage create`"):
+    with pytest.raises(ConflictError, match="'bucket-1' was not created by `xpk storage create`"):
         plan_delete("bucket-1", "default", lambda: api)
     carry_out(plan_delete("data", "default", lambda: api))
     with pytest.raises(NotFoundError):

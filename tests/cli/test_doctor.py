@@ -72,10 +72,10 @@ def test_controllers_and_permissions_of_a_cluster() -> None:
     found = {each.name: each for each in of_cluster(lambda: Cluster([jobset()]), "gke", "c", "ml")}
     assert (found["JobSet"].ok, found["JobSet"].version) == (True, "0.12.0")
     assert not found["Kueue"].ok and found["Kueue"].detail.startswith("install Kueue")
-    assert found["may I create jobsets"].detail == "yes in namespace 'ml'"
-    refused = found["may I delete jobsets"]
+    assert found["permission to create jobsets"].detail == "yes in namespace 'ml'"
+    refused = found["permission to delete jobsets"]
     assert not refused.ok and "`xpk docs permissions`" in refused.next
-    assert found["may I list nodes"].detail == "yes"
+    assert found["permission to list nodes"].detail == "yes"
     assert found["Kueue"].next == "`xpk cluster adapt c`"
 
 

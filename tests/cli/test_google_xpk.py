@@ -154,7 +154,11 @@ def test_a_dry_run_warns_of_what_a_run_is_refused_for(dev: Xpk) -> None:
     create = ("workload", "create", "w", "--command", "true", "--num-slices", "3")
     assert dev(*create).code == 5
     done = dev(*create, "--dry-run")
-    assert done.code == 0 and "warning: a run would be refused: 3 slices" in done.err and "kind: JobSet" in done.out
+    assert (
+        done.code == 0
+        and "warning: without --dry-run, this command would fail: 3 slices" in done.err
+        and "kind: JobSet" in done.out
+    )
 
 
 def test_delete_shows_what_it_would_delete(dev: Xpk) -> None:

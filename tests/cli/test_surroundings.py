@@ -42,11 +42,11 @@ def test_a_damaged_kubeconfig(xpk: Xpk, remote: Path, content: str, code: int, s
     ("answer", "code", "says"),
     [
         ((200, "<html><title>Log in</title></html>"), 1, "it sent a web page, 'Log in'"),
-        ((401, {"kind": "Status", "message": "Unauthorized"}), 6, "does not accept these credentials"),
+        ((401, {"kind": "Status", "message": "Unauthorized"}), 6, "invalid credentials"),
         (
             (403, {"message": 'User "bob" cannot list resource "jobsets" in API group "x" in the namespace "default"'}),
             6,
-            "user 'bob' may not list jobsets.x in namespace 'default'",
+            "user 'bob' cannot list jobsets.x in namespace 'default'",
         ),
         ((404, {"message": "the server could not find the requested resource"}), 7, "JobSet is not installed"),
     ],
@@ -101,13 +101,13 @@ def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -
         }
     )
     taken = dev("workload", "create", "theirs", "--command", "true")
-    assert taken.code == 4 and "made by argo, not xpk" in one_line(taken.err)
+    assert taken.code == 4 and "created by argo, not xpk" in one_line(taken.err)
     kept = dev("workload", "delete", "theirs")
-    assert kept.code == 4 and "made by argo" in one_line(kept.err) and "--force" in kept.err
+    assert kept.code == 4 and "created by argo" in one_line(kept.err) and "--force" in kept.err
     foreseen = dev("workload", "delete", "theirs", "--dry-run")
-    assert foreseen.out == "" and "would be refused: 'theirs' was made by argo" in foreseen.err
+    assert foreseen.out == "" and "would fail: 'theirs' was created by argo" in foreseen.err
     assert dev("workload", "delete", "--all", "--yes").code == 0
-    assert "made by    argo" in dev("workload", "status", "theirs").out
+    assert "created by argo" in dev("workload", "status", "theirs").out
     before = sorted(Path.cwd().iterdir())
     assert dev("workload", "delete", "theirs", "--force", "--with-output").code == 0
     assert sorted(Path.cwd().iterdir()) == before, "a workload without an output folder has none to remove"

@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The resources of a case. `neighbour` is a second namespace whose queue shares the quota of the first.
+    """The resources of a case. `neighbor` is a second namespace whose queue shares the quota of the first.
 
     `patience` says how much longer things may take than they do for processes.
     """
@@ -61,7 +61,7 @@ class Ground:
     api: ObjectApi
     target: Target
     namespace: str
-    neighbour: str
+    neighbor: str
     patience: float = 1
 
     def submit(self, name: str, script: str, *, slices: int = 1, namespace: str | None = None, **more: Any) -> Obj:
@@ -191,7 +191,7 @@ class Ground:
     def set_up(self, slices: int) -> None:
         """Give the namespaces a ClusterQueue of their own, as the manifests have it."""
         spec = ClusterSpec(name="any", shape=SHAPE, num_slices=slices)
-        for namespace in (self.namespace, self.neighbour):
+        for namespace in (self.namespace, self.neighbor):
             for obj in render_queues(spec, namespace=namespace):
                 if obj["kind"] == "ClusterQueue":
                     obj["metadata"]["name"] = self.namespace
@@ -202,9 +202,9 @@ class Ground:
     def split(self, own: int, theirs: int, *, reclaim: str = "Any", borrowing_limit: int | None = None) -> None:
         """Give each namespace a quota of its own, of slices that they lend to each other.
 
-        The neighbour's queue is called as its namespace is.
+        The neighbor's queue is called as its namespace is.
         """
-        for name, slices, limit in ((self.namespace, own, None), (self.neighbour, theirs, borrowing_limit)):
+        for name, slices, limit in ((self.namespace, own, None), (self.neighbor, theirs, borrowing_limit)):
             quota = SliceQuota(shape=SHAPE, num_slices=slices, borrowing_limit=limit)
             for obj in render_queue(QueueSpec(name=name, namespaces=(name,), quotas=(quota,), reclaim=reclaim)):
                 if obj["kind"] == "ClusterQueue":
@@ -212,11 +212,11 @@ class Ground:
                 self.api.apply(obj)
 
     def limit_priority(self, limit: str) -> None:
-        """Let the neighbour's own queue take priorities up to a limit."""
+        """Let the neighbor's own queue take priorities up to a limit."""
         annotations = {names.MAX_PRIORITY_ANNOTATION: limit}
-        self.api.patch("ClusterQueue", self.neighbour, {"metadata": {"annotations": annotations}})
+        self.api.patch("ClusterQueue", self.neighbor, {"metadata": {"annotations": annotations}})
         with suppress(MissingToolError):  # the local control plane keeps to it without
-            for obj in render_priority_limit(self.neighbour, limit):
+            for obj in render_priority_limit(self.neighbor, limit):
                 self.api.apply(obj)
 
     def takes(self, priority: str, queue: str) -> bool:
@@ -234,7 +234,7 @@ class Ground:
 
     def clear(self) -> None:
         """End all that is left, and wait for its hosts to be gone."""
-        both = (self.namespace, self.neighbour)
+        both = (self.namespace, self.neighbor)
         for namespace in both:
             for jobset in self.api.list("JobSet", namespace):
                 with suppress(NotFoundError):
@@ -244,7 +244,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case of behaviour: what it checks, and how many slices its queue has."""
+    """A case of behavior: what it checks, and how many slices its queue has."""
 
     check: Callable[[Ground], None]
     slices: int

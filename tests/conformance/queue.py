@@ -123,20 +123,18 @@ def what_is_suspended_leaves_the_queue(ground: Ground) -> None:
 def queues_of_two_namespaces_share_a_quota(ground: Ground) -> None:
     ground.submit("same", FOREVER)
     ground.running("same")
-    ground.submit("same", FOREVER, namespace=ground.neighbour)
-    ground.queued("same", WAITING, namespace=ground.neighbour)
+    ground.submit("same", FOREVER, namespace=ground.neighbor)
+    ground.queued("same", WAITING, namespace=ground.neighbor)
     counts = ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
 
     def counted() -> list[list[int]]:
-        local = [
-            ground.api.get("LocalQueue", "multislice-queue", each) for each in (ground.namespace, ground.neighbour)
-        ]
+        local = [ground.api.get("LocalQueue", "multislice-queue", each) for each in (ground.namespace, ground.neighbor)]
         queue = ground.api.get("ClusterQueue", ground.namespace)
         return [[each.get("status", {}).get(count, -1) for count in counts] for each in (*local, queue)]
 
     ground.hold(lambda: counted() == [[0, 1, 1], [1, 0, 0], [1, 1, 1]])
     termination.end(ground.api, "same", ground.namespace)
-    ground.running("same", namespace=ground.neighbour)
+    ground.running("same", namespace=ground.neighbor)
     ground.hold(lambda: counted() == [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
 
 
@@ -146,42 +144,42 @@ def what_a_queue_lent_comes_back_to_it(ground: Ground) -> None:
     ground.submit("whole", f"{ONCE} {FOREVER}", slices=2, priority="very-high")
     ground.running("whole")
     ground.await_line("whole", "up", hosts=4)
-    theirs: dict[str, Any] = {"namespace": ground.neighbour, "queue": ground.neighbour}
+    theirs: dict[str, Any] = {"namespace": ground.neighbor, "queue": ground.neighbor}
     ground.submit("small", FOREVER, priority="very-low", **theirs)
     found = ground.queued("whole", "reempted")
     assert found.restarts_counted == 0
     assert condition(ground.kueue_workload("whole"), "Preempted")["reason"] == "InCohortReclamation"
-    ground.running("small", namespace=ground.neighbour)
+    ground.running("small", namespace=ground.neighbor)
     found = ground.queued("whole", WAITING)
     (quota,) = found.quota
     assert (quota.quota, quota.needed, quota.free, quota.most) == (8, 16, 8, 16)
-    assert [share.workload for share in quota.holders] == [f"{ground.neighbour}/small"]
-    termination.end(ground.api, "small", ground.neighbour)
+    assert [share.workload for share in quota.holders] == [f"{ground.neighbor}/small"]
+    termination.end(ground.api, "small", ground.neighbor)
     assert ground.ended("whole").phase is Phase.SUCCEEDED
 
 
 @case(slices=2)
 def beyond_its_quota_priority_decides(ground: Ground) -> None:
     ground.split(own=2, theirs=0, reclaim="LowerPriority", borrowing_limit=1)
-    theirs: dict[str, Any] = {"namespace": ground.neighbour, "queue": ground.neighbour}
+    theirs: dict[str, Any] = {"namespace": ground.neighbor, "queue": ground.neighbor}
     ground.submit("guest", FOREVER, priority="low", **theirs)
-    ground.running("guest", namespace=ground.neighbour)
+    ground.running("guest", namespace=ground.neighbor)
     ground.submit("giant", "true", slices=2, **theirs)
-    ground.queued("giant", "> maximum capacity (8)", namespace=ground.neighbour)
+    ground.queued("giant", "> maximum capacity (8)", namespace=ground.neighbor)
     ground.submit("equal", FOREVER, slices=2, priority="low")
     ground.queued("equal", WAITING)
-    assert ground.status("guest", ground.neighbour).phase is Phase.RUNNING
+    assert ground.status("guest", ground.neighbor).phase is Phase.RUNNING
     ground.submit("full", FOREVER, slices=2, priority="high")
     ground.running("full")
-    ground.queued("guest", "reempted", namespace=ground.neighbour)
+    ground.queued("guest", "reempted", namespace=ground.neighbor)
     assert ground.status("equal").position == 1
 
 
 @case()
 def a_queue_takes_priorities_up_to_its_limit(ground: Ground) -> None:
     ground.split(own=1, theirs=1)
-    assert ground.takes("very-high", ground.neighbour)
+    assert ground.takes("very-high", ground.neighbor)
     ground.limit_priority("medium")
-    ground.hold(lambda: not ground.takes("high", ground.neighbour))
-    assert ground.takes("medium", ground.neighbour)
+    ground.hold(lambda: not ground.takes("high", ground.neighbor))
+    assert ground.takes("medium", ground.neighbor)
     assert ground.takes("very-high", ground.namespace), "another queue has no limit"

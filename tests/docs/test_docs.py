@@ -28,7 +28,7 @@ CLI_HEAD = """# Command line reference
 Generated from the program by `make golden`. `xpk COMMAND --help` shows the same; `make man` writes it as man pages.
 
 stdout is data, stderr everything else. Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 exists or
-conflicts, 5 no quota or never fits, 6 not authorised, 7 a program or package is missing,
+conflicts, 5 no quota or never fits, 6 permission denied, 7 a program or package is missing,
 8 the workload failed, 124 timed out, 130 interrupted.
 """
 TRAINER_HEAD = """# Settings of the trainer

@@ -161,4 +161,4 @@ def test_faults_are_read_from_data() -> None:
     with pytest.raises(ValueError, match="call, pool, operation"):
         fault_of({"kind": "flood"})
     with pytest.raises(TypeError):
-        fault_of({"kind": "pool", "outcome": "stockout", "colour": "red"})
+        fault_of({"kind": "pool", "outcome": "stockout", "color": "red"})

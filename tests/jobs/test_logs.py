@@ -17,7 +17,7 @@ from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError
 from xpk.testing import FakeApi
 
 
-def labelled(slice_id: int) -> Obj:
+def labeled(slice_id: int) -> Obj:
     """A pod that is found by its workload's name."""
     made = pod(slice_id, RUNNING)
     made["metadata"]["namespace"] = "default"
@@ -52,7 +52,7 @@ class OneFails(FakeApi):
     "error", [AuthorizationError("may not get pods/log"), UsageError("is not valid"), ValueError("no time")]
 )
 def test_a_log_that_cannot_be_read_ends_the_command(error: Exception) -> None:
-    api = OneFails([sized(2, 1), labelled(0), labelled(1)], error)
+    api = OneFails([sized(2, 1), labeled(0), labeled(1)], error)
     with pytest.raises(type(error), match=str(error)):
         list(follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None))
 
@@ -79,7 +79,7 @@ class Restarted(FakeApi):
 
 
 def test_a_server_that_does_not_know_its_rules_yet_is_outlasted() -> None:
-    api = Restarted([sized(2, 1), labelled(0), labelled(1)])
+    api = Restarted([sized(2, 1), labeled(0), labeled(1)])
     lines = follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None)
     assert {line.text for line in lines} == {"pod-0", "pod-1"}
 
@@ -102,12 +102,12 @@ def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: Lo
 
 
 def test_one_slice_of_a_large_workload_can_be_read() -> None:
-    api = FakeApi([sized(199, 64), labelled(3)])
+    api = FakeApi([sized(199, 64), labeled(3)])
     assert list(read_logs(api, "w", "default", LogQuery(slice=3))) == []
 
 
 def test_a_former_attempt_that_is_not_kept() -> None:
-    api = FakeApi([sized(2, 1), labelled(0)])
+    api = FakeApi([sized(2, 1), labeled(0)])
     with pytest.raises(NotFoundError, match="no logs of previous attempts") as error:
         list(read_logs(api, "w", "default", LogQuery(), previous=True))
     assert "deletes the pods of an attempt" in error.value.hint
@@ -116,7 +116,7 @@ def test_a_former_attempt_that_is_not_kept() -> None:
 
 def waiting(slice_id: int, **state: Any) -> Obj:
     """A host whose container has not begun; `state` is what its pod says of it."""
-    made = labelled(slice_id)
+    made = labeled(slice_id)
     made["status"] = {"phase": "Pending", **state}
     return made
 
@@ -140,7 +140,7 @@ class Begins(FakeApi):
 
 def test_hosts_without_a_log_yet_do_not_hide_those_of_others() -> None:
     told: list[str] = []
-    pods = [labelled(0), waiting(1, **CREATING), waiting(2, **NO_NODE), waiting(3, **CREATING), labelled(4)]
+    pods = [labeled(0), waiting(1, **CREATING), waiting(2, **NO_NODE), waiting(3, **CREATING), labeled(4)]
     lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["hello of pod-0", "hello of pod-4"]
     assert told == ["no log yet of s1/h0, s3/h0 (ContainerCreating), s2/h0 (Unschedulable: 0/3 nodes)"]
@@ -148,7 +148,7 @@ def test_hosts_without_a_log_yet_do_not_hide_those_of_others() -> None:
 
 def test_a_host_that_runs_and_wrote_nothing_has_a_log() -> None:
     told: list[str] = []
-    assert list(read_logs(FakeApi([sized(1, 1), labelled(0)]), "w", "default", LogQuery(), tell=told.append)) == []
+    assert list(read_logs(FakeApi([sized(1, 1), labeled(0)]), "w", "default", LogQuery(), tell=told.append)) == []
     assert told == []
 
 
@@ -169,7 +169,7 @@ def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
             yield LogLine(datetime(2026, 1, 2, tzinfo=UTC), "hello")
 
     told: list[str] = []
-    pods = [labelled(index) for index in range(3)]
+    pods = [labeled(index) for index in range(3)]
     lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["the last word", "hello"]
     assert told == [
@@ -186,14 +186,14 @@ def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
 
     told: list[str] = []
-    lines = read_logs(Gone([sized(2, 1), labelled(0), labelled(1)]), "w", "default", LogQuery(), tell=told.append)
+    lines = read_logs(Gone([sized(2, 1), labeled(0), labeled(1)]), "w", "default", LogQuery(), tell=told.append)
     assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod was deleted)"]
 
 
 @pytest.mark.parametrize(("wanted", "says"), [(LogQuery(slice=2), "no slice 2"), (LogQuery(host=1), "no host 1")])
 def test_a_host_that_will_never_be_is_not_waited_for(wanted: LogQuery, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
-        next(follow_logs(FakeApi([sized(2, 1), labelled(0)]), "w", "default", wanted))
+        next(follow_logs(FakeApi([sized(2, 1), labeled(0)]), "w", "default", wanted))
 
 
 class ComesLater(FakeApi):
@@ -204,13 +204,13 @@ class ComesLater(FakeApi):
         texts = [f"{pod['metadata']['uid']} line {number}" for number in range(3)]
         yield from (LogLine(datetime(2026, 1, 1, tzinfo=UTC), text) for text in texts[-tail if tail else 0 :])
         if pod["metadata"]["uid"] == "pod-0":
-            self.apply(labelled(1))
+            self.apply(labeled(1))
         else:
             self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
 
 
 def test_what_starts_later_is_followed_from_its_first_line() -> None:
-    api = ComesLater([sized(2, 1), labelled(0)])
+    api = ComesLater([sized(2, 1), labeled(0)])
     seen = [line.text for line in follow_logs(api, "w", "default", LogQuery(tail=1))]
     assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]
 
@@ -242,10 +242,10 @@ class Chatty(FakeApi):
     ],
 )
 def test_the_chatter_of_gloo_is_left_out_and_not_counted(read: Any, tail: int | None, expected: list[str]) -> None:
-    api = Chatty([sized(1, 1), labelled(0)])
+    api = Chatty([sized(1, 1), labeled(0)])
     assert sorted(line.text for line in read(api, "w", "default", LogQuery(tail=tail))) == expected
 
 
 def test_all_lines_are_shown_to_those_who_ask_for_them() -> None:
-    lines = read_logs(Chatty([sized(1, 1), labelled(0)]), "w", "default", LogQuery(tail=3, all_lines=True))
+    lines = read_logs(Chatty([sized(1, 1), labeled(0)]), "w", "default", LogQuery(tail=3, all_lines=True))
     assert [line.text.partition(" peer")[0] for line in lines] == [" is connected to 7", "step 1", "step 2"]

@@ -50,10 +50,10 @@ class Limited(FakeApi):
     """An API whose user may see neither claims nor drivers."""
 
     def list(self, kind: str, *args: Any, **more: Any) -> list[Obj]:
-        raise AuthorizationError(f"not authorised: may not list {kind}")
+        raise AuthorizationError(f"not authorized: may not list {kind}")
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
-        raise AuthorizationError(f"not authorised: may not get {kind}")
+        raise AuthorizationError(f"not authorized: may not get {kind}")
 
 
 def test_a_claim_and_the_driver_take_one_request_each_however_many_there_are() -> None:
@@ -70,7 +70,7 @@ def test_a_claim_that_is_not_in_the_namespace_names_those_that_are() -> None:
     api = FakeApi([claim("other"), claim("data", namespace="ml")])
     with pytest.raises(NotFoundError, match="no PersistentVolumeClaim 'data' in namespace 'default'") as refused:
         check_mounts(api, spec(DATA), cluster="c")
-    assert refused.value.hint == "there are: other"
+    assert refused.value.hint == "choose from other"
     with pytest.raises(NotFoundError) as refused:
         check_mounts(FakeApi(), spec(DATA), cluster="c")
     assert "`xpk docs kubernetes`" in refused.value.hint

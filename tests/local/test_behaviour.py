@@ -1,4 +1,4 @@
-"""The cases of behaviour on the local control plane; e2e/test_kind_conformance.py has them on real controllers."""
+"""The cases of behavior on the local control plane; e2e/test_kind_conformance.py has them on real controllers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def side_by_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
     def run(each: Case) -> None:
         namespace = str(each).replace("_", "-")[:40]
-        ground = Ground(api=api, target=target, namespace=namespace, neighbour=f"{namespace}-2")
+        ground = Ground(api=api, target=target, namespace=namespace, neighbor=f"{namespace}-2")
         ground.set_up(each.slices)
         each.check(ground)
         ground.clear()
@@ -35,5 +35,5 @@ def side_by_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_behaviour(side_by_side: SideBySide, case: Case) -> None:
+def test_behavior(side_by_side: SideBySide, case: Case) -> None:
     side_by_side.result(case)

@@ -203,7 +203,7 @@ def test_what_is_buried_never_starts(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "spec.json").touch()
     assert process.observe(folder).state == "prepared"
-    process.bury(folder, "StartError", "too late")
+    process.record_end(folder, "StartError", "too late")
     assert process.observe(folder).facts["exitCode"] == 137
     again = [sys.executable, "-S", "-E", "-s", shim.__file__, str(folder)]
     assert subprocess.run(again, check=False).returncode == 1

@@ -9,7 +9,7 @@ from xpk.local.api import LocalApi
 from xpk.model import names
 from xpk.model.errors import UsageError
 
-REFUSED = "queue 'multislice-queue' takes priorities up to medium"
+REFUSED = "queue 'multislice-queue' accepts priorities up to medium"
 
 
 def limit(api: LocalApi, priority: str) -> None:

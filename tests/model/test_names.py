@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpk.model.names import (
-    addressed,
     cluster_name_problems,
     env_problems,
     host_name,
+    name_and_flags,
     node_folder_problems,
     qualified,
     subdomain,
@@ -85,8 +85,8 @@ def test_bad_variables(name: str, value: str, says: str) -> None:
 
 
 def test_a_command_finds_a_workload_in_its_own_namespace() -> None:
-    assert addressed(qualified("train", "default"), "dev") == "train --cluster dev"
-    assert addressed(qualified("train", "team-a"), "dev") == "train --cluster dev --namespace team-a"
+    assert name_and_flags(qualified("train", "default"), "dev") == "train --cluster dev"
+    assert name_and_flags(qualified("train", "team-a"), "dev") == "train --cluster dev --namespace team-a"
 
 
 @pytest.mark.parametrize("length", [1, 24, 25, 40])

@@ -68,7 +68,7 @@ def test_a_bucket_that_is_not_there(server: BucketServer) -> None:
 def test_a_bucket_that_refuses_us(refusing: type[Refusing]) -> None:
     folder = open_folder("gs://runs/x")
     for action in (folder.is_empty, lambda: folder.read("x"), lambda: folder.write("x", b""), folder.remove):
-        with pytest.raises(AuthorizationError, match="not authorised") as caught:
+        with pytest.raises(AuthorizationError, match="permission denied") as caught:
             action()
         assert "storage.objects" in caught.value.message and "\n" not in caught.value.message
 

@@ -60,23 +60,23 @@ def test_the_end_of_a_file(opened: Open, size: int, end: bytes) -> None:
 
 
 def test_renaming_takes_everything_along(opened: Open) -> None:
-    folder, neighbour = opened("run"), opened("run.2")
+    folder, neighbor = opened("run"), opened("run.2")
     content = {f"checkpoints/5/part-{index}": str(index).encode() for index in range(20)}
     content |= {"checkpoints/5/manifest.json": b"{}", "metrics.jsonl": b"line\n"}
     for path, text in content.items():
         folder.write(path, text)
-    neighbour.write("metrics.jsonl", b"another run")
+    neighbor.write("metrics.jsonl", b"another run")
     folder.rename("run.1")
-    assert folder.is_empty() and neighbour.read("metrics.jsonl") == b"another run"
+    assert folder.is_empty() and neighbor.read("metrics.jsonl") == b"another run"
     assert {path: opened("run.1").read(path) for path in content} == content
 
 
 def test_removing_leaves_nothing_and_nobody_else(opened: Open) -> None:
-    folder, neighbour = opened("run"), opened("run-2")
+    folder, neighbor = opened("run"), opened("run-2")
     folder.write("deep/er/x", b"x")
-    neighbour.write("x", b"x")
+    neighbor.write("x", b"x")
     folder.remove()
-    assert folder.is_empty() and neighbour.read("x") == b"x"
+    assert folder.is_empty() and neighbor.read("x") == b"x"
 
 
 def test_only_the_end_of_a_long_file_is_fetched(server: BucketServer) -> None:

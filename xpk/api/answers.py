@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from xpk.api.base import Change, Obj, Objs
-from xpk.api.connection import malformed, somebody_else
+from xpk.api.connection import foreign_server, malformed_response
 from xpk.api.kinds import Kind
 from xpk.api.text import short
 from xpk.model.terminal import printable
@@ -87,7 +87,7 @@ _STATUSES: dict[str, dict[str, Any]] = {
         "requeueState": {"requeueAt": _Time, "count": int},
     },
     "ClusterQueue": {
-        f"flavors{each}": [{"name": str, "resources": [{"name": str}]}] for each in ("Reservation", "Usage")
+        f"flavors{part}": [{"name": str, "resources": [{"name": str}]}] for part in ("Reservation", "Usage")
     },
 }
 _OTHERS: dict[str, dict[str, Any]] = {
@@ -107,7 +107,7 @@ def parsed(host: str, answer: bytes) -> Obj:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise somebody_else(host, answer)
+        raise foreign_server(host, answer)
     return value
 
 
@@ -119,7 +119,7 @@ def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
     meta, items = answer.get("metadata"), answer.get("items", ...)
     if not isinstance(meta, dict) or not isinstance(items, list | None):
         lacks = "metadata" if not isinstance(meta, dict) else "items"
-        raise malformed(host, f"a list of {kind.plural} without {lacks}")
+        raise malformed_response(host, f"a list of {kind.plural} without {lacks}")
     objs: Objs = []
     odd: list[str] = []
     for item in items or []:
@@ -136,7 +136,7 @@ def page_of(host: str, kind: Kind, answer: Obj) -> tuple[Objs, str, str]:
 def object_of(host: str, kind: Kind, answer: Obj) -> Obj:
     """Return a single object. Raises XpkError if the response is not one."""
     if not is_object(answer):
-        raise malformed(host, f"a {kind.name} without a name")
+        raise malformed_response(host, f"a {kind.name} without a name")
     _warn(host, _odd_in(kind, answer))
     return answer
 
@@ -153,7 +153,7 @@ def event_of(host: str, kind: Kind, line: str) -> tuple[Change | None, Obj]:
     if change == "BOOKMARK" and isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
         return None, obj
     if change not in _CHANGES or not isinstance(obj, dict) or not is_object(obj):
-        raise malformed(host, f"an event of {kind.plural} without an object")
+        raise malformed_response(host, f"an event of {kind.plural} without an object")
     _warn(host, _odd_in(kind, obj))
     return cast(Change, change), obj
 
@@ -192,7 +192,7 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
         meta.setdefault(name, "")
     if kind.name in _SPECS:
         obj.setdefault("spec", {})
-    return [f"{kind.name} '{meta['name']}': {each}" for each in removed]
+    return [f"{kind.name} '{meta['name']}': {field}" for field in removed]
 
 
 def _prune(obj: Obj, shape: dict[str, Any], path: str, removed: list[str]) -> None:
@@ -218,7 +218,7 @@ def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
             odd = [item for item in value if not _fits(item, shape[0], path, removed)]
             removed += [f"{path}[] {short(json.dumps(item), 40)}" for item in odd]
             if odd:
-                value[:] = [item for item in value if not any(item is each for each in odd)]
+                value[:] = [item for item in value if not any(item is bad for bad in odd)]
         return isinstance(value, list)
     if shape is _Time:
         return isinstance(value, str) and _is_time(value)
@@ -237,7 +237,7 @@ def _is_time(text: str) -> bool:
 
 def _warn(host: str, odd: list[str]) -> None:
     """Warn about malformed objects: list the first few and count the rest."""
-    for each in odd[:_MAX_WARNINGS]:
-        _log.warning("warning: %s  sent a malformed object, ignoring part of it: %s", host, printable(short(each)))
+    for message in odd[:_MAX_WARNINGS]:
+        _log.warning("warning: %s  sent a malformed object, ignoring part of it: %s", host, printable(short(message)))
     if len(odd) > _MAX_WARNINGS:
         _log.warning("warning: %s sent %d more malformed objects", host, len(odd) - _MAX_WARNINGS)

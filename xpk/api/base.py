@@ -37,8 +37,8 @@ class LogLine:
 
 def is_selected(obj: Obj, labels: Mapping[str, str] | None, fields: Mapping[str, str] | None = None) -> bool:
     """Return whether an object has these labels and these values at the field paths."""
-    has = obj["metadata"].get("labels") or {}
-    return all(has.get(key) == value for key, value in (labels or {}).items()) and all(
+    present_labels = obj["metadata"].get("labels") or {}
+    return all(present_labels.get(key) == value for key, value in (labels or {}).items()) and all(
         _at(obj, path) == value for path, value in (fields or {}).items()
     )
 

@@ -1,4 +1,4 @@
-"""Quotas of ClusterQueues, whichever tool made them."""
+"""Quotas of ClusterQueues, created by any tool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
 def queued_flavors(cluster_queue: Obj) -> frozenset[str]:
     """Return the flavors of a ClusterQueue whose nodes are created when a ProvisioningRequest is granted."""
     checks = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
-    check = next((each for each in checks if each["name"] == names.PROVISIONING_CHECK), None)
+    check = next((candidate for candidate in checks if candidate["name"] == names.PROVISIONING_CHECK), None)
     if check is None:
         return frozenset()
     return frozenset(check.get("onFlavors") or (flavor for flavor, _ in allotments(cluster_queue)))
@@ -59,7 +59,7 @@ def type_of(flavor: str) -> str:
 
 def types_of(api: ObjectApi, cluster_queues: Iterable[Obj]) -> dict[str, str]:
     """Return the accelerator type of each flavor: from its name, else its nodes' labels, else the name itself."""
-    flavors = {flavor for each in cluster_queues for flavor, _ in allotments(each)}
+    flavors = {flavor for queue in cluster_queues for flavor, _ in allotments(queue)}
     return {flavor: type_of(flavor) or _type_by_nodes(api, flavor) or flavor for flavor in sorted(flavors)}
 
 
@@ -79,7 +79,7 @@ def cohort_of(cluster_queue: Obj) -> str:
 def members(cluster_queue: Obj, cluster_queues: Iterable[Obj]) -> list[Obj]:
     """Return the ClusterQueues that share a cohort with this one, including itself."""
     cohort = cohort_of(cluster_queue)
-    return [each for each in cluster_queues if cohort and cohort_of(each) == cohort] or [cluster_queue]
+    return [queue for queue in cluster_queues if cohort and cohort_of(queue) == cohort] or [cluster_queue]
 
 
 def _limit(entry: Obj, name: str) -> float | None:

@@ -30,9 +30,9 @@ class CredentialPlugin:
         args, env = plugin.get("args") or [], plugin.get("env") or []
         if not isinstance(plugin.get("command"), str) or not plugin["command"]:
             raise _wrong("its exec has no command")
-        if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
+        if not isinstance(args, list) or not all(isinstance(argument, str) for argument in args):
             raise _wrong("its exec.args must be strings")
-        if not isinstance(env, list) or not all(_is_variable(each) for each in env):
+        if not isinstance(env, list) or not all(_is_variable(variable) for variable in env):
             raise _wrong("its exec.env must have a name and a value for each variable")
         self._argv = [plugin["command"], *args]
         self._version = str(plugin.get("apiVersion") or "")
@@ -41,7 +41,7 @@ class CredentialPlugin:
         if plugin.get("provideClusterInfo"):
             spec["cluster"] = _cluster_info(cluster)
         info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": spec}
-        self._environ = {**os.environ, **{each["name"]: each["value"] for each in env}}
+        self._environ = {**os.environ, **{variable["name"]: variable["value"] for variable in env}}
         self._environ["KUBERNETES_EXEC_INFO"] = json.dumps(info)
         self._status: dict[str, Any] = {}
         self._ran = 0.0
@@ -89,8 +89,8 @@ class CredentialPlugin:
         if not isinstance(status, dict) or not _has_credentials(status):
             raise _failed(name, "printed an ExecCredential without a token or a certificate with its key")
         if self._version and answer.get("apiVersion") != self._version:
-            said = printable(str(answer.get("apiVersion")), limit=80)
-            raise _failed(name, f"printed an ExecCredential of {said}, the kubeconfig names {self._version}")
+            version = printable(str(answer.get("apiVersion")), limit=80)
+            raise _failed(name, f"printed an ExecCredential of {version}, the kubeconfig names {self._version}")
         return status
 
 
@@ -112,7 +112,7 @@ def _has_credentials(status: Mapping[str, Any]) -> bool:
     if isinstance(status.get("token"), str) and status["token"]:
         check_token(status["token"])
         return True
-    return all(isinstance(status.get(f"client{each}Data"), str) for each in ("Certificate", "Key"))
+    return all(isinstance(status.get(f"client{part}Data"), str) for part in ("Certificate", "Key"))
 
 
 def _time(text: object) -> datetime:
@@ -130,9 +130,9 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
     extensions = cluster.get("extensions") or []
     config = next(
         (
-            each.get("extension")
-            for each in extensions
-            if isinstance(each, dict) and each.get("name") == "client.authentication.k8s.io/exec"
+            extension.get("extension")
+            for extension in extensions
+            if isinstance(extension, dict) and extension.get("name") == "client.authentication.k8s.io/exec"
         ),
         None,
     )
@@ -140,9 +140,9 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "config": config} if config is not None else fields
 
 
-def _wrong(what: str) -> XpkError:
-    return XpkError(f"cannot use the kubeconfig: {what}", hint="`kubectl config view` shows it")
+def _wrong(problem: str) -> XpkError:
+    return XpkError(f"cannot use the kubeconfig: {problem}", hint="`kubectl config view` shows it")
 
 
-def _failed(name: str, what: str) -> AuthorizationError:
-    return AuthorizationError(f"cannot get the credentials of the kubeconfig: '{name}' {what}", hint=_HINT)
+def _failed(name: str, problem: str) -> AuthorizationError:
+    return AuthorizationError(f"cannot get the credentials of the kubeconfig: '{name}' {problem}", hint=_HINT)

@@ -25,7 +25,7 @@ def new_client(kubeconfig: Path | None, context: str | None, limits: Limits = DE
     named = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig"
     chosen = only_context(context, file=kubeconfig)
     cluster = chosen["clusters"][0]["cluster"]
-    user: dict[str, Any] = next((each["user"] for each in chosen.get("users", [])), {})
+    user: dict[str, Any] = next((entry["user"] for entry in chosen.get("users", [])), {})
     if not str(cluster.get("server") or "").startswith(("https://", "http://")):
         raise XpkError(f"the {named} is damaged: its server '{cluster.get('server')}' is not a URL", hint=_HINT)
     plugin = None
@@ -37,15 +37,15 @@ def new_client(kubeconfig: Path | None, context: str | None, limits: Limits = DE
     configuration = client.Configuration()
     configuration.retries = False  # Transport retries; the client must not log its own retries
     try:
-        with _listening() as heard:
+        with _listening() as messages:
             config.load_kube_config_from_dict(chosen, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         raise XpkError(f"cannot use the {named}: {_first_line(error)}", hint=_HINT) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise XpkError(f"the {named} is damaged: {_first_line(error)}", hint=_HINT) from error
-    if heard:  # the client would continue without credentials
+    if messages:  # the client would continue without credentials
         raise AuthorizationError(
-            f"cannot get the credentials of the {named}: {printable(heard[0], limit=300)}",
+            f"cannot get the credentials of the {named}: {printable(messages[0], limit=300)}",
             hint="log in again with your cluster provider's command",
         )
     check_token(str(configuration.api_key.get("BearerToken", "")))
@@ -74,19 +74,19 @@ def _token_of(file: Path) -> str:
 @contextmanager
 def _listening() -> Iterator[list[str]]:
     """Collect the errors that the client library only logs."""
-    heard: list[str] = []
+    messages: list[str] = []
 
     class Collector(logging.Handler):
         """Log handler that collects records."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            messages.append(record.getMessage())
 
     handler = Collector(logging.ERROR)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
-        yield heard
+        yield messages
     finally:
         root.removeHandler(handler)
 

@@ -33,12 +33,12 @@ def only_context(
     entries: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     current = ""
     files = list(_files(file, environ))
-    for each in files:
-        content = _read(each)
+    for path in files:
+        content = _read(path)
         current = current or str(content.get("current-context") or "")
         for section in _SECTIONS:
-            for entry in _entries(each, content, section):
-                entries[section].setdefault(entry["name"], _absolute(entry, _SECTIONS[section], each.parent))
+            for entry in _entries(path, content, section):
+                entries[section].setdefault(entry["name"], _absolute(entry, _SECTIONS[section], path.parent))
     names = ", ".join(map(str, files))
     context_name = context or current
     if not context_name:
@@ -82,7 +82,7 @@ def _files(file: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
         else [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     )
     files = listed or [Path.home() / ".kube" / "config"]
-    existing = [each for each in files if each.exists()]
+    existing = [path for path in files if path.exists()]
     if not existing:
         raise NotFoundError(
             f"no kubeconfig found: {', '.join(map(str, files))}", hint="set KUBECONFIG to your kubeconfig file"
@@ -116,11 +116,11 @@ def _text(file: Path) -> str:
 def _check_size(text: str) -> None:
     """Raise ValueError for YAML that is too deep, refers to itself, or expands by its aliases."""
     sizes: dict[str, int] = {}  # by anchor, with aliases written out
-    begun: list[tuple[str | None, int]] = []
+    start: list[tuple[str | None, int]] = []
     total = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in begun):
+            if any(anchor == event.anchor for anchor, _ in start):
                 raise ValueError(f"its alias '{event.anchor}' refers to itself")
             total += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
@@ -128,13 +128,13 @@ def _check_size(text: str) -> None:
             if event.anchor:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
-            begun.append((event.anchor, total))
+            start.append((event.anchor, total))
             total += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = begun.pop()
+            anchor, before = start.pop()
             if anchor:
                 sizes[anchor] = total - before
-        if len(begun) > _DEEPEST:
+        if len(start) > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
         if total > _MAX_NODES:
             raise ValueError(f"it has more than {_MAX_NODES} values")
@@ -146,27 +146,27 @@ def _entries(file: Path, content: Mapping[str, Any], section: str) -> Iterator[d
     if not isinstance(entries, list):
         raise UsageError(f"cannot read kubeconfig {file}: {section} must be a list", hint=_HINT)
     for index, entry in enumerate(entries):
-        where, key = f"{section}[{index}]", _SECTIONS[section]
+        position, key = f"{section}[{index}]", _SECTIONS[section]
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str):
-            wrong = f"{where}.name must be a string, got {printable(repr(name), limit=40)}"
+            wrong = f"{position}.name must be a string, got {printable(repr(name), limit=40)}"
             raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in quotes")
         body = entry.get(key)
         if body is not None and not isinstance(body, dict):
-            raise UsageError(f"cannot read kubeconfig {file}: {where}.{key} must be a mapping", hint=_HINT)
-        _check_texts(file, where, body or {})
+            raise UsageError(f"cannot read kubeconfig {file}: {position}.{key} must be a mapping", hint=_HINT)
+        _check_texts(file, position, body or {})
         yield {**entry, key: body or {}}
 
 
-def _check_texts(file: Path, where: str, body: Mapping[str, Any]) -> None:
+def _check_texts(file: Path, position: str, body: Mapping[str, Any]) -> None:
     """Raise UsageError for a value that must be a single line of text and is not. It may be secret: it is not shown."""
     for key in _TEXTS:
         value = body.get(key, "")
         if value is not None and not isinstance(value, str):
-            wrong = f"{where}: {key} must be a string, got a {type(value).__name__}"
+            wrong = f"{position}: {key} must be a string, got a {type(value).__name__}"
             raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in quotes")
         if value and not value.isprintable():
-            wrong = f"{where}: {key} has a line break or another control character"
+            wrong = f"{position}: {key} has a line break or another control character"
             raise UsageError(f"cannot read kubeconfig {file}: {wrong}", hint="write it in one line")
 
 
@@ -183,4 +183,4 @@ def _absolute(entry: dict[str, Any], field: str, folder: Path) -> dict[str, Any]
 
 
 def _names(contexts: Mapping[str, Any]) -> str:
-    return printable(f"there are: {', '.join(sorted(contexts))}", limit=1000) if contexts else "it has none"
+    return printable(f"choose from {', '.join(sorted(contexts))}", limit=1000) if contexts else "it has none"

@@ -148,9 +148,9 @@ class KubernetesApi:
             if not version:  # the first time, and when the resource version has expired
                 objs, version = self._list(kind_of(kind), namespace, selecting(selector))
                 yield from _difference(known, objs)
-            begun = time.monotonic()
+            start = time.monotonic()
             version = yield from self._watch_once(kind_of(kind), namespace, selector, version, known, deadline)
-            if time.monotonic() - begun >= _SHORT_SECONDS:
+            if time.monotonic() - start >= _SHORT_SECONDS:
                 backoff.reset()
             elif (left := deadline - time.monotonic()) > 0:
                 self._pause(min(left, backoff.next()))
@@ -179,8 +179,8 @@ class KubernetesApi:
         if pod.get("status", {}).get("phase") != "Running":
             raise ConflictError(f"pod '{meta['name']}' is not running", hint="`xpk workload status` shows why")
         terminal = ["--stdin", "--tty"] if interactive else ["--stdin"]
-        where = [f"--namespace={meta['namespace']}", f"--container={container_of(pod)}", *terminal, meta["name"]]
-        code = self._runner.attach(["kubectl", *self._place, "exec", *where, "--", *argv])
+        arguments = [f"--namespace={meta['namespace']}", f"--container={container_of(pod)}", *terminal, meta["name"]]
+        code = self._runner.attach(["kubectl", *self._place, "exec", *arguments, "--", *argv])
         if code == 1:  # kubectl's own failures use this code too
             self._check_may("create", "pods", "exec", meta["namespace"])
         return code
@@ -200,7 +200,7 @@ class KubernetesApi:
         status = answer.get("status")
         if not isinstance(status, dict) or not status.get("allowed"):
             raise AuthorizationError(
-                f"not authorised: you may not {verb} {resource}/{part} in namespace '{namespace}'",
+                f"permission denied: you cannot {verb} {resource}/{part} in namespace '{namespace}'",
                 hint="`xpk docs permissions` lists the required roles",
             )
 
@@ -244,11 +244,11 @@ class KubernetesApi:
             if not more:
                 return objs, version
             if more == query.get("continue"):
-                raise connection.malformed(host, f"a list of {kind.plural} whose next page is the same again")
+                raise connection.malformed_response(host, f"a list of {kind.plural} whose next page is the same again")
             if not items:
                 self._pace.take()
             query["continue"] = more
-        raise connection.malformed(host, f"a list of {kind.plural} of more than {_MAX_PAGES} pages")
+        raise connection.malformed_response(host, f"a list of {kind.plural} of more than {_MAX_PAGES} pages")
 
     def _watch_once(
         self,

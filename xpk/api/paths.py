@@ -52,5 +52,5 @@ def container_of(pod: Obj) -> str:
     containers = [str(container["name"]) for container in pod.get("spec", {}).get("containers") or []]
     if _OURS in containers or not containers:
         return _OURS
-    chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
-    return chosen if chosen in containers else containers[0]
+    annotation = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
+    return annotation if annotation in containers else containers[0]

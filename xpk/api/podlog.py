@@ -35,7 +35,7 @@ def read_log(
     """
     last: datetime | None = None
     final, connected = not follow, False
-    said = set[int]()
+    hashes = set[int]()
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         printed, own_words = last, False
@@ -44,9 +44,9 @@ def read_log(
                 parsed = _parsed(line)
                 if parsed is None:
                     own_words = True
-                    if hash(line) not in said:
+                    if hash(line) not in hashes:
                         yield LogLine(last or datetime.now(UTC), line)
-                    said.add(hash(line))
+                    hashes.add(hash(line))
                 elif printed is None or parsed.time > printed:  # sinceTime has whole seconds: some lines are repeated
                     yield parsed
                     last = parsed.time

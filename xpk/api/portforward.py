@@ -28,18 +28,18 @@ def open_port(client: ApiClient, pod: Obj, port: int) -> Connection:
             core.connect_get_namespaced_pod_portforward, meta["name"], meta["namespace"], ports=str(port)
         )
     except ApiException as error:
-        said = str(error.reason)
-        if "Handshake status 403" in said:
-            verb = match[1] if (match := _MISSING_VERB.search(said)) else "get"
+        reason = str(error.reason)
+        if "Handshake status 403" in reason:
+            verb = match[1] if (match := _MISSING_VERB.search(reason)) else "get"
             raise AuthorizationError(
-                f"not authorised: you may not {verb} pods/portforward in namespace '{meta['namespace']}'",
+                f"permission denied: you cannot {verb} pods/portforward in namespace '{meta['namespace']}'",
                 hint="`xpk docs permissions` lists the required roles",
             ) from error
-        if "Handshake status 4" in said:
+        if "Handshake status 4" in reason:
             raise ConflictError(
                 f"pod '{meta['name']}' is not running", hint="`xpk workload status` shows why"
             ) from error
         raise XpkError(
-            f"cannot reach pod '{meta['name']}' through the API server: {said.splitlines()[0]}", hint="try again"
+            f"cannot reach pod '{meta['name']}' through the API server: {reason.splitlines()[0]}", hint="try again"
         ) from error
     return cast(Connection, forward.socket(port))

@@ -59,29 +59,29 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     `about`: the object that was sent.
     """
     answer = _answer(body)
-    said = printable(str(answer.get("message") or "").strip(), limit=_LONGEST) or f"HTTP {status}"
-    what = f"{about['kind']} '{about['metadata'].get('name', '')}'" if about else _subject(path)
+    message = printable(str(answer.get("message") or "").strip(), limit=_LONGEST) or f"HTTP {status}"
+    subject = f"{about['kind']} '{about['metadata'].get('name', '')}'" if about else _subject(path)
     if status == 401:
         return AuthorizationError(
-            f"not authorised: the cluster does not accept these credentials ({said})",
+            f"invalid credentials: the cluster rejected them ({message})",
             hint="log in again, they may have expired; `kubectl auth whoami` shows your user",
         )
     if status == 403:
-        return _forbidden(said, method, path, what)
+        return _forbidden(message, method, path, subject)
     if status == 404:
-        return _absent(said, path, what)
+        return _absent(message, path, subject)
     if status == 409:
-        return _conflict(answer, said, what)
+        return _conflict(answer, message, subject)
     if status == 410:
-        return GoneError(said)
+        return GoneError(message)
     if status == 429 and (why := budget_of(body)):
-        return ProtectedError(f"{what} may not be evicted now: {why}", hint="`kubectl get pdb -A` shows the budgets")
+        return ProtectedError(f"{subject} cannot be evicted now: {why}", hint="`kubectl get pdb -A` shows the budgets")
     if status in (400, 422):
-        return _refused(said, what, about)
+        return _refused(message, subject, about)
     if status in (408, 504):
         doubt = "; the request may have been carried out" if method == "POST" else ""
-        return UnavailableError(f"the cluster timed out on {what}: {said}{doubt}", hint="try again")
-    return _failed(said, what)
+        return UnavailableError(f"the cluster timed out on {subject}: {message}{doubt}", hint="try again")
+    return _failed(message, subject)
 
 
 def other_version(group: str, version: str, served: list[str]) -> MissingToolError:
@@ -96,60 +96,65 @@ def other_version(group: str, version: str, served: list[str]) -> MissingToolErr
 def budget_of(body: object) -> str:
     """Return the message of the PodDisruptionBudget that forbids an eviction; "" for other causes."""
     answer = _answer(body)
-    said = [str(cause.get("message") or "") for cause in _causes(answer) if cause.get("reason") == "DisruptionBudget"]
-    return "; ".join(filter(None, said)) or (str(answer.get("message") or "") if said else "")
+    messages = [
+        str(cause.get("message") or "") for cause in _causes(answer) if cause.get("reason") == "DisruptionBudget"
+    ]
+    return "; ".join(filter(None, messages)) or (str(answer.get("message") or "") if messages else "")
 
 
-def _forbidden(said: str, method: str, path: str, what: str) -> XpkError:
+def _forbidden(message: str, method: str, path: str, subject: str) -> XpkError:
     """Return the error for a 403, which is not always about the user's permissions."""
-    if denied := _WEBHOOK_DENIES.search(said):
-        return _denied(denied, what)
-    if "exceeded quota" in said:
+    if denied := _WEBHOOK_DENIES.search(message):
+        return _denied(denied, subject)
+    if "exceeded quota" in message:
         return QuotaExceeded(
-            f"{what} exceeds a quota of its namespace: {said}", hint="`kubectl describe quota`", resource=what
+            f"{subject} exceeds a quota of its namespace: {message}", hint="`kubectl describe quota`", resource=subject
         )
-    if "PodSecurity" in said:
+    if "PodSecurity" in message:
         return UsageError(
-            f"the namespace's pod security refuses {what}: {said}", hint="ask the cluster's owner for another namespace"
+            f"the namespace's pod security refuses {subject}: {message}",
+            hint="ask the cluster's owner for another namespace",
         )
-    if "being terminated" in said:
-        return ConflictError(f"the namespace of {what} is being deleted", hint="wait, or choose another --namespace")
-    match = _FORBIDDEN.search(said)
+    if "being terminated" in message:
+        return ConflictError(f"the namespace of {subject} is being deleted", hint="wait, or choose another --namespace")
+    match = _FORBIDDEN.search(message)
     if not match:
         verb, resource = _VERBS.get(method, method.lower()), _resource(path)
-        return NotAuthorized(f"not authorised to {verb} {resource}: {said}", hint=_PERMISSIONS, resource=resource)
+        return NotAuthorized(
+            f"permission denied: cannot {verb} {resource}: {message}", hint=_PERMISSIONS, resource=resource
+        )
     resource = ".".join(filter(None, (match["resource"], match["group"])))
-    where = f"in namespace '{match['namespace']}'" if match["namespace"] else "in the whole cluster"
-    asked = f" --namespace {match['namespace']}" if match["namespace"] else ""
+    scope = f"in namespace '{match['namespace']}'" if match["namespace"] else "in the whole cluster"
+    namespace_flag = f" --namespace {match['namespace']}" if match["namespace"] else ""
     return NotAuthorized(
-        f"not authorised: user '{match['user']}' may not {match['verb']} {resource} {where}",
-        hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{asked}` checks again",
+        f"permission denied: user '{match['user']}' cannot {match['verb']} {resource} {scope}",
+        hint=f"{_PERMISSIONS}; `kubectl auth can-i {match['verb']} {resource}{namespace_flag}` checks again",
         resource=resource,
     )
 
 
-def _absent(said: str, path: str, what: str) -> XpkError:
+def _absent(message: str, path: str, subject: str) -> XpkError:
     """Return the error for a 404: the object does not exist, or the server does not know the kind."""
-    if match := _NO_NAMESPACE.match(said):
+    if match := _NO_NAMESPACE.match(message):
         return NotFoundError(
             f"namespace '{match[1]}' not found",
             hint=f"`kubectl create namespace {match[1]}`, or choose another --namespace",
         )
     group = path.split("/")[2] if path.startswith("/apis/") else ""
     controller = _CONTROLLERS.get(group)
-    if controller and not _OBJECT_MISSING.match(said):
+    if controller and not _OBJECT_MISSING.match(message):
         return MissingToolError(
             f"{controller} is not installed on this cluster", hint="`xpk cluster adapt CLUSTER` installs it"
         )
-    return NotFoundError(f"{what} not found", hint="check the name and the namespace")
+    return NotFoundError(f"{subject} not found", hint="check the name and the namespace")
 
 
-def _refused(said: str, what: str, about: Obj | None) -> XpkError:
-    if denied := _WEBHOOK_DENIES.search(said):
-        return _denied(denied, what)
-    if _NOT_STARTED.search(said):
-        return NotStartedError(f"{what} has no log yet: {said}", hint="`xpk workload status` shows why")
-    fields = _UNKNOWN_FIELD.findall(said)
+def _refused(message: str, subject: str, about: Obj | None) -> XpkError:
+    if denied := _WEBHOOK_DENIES.search(message):
+        return _denied(denied, subject)
+    if _NOT_STARTED.search(message):
+        return NotStartedError(f"{subject} has no log yet: {message}", hint="`xpk workload status` shows why")
+    fields = _UNKNOWN_FIELD.findall(message)
     controller = _CONTROLLERS.get(str((about or {}).get("apiVersion", "")).partition("/")[0])
     if fields and controller:
         return MissingToolError(
@@ -157,49 +162,49 @@ def _refused(said: str, what: str, about: Obj | None) -> XpkError:
             hint="`xpk cluster adapt CLUSTER` upgrades it",
         )
     hint = "`--dry-run` shows the objects" if about else "check the request"
-    return UsageError(f"the cluster refuses {what}: {said}", hint=hint)
+    return UsageError(f"the cluster refuses {subject}: {message}", hint=hint)
 
 
-def _denied(match: re.Match[str], what: str) -> XpkError:
+def _denied(match: re.Match[str], subject: str) -> XpkError:
     return UsageError(
-        f"the cluster refuses {what}: {match['why'].strip()} (webhook {match['hook']})",
+        f"the cluster refuses {subject}: {match['why'].strip()} (webhook {match['hook']})",
         hint="`--dry-run` shows the objects",
     )
 
 
-def _failed(said: str, what: str) -> XpkError:
+def _failed(message: str, subject: str) -> XpkError:
     """Return the error for an internal error of the server."""
-    if match := _WEBHOOK_FAILS.search(said):
+    if match := _WEBHOOK_FAILS.search(message):
         place = _SERVICE.search(match["why"])
-        namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in said), "")
+        namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in message), "")
         name = next((name for name, where in _NAMESPACES.items() if where == namespace), match["hook"])
         return MissingToolError(
-            f"{name} does not answer, so the cluster cannot accept {what}: {match['why'].strip()[-160:]}",
+            f"{name} does not answer, so the cluster cannot accept {subject}: {match['why'].strip()[-160:]}",
             hint=f"`kubectl get pods --namespace {namespace}` shows its controller"
             if namespace
             else "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` lists the webhooks",
         )
-    if any(text in said for text in _STORE):
+    if any(text in message for text in _STORE):
         return XpkError(
-            f"the cluster's store (etcd) is full and rejects writes ({said})",
+            f"the cluster's store (etcd) is full and rejects writes ({message})",
             hint="ask its owner to compact and defragment etcd, then to disarm the alarm",
         )
     return UnavailableError(
-        f"the cluster failed on {what}: {said}",
+        f"the cluster failed on {subject}: {message}",
         hint="try again; `kubectl get --raw /readyz?verbose` shows its health",
     )
 
 
-def _conflict(answer: dict[str, Any], said: str, what: str) -> XpkError:
+def _conflict(answer: dict[str, Any], message: str, subject: str) -> XpkError:
     if answer.get("reason") == "AlreadyExists":
-        return NameTaken(f"{what} already exists", hint="choose another name, or delete it first", resource=what)
+        return NameTaken(f"{subject} already exists", hint="choose another name, or delete it first", resource=subject)
     fields = [str(cause.get("field")) for cause in _causes(answer) if cause.get("reason") == "FieldManagerConflict"]
     if fields:
         return ConflictError(
-            f"{what} has fields that another manager owns: {', '.join(fields[:4])} ({said})",
-            hint="leave them out, or hand them over with `kubectl apply --server-side --force-conflicts`",
+            f"{subject} has fields that another manager owns: {', '.join(fields[:4])} ({message})",
+            hint="omit them, or take them over with `kubectl apply --server-side --force-conflicts`",
         )
-    return Modified(f"{what} was modified concurrently: {said}", hint="try again", resource=what)
+    return Modified(f"{subject} was modified concurrently: {message}", hint="try again", resource=subject)
 
 
 def _subject(path: str) -> str:

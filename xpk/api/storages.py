@@ -1,9 +1,9 @@
-"""Storages of a namespace: claims and buckets that workloads mount by name. Each is a labelled ConfigMap.
+"""Storages of a namespace: claims and buckets that workloads mount by name. Each is a labeled ConfigMap.
 
 `xpk storage attach` writes them. `workload create --storage NAME` mounts the named ones and those that are mounted
 automatically:
 
-    mounts = [each.mount for each in choose(api, namespace, names)]
+    mounts = [storage.mount for storage in choose(api, namespace, names)]
 
 Local clusters cannot mount anything and store no such ConfigMaps: do not call this for them.
 """
@@ -72,10 +72,10 @@ class Storage:
 def load(api: ObjectApi, namespace: str) -> list[Storage]:
     """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError if it is local."""
     storages = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
-    return sorted(storages, key=lambda each: each.name)
+    return sorted(storages, key=lambda storage: storage.name)
 
 
-def choose(api: ObjectApi, namespace: str, chosen: Sequence[str]) -> list[Storage]:
+def choose(api: ObjectApi, namespace: str, storage_names: Sequence[str]) -> list[Storage]:
     """Return the storages that a workload mounts: the named ones, and those that are mounted automatically.
 
     Raises NotFoundError for all unknown names. Without names, a missing permission to list is not an error.
@@ -83,17 +83,19 @@ def choose(api: ObjectApi, namespace: str, chosen: Sequence[str]) -> list[Storag
     try:
         existing = load(api, namespace)
     except (AuthorizationError, MissingToolError):
-        if chosen:
+        if storage_names:
             raise
         return []
-    known = [each.name for each in existing]
-    if missing := [name for name in dict.fromkeys(chosen) if name not in known]:
-        what = ", ".join(f"'{name}'" for name in missing)
+    known = [storage.name for storage in existing]
+    if missing := [name for name in dict.fromkeys(storage_names) if name not in known]:
+        quoted_names = ", ".join(f"'{name}'" for name in missing)
         raise NotFoundError(
-            f"storage {what} not found in namespace '{namespace}'",
-            hint=f"there are: {', '.join(known)}" if known else "`xpk storage attach NAME --type gcsfuse ...` adds one",
+            f"storage {quoted_names} not found in namespace '{namespace}'",
+            hint=f"choose from {', '.join(known)}"
+            if known
+            else "`xpk storage attach NAME --type gcsfuse ...` adds one",
         )
-    return [each for each in existing if each.auto_mount or each.name in chosen]
+    return [storage for storage in existing if storage.auto_mount or storage.name in storage_names]
 
 
 def _is_storage(obj: Obj) -> bool:

@@ -51,5 +51,5 @@ def is_missing_image(reason: str, message: str) -> bool:
 def image_words(message: str) -> str:
     """Return the root cause in a container runtime's message for a failed image pull."""
     last = _IMAGE_STEPS.split(short(message, 2000))[-1]
-    said = last.split(" desc = ")[-1]
-    return short(re.sub(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?:? ?', "", said).strip(": "), 200)
+    cause = last.split(" desc = ")[-1]
+    return short(re.sub(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?:? ?', "", cause).strip(": "), 200)

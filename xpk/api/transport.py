@@ -51,7 +51,7 @@ class Transport:
         self.host = str(client.configuration.host)
         self._client, self._pause, self._limits = client, pause, limits
         self._not_before = 0.0  # end of the Retry-After delay, a time of time.monotonic
-        self._told = False
+        self._is_reported = False
 
     def call(
         self,
@@ -70,21 +70,21 @@ class Transport:
         for left in reversed(range(_TRIES)):
             try:
                 answer = parsed(self.host, self._read(method, path, query, body, content, ends))
-                self._told = False
+                self._is_reported = False
                 return answer
             except ApiException as error:
                 if error.status == 404 and method == "DELETE" and left < _TRIES - 1:
                     return {}  # an earlier try succeeded, but its response was lost
                 # A POST that may have been carried out must not be repeated. No status: the TLS handshake failed.
-                again = (429, 503) if method == "POST" else _BUSY
+                retried_codes = (429, 503) if method == "POST" else _BUSY
                 final = budget_of(error.body) or not (
-                    error.status in again or (not error.status and not connection.is_final(error))
+                    error.status in retried_codes or (not error.status and not connection.is_final(error))
                 )
                 failure, cause = self._explained(error, method, path, about), error
             except HTTPError as error:
-                sent = method == "POST" and not connection.never_sent(error)
+                sent = method == "POST" and not connection.is_unsent(error)
                 final = sent or connection.is_final(error)
-                failure, cause = connection.unreachable(self.host, error, sent=sent), error
+                failure, cause = connection.unreachable_server(self.host, error, sent=sent), error
             if final or not left:
                 raise failure from cause
             self._back_off(backoff, ends, _TRIES - left, failure, cause)
@@ -171,7 +171,7 @@ class Transport:
             raise self._too_late("timed out", method == "POST") from error
 
     def _too_late(self, why: str, sent: bool) -> XpkError:
-        return self._in_time(connection.too_late(self.host, why, sent=sent), 0.05)
+        return self._in_time(connection.timed_out_request(self.host, why, sent=sent), 0.05)
 
     def _in_time(self, error: XpkError, pause: float) -> XpkError:
         """Return an error as TimedOutError if less than `pause` is left of the user's time limit."""
@@ -186,12 +186,12 @@ class Transport:
             self._tell(f"does not answer ({error.message}); retrying", ends)
         self._pause(pause)
 
-    def _tell(self, what: str, ends: float) -> None:
+    def _tell(self, trouble: str, ends: float) -> None:
         """Warn the user once that the server is in trouble; reset when it answers."""
-        if not self._told:
-            self._told = True
+        if not self._is_reported:
+            self._is_reported = True
             left = max(1.0, ends - time.monotonic())
-            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, what, left)
+            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, trouble, left)
 
     def _note_retry_after(self, status: int, header: str | None) -> None:
         if status in (429, 503) and header:
@@ -201,7 +201,7 @@ class Transport:
         """Pause as long as the server asks. Raises UnavailableError if that exceeds the time limit."""
         pause = self._not_before - time.monotonic()
         if pause > min(self._limits.total_seconds, seconds_left()):
-            late = connection.too_late(self.host, f"it asks to wait {pause:.0f} s before a retry")
+            late = connection.timed_out_request(self.host, f"it asks to wait {pause:.0f} s before a retry")
             raise self._in_time(late, pause)
         if pause > 0:
             self._pause(pause)
@@ -209,9 +209,9 @@ class Transport:
     def _explained(self, error: ApiException, method: str, path: str, about: Obj | None) -> XpkError:
         """Return the error for a refusal; ask the server whether a kind is missing or only its version."""
         if not error.status:  # the client's status for a TLS failure
-            return connection.unreachable(self.host, error)
+            return connection.unreachable_server(self.host, error)
         if connection.looks_like_a_page(error.body):
-            page = connection.somebody_else(self.host, error.body)
+            page = connection.foreign_server(self.host, error.body)
             return UnavailableError(page.message, hint=page.hint) if error.status in _BUSY else page
         explained = explain(error.status, error.body, method, path, about)
         parts = path.split("/")
@@ -266,21 +266,21 @@ def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
     for chunk in _chunks(response):
         size += len(chunk)
         if size > most:
-            raise connection.too_large(host, most)
+            raise connection.oversized_response(host, most)
         parts.append(chunk)
     return b"".join(parts)
 
 
 def _flowing(host: str, response: urllib3.HTTPResponse, seconds: float) -> Iterator[bytes]:
     """Yield the chunks of a response. Raises UnavailableError if fewer than 1 KiB arrive in `seconds`."""
-    begun, size = time.monotonic(), 0
+    start, size = time.monotonic(), 0
     while chunk := response.read1(_CHUNK, decode_content=True):
         yield chunk
         size += len(chunk)
-        if time.monotonic() - begun > seconds:
+        if time.monotonic() - start > seconds:
             if size < _SLOW_BYTES:
-                raise connection.too_late(host, "its response is too slow", sent=False)
-            begun, size = time.monotonic(), 0
+                raise connection.timed_out_request(host, "its response is too slow", sent=False)
+            start, size = time.monotonic(), 0
 
 
 def _lines(chunks: Iterator[bytes], most: int, last_line: bool) -> Iterator[str]:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.capacity.apply import apply_all
-from xpk.capacity.nodes.inventory import has_queues, not_theirs, pools_of, queued_types, shape_of, slice_nodes
+from xpk.capacity.nodes.inventory import has_queues, own_objects, pools_of, queued_types, shape_of, slice_nodes
 from xpk.capacity.queues import provisioning
-from xpk.capacity.queues.foreign import Judgement, judge, unlabelled
+from xpk.capacity.queues.foreign import Judgment, judge, unlabeled
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import MissingToolError, NotFoundError
@@ -23,7 +23,7 @@ _RECORD = "xpk-cluster"  # ConfigMap that records how workloads run on a cluster
 _TAKE_OVER = "take-over"  # its key that allows changing quotas that another tool manages
 
 
-class Wishes(Protocol):
+class WorkloadOptions(Protocol):
     """Options for how workloads run on a cluster; None keeps the recorded value."""
 
     @property
@@ -40,7 +40,7 @@ class Wishes(Protocol):
 
     @property
     def fenced(self) -> bool | None:
-        """Return whether a node that stays unreachable is dead for certain."""
+        """Return whether a node that stays unreachable is certainly dead."""
 
     @property
     def take_over(self) -> bool:
@@ -63,7 +63,7 @@ def specs_of(name: str, nodes: Objs) -> list[ClusterSpec]:
     ]
 
 
-def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, region: str | None = None) -> Obj:
+def record(api: ObjectApi, specs: Sequence[ClusterSpec], options: WorkloadOptions, *, region: str | None = None) -> Obj:
     """Return the ConfigMap that records how workloads run; options that are not given keep their recorded values.
 
     `region`: of a GKE cluster; otherwise, its nodes tell whether it is one.
@@ -79,18 +79,18 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
     def kept(key: str, value: str | None) -> str:
         return before.get(key, "") if value is None else value
 
-    fenced = None if wanted.fenced is None else str(wanted.fenced).lower()
+    fenced = None if options.fenced is None else str(options.fenced).lower()
     return config_map(
         {
             "accelerator-type": ",".join(spec.shape.name for spec in specs),
-            "emulated": str(wanted.emulated).lower(),
+            "emulated": str(options.emulated).lower(),
             # Only GKE's webhook gives TPU pods MEGASCALE_* and TPU_WORKER_*.
             "sets-slice-environment": str(not (gke and tpus)).lower(),
-            "output-root": kept("output-root", wanted.output_root and wanted.output_root.rstrip("/")),
-            "trainer-image": kept("trainer-image", wanted.trainer_image),
+            "output-root": kept("output-root", options.output_root and options.output_root.rstrip("/")),
+            "trainer-image": kept("trainer-image", options.trainer_image),
             "fenced": kept("fenced", fenced) or "false",
             **({"region": region} if region else {}),
-            **({_TAKE_OVER: "true"} if wanted.take_over or before.get(_TAKE_OVER) else {}),
+            **({_TAKE_OVER: "true"} if options.take_over or before.get(_TAKE_OVER) else {}),
             **({"sub-slicing": shared[0]} if shared else {}),
             **_bought(specs),
         }
@@ -100,29 +100,29 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], wanted: Wishes, *, regi
 def recorded(api: ObjectApi) -> dict[str, str] | None:
     """Return the record of how workloads run on a cluster, None if it has none."""
     try:
-        found: dict[str, str] = api.get("ConfigMap", _RECORD).get("data", {})
+        data: dict[str, str] = api.get("ConfigMap", _RECORD).get("data", {})
     except NotFoundError:
         return None
-    return found
+    return data
 
 
 def target_of(api: ObjectApi, hint: str) -> Target:
     """Return the target of a cluster. Raises NotFoundError with `hint` if it has no record."""
-    found = recorded(api)
-    if found is None:
+    data = recorded(api)
+    if data is None:
         raise NotFoundError("the cluster was not adapted: it has no record of how workloads run on it", hint=hint)
-    output = found["output-root"]
+    output = data["output-root"]
     return Target(
-        emulated=found["emulated"] == "true",
-        sets_slice_environment=found["sets-slice-environment"] == "true",
+        emulated=data["emulated"] == "true",
+        sets_slice_environment=data["sets-slice-environment"] == "true",
         output_root=output,
         shared_folder=output if output.startswith("/") else None,
-        fenced=found["fenced"] == "true",
-        trainer_image=found["trainer-image"] or None,
-        region=found.get("region"),
-        sub_slicing=found.get("sub-slicing"),
-        capacities={kind: tuple(each) for kind, each in json.loads(found.get("capacities", "{}")).items()},
-        autoprovisioned=autoprovisioned_in(found),
+        fenced=data["fenced"] == "true",
+        trainer_image=data["trainer-image"] or None,
+        region=data.get("region"),
+        sub_slicing=data.get("sub-slicing"),
+        capacities={kind: tuple(items) for kind, items in json.loads(data.get("capacities", "{}")).items()},
+        autoprovisioned=autoprovisioned_in(data),
     )
 
 
@@ -131,9 +131,9 @@ def autoprovisioned_of(specs: Sequence[ClusterSpec]) -> dict[str, str]:
     return {spec.shape.name: spec.provisions for spec in specs if spec.max_slices is not None}
 
 
-def autoprovisioned_in(found: Mapping[str, str] | None) -> dict[str, str]:
+def autoprovisioned_in(data: Mapping[str, str] | None) -> dict[str, str]:
     """Return the types that GKE autoprovisions, each with its capacity, from a cluster's record."""
-    types: dict[str, str] = json.loads((found or {}).get("autoprovisioned", "{}"))
+    types: dict[str, str] = json.loads((data or {}).get("autoprovisioned", "{}"))
     return types
 
 
@@ -157,12 +157,12 @@ def apply_queues(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: boo
 
 def judge_queues(
     api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = False, ends: bool = False
-) -> Judgement:
+) -> Judgment:
     """Return how a cluster's queues would change those of others, and whether that is allowed; change nothing."""
     try:
         objects = _queues(api, specs)
     except MissingToolError:  # without Kueue there are no other queues
-        return Judgement()
+        return Judgment()
     return judge(api, objects, take_over=take_over or _took_over(api), ends=ends)
 
 
@@ -172,7 +172,7 @@ def _took_over(api: ObjectApi) -> bool:
 
 
 def _queues(api: ObjectApi, specs: Sequence[ClusterSpec]) -> Objs:
-    return unlabelled(api, not_theirs(api, render_queues(*specs, promised=promised(api))))
+    return unlabeled(api, own_objects(api, render_queues(*specs, promised=promised(api))))
 
 
 def is_set_up(api: ObjectApi, *specs: ClusterSpec) -> bool:
@@ -190,16 +190,16 @@ def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = Fa
 
 def remove_priorities(api: ObjectApi) -> None:
     """Delete the pod priority classes that `set_up` created."""
-    wanted = {obj["metadata"]["name"] for obj in render_priorities()}
-    for each in api.list("PriorityClass", None):
-        if each["metadata"]["name"] in wanted and maker_of(each) == "xpk":
-            api.delete("PriorityClass", each["metadata"]["name"])
+    class_names = {obj["metadata"]["name"] for obj in render_priorities()}
+    for priority_class in api.list("PriorityClass", None):
+        if priority_class["metadata"]["name"] in class_names and maker_of(priority_class) == "xpk":
+            api.delete("PriorityClass", priority_class["metadata"]["name"])
 
 
 def output_root_problems(output_root: str | None) -> list[str]:
     """Return the problems of an output root, one line each."""
     if output_root and not output_root.startswith(("gs://", "/")):
-        return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor a folder from /"]
+        return [f"--output-root '{output_root}' is neither gs://BUCKET/PREFIX nor an absolute path"]
     return []
 
 
@@ -215,8 +215,8 @@ def _bought(specs: Sequence[ClusterSpec]) -> dict[str, str]:
 
 def _lacking_priorities(api: ObjectApi) -> Objs:
     """Return the missing priority classes. One that another tool made with another value is not changed."""
-    there = {each["metadata"]["name"] for each in api.list("PriorityClass", None)}
-    return [obj for obj in render_priorities() if obj["metadata"]["name"] not in there]
+    existing = {priority_class["metadata"]["name"] for priority_class in api.list("PriorityClass", None)}
+    return [obj for obj in render_priorities() if obj["metadata"]["name"] not in existing]
 
 
 def _chips(nodes: Objs, shape: SliceShape) -> int:

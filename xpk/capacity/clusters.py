@@ -13,11 +13,11 @@ from xpk.capacity.provider import (
     ClusterInfo,
     Provider,
     check_free,
+    count_existing_slices,
     load_provider,
     maker_names,
     provider_names,
     requested_provider,
-    slices_there,
 )
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError, XpkError
@@ -59,7 +59,7 @@ def plan_create(
     problems.check(f"cluster '{name}' cannot be created", hint=_HINT)
     assert spec and source
     if num_slices is None and num_nodes is None:  # keep the existing number of slices
-        spec = replace(spec, num_slices=slices_there(source, spec.name, spec.shape) or spec.num_slices)
+        spec = replace(spec, num_slices=count_existing_slices(source, spec.name, spec.shape) or spec.num_slices)
     check_free(spec.name, source.name)
     return spec, source.plan_create(spec)
 
@@ -71,16 +71,16 @@ def find_clusters(
     warn: Callable[[str], None] = lambda text: None,
 ) -> list[ClusterInfo]:
     """Return the descriptions of all clusters, or of those of one provider; `warn` gets the errors of broken ones."""
-    found = []
+    clusters = []
     provider = requested_provider(provider, options)
     for kind in [provider] if provider else provider_names():
         source = load_provider(kind, options)
         for name in source.names():
             try:
-                found.append(source.describe(name))
+                clusters.append(source.describe(name))
             except XpkError as error:  # a broken cluster must not hide the others
                 warn(error.message)
-    return found
+    return clusters
 
 
 def _find_shape(accelerator_type: str | None) -> SliceShape:
@@ -99,5 +99,5 @@ def _load_maker(provider: str | None, options: ProviderOptions | None) -> Provid
 
 
 def _check_named(name: str, num_slices: int) -> None:
-    if found := cluster_problems(name, num_slices):
-        raise UsageError(f"cluster '{name}' cannot be created", problems=found, hint=_HINT)
+    if problems := cluster_problems(name, num_slices):
+        raise UsageError(f"cluster '{name}' cannot be created", problems=problems, hint=_HINT)

@@ -18,7 +18,7 @@ _READY = "180s"  # for the control plane; the wait for the other nodes comes lat
 _CONTAINER = '{{.Name}}|{{.State.Status}}|{{.State.FinishedAt}}|{{index .Config.Labels "io.x-k8s.kind.cluster"}}'
 _START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which does not need Docker"
 _HINTS = {  # by the programs' messages
-    "permission denied": "may you use Docker? `sudo usermod -aG docker $USER`, then log in again",
+    "permission denied": "add yourself to the group docker: `sudo usermod -aG docker $USER`, then log in again",
     "Cannot connect to the Docker daemon": _START_IT,
     "no space left on device": "`docker system df` shows what fills the disk",
     "failed to pull image": "`docker pull` of that image shows more; set XPK_KIND_NODE_IMAGE to a local image",
@@ -49,17 +49,17 @@ class Engine:
     def check(self) -> None:
         """Raise MissingToolError unless Docker answers and kind is recent enough."""
         self.check_docker()
-        said = self._must("kind", "version", what="ask kind for its version").stdout
-        match = re.search(r"v(\d+)\.(\d+)", said)
+        version = self._must("kind", "version", action="ask kind for its version").stdout
+        match = re.search(r"v(\d+)\.(\d+)", version)
         if match and (int(match[1]), int(match[2])) < _OLDEST_KIND:
             raise MissingToolError(
                 f"kind {match[0]} is too old: {'.'.join(map(str, _OLDEST_KIND))} or newer is needed",
-                hint="https://kind.sigs.k8s.io/docs/user/quick-start/#installation",
+                hint="see https://kind.sigs.k8s.io/docs/user/quick-start/#installation",
             )
 
     def clusters(self) -> list[str]:
         """Return the names of all kind clusters, including those that xpk did not create."""
-        return self._must("kind", "get", "clusters", what="list kind clusters").stdout.split()
+        return self._must("kind", "get", "clusters", action="list kind clusters").stdout.split()
 
     def create(self, name: str, *, config: Path, kubeconfig: Path, image: str | None, retain: bool) -> None:
         """Create a cluster; remove the remains of a failed or interrupted attempt, unless `retain`."""
@@ -69,7 +69,7 @@ class Engine:
         try:
             # A separate network, so that it can be deleted with the cluster.
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
-            self._must(*argv, env=env, what=f"create kind cluster '{name}'")
+            self._must(*argv, env=env, action=f"create kind cluster '{name}'")
         except BaseException:
             if not retain:
                 with suppress(XpkError):  # report the first failure
@@ -78,10 +78,10 @@ class Engine:
 
     def delete(self, name: str, kubeconfig: Path) -> None:
         """Remove a cluster's containers, volumes and network, and its entries in its own kubeconfig."""
-        self._must("kind", "delete", "cluster", "--name", name, "--kubeconfig", str(kubeconfig), what="delete it")
+        self._must("kind", "delete", "cluster", "--name", name, "--kubeconfig", str(kubeconfig), action="delete it")
         network = network_of(name)
         if self._run("docker", "network", "inspect", network).exit_code == 0:
-            self._must("docker", "network", "rm", network, what=f"remove Docker network '{network}'")
+            self._must("docker", "network", "rm", network, action=f"remove Docker network '{network}'")
 
     def empty_folder(self, cluster: str, folder: Path) -> None:
         """Remove files that pods wrote as other users from a folder that the nodes share. Best effort."""
@@ -94,14 +94,14 @@ class Engine:
 
     def build(self, image: str, folder: Path, arguments: Mapping[str, str], platform: str | None = None) -> None:
         """Build a folder's Dockerfile, for another platform with buildx. Raises XpkError with the build's last line."""
-        given = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
+        flags = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
         # Without --force-rm a failed build leaves a container behind.
         how = ("buildx", "build", "--load", "--platform", platform) if platform else ("build", "--force-rm")
-        result = self._run("docker", *how, "--tag", image, *given, str(folder))
+        result = self._run("docker", *how, "--tag", image, *flags, str(folder))
         if result.exit_code:
             raise XpkError(
                 f"cannot build image {image}: {_reason(result)}",
-                hint="XPK_BASE_IMAGE names another image to build on, XPK_TRAINER_IMAGE one that is built; "
+                hint="set XPK_BASE_IMAGE to another base image, or XPK_TRAINER_IMAGE to an existing image; "
                 f"`{result.command}` shows more",
             )
 
@@ -117,14 +117,14 @@ class Engine:
     def load_archive(self, cluster: str, archive: Path) -> None:
         """Copy the images of a `docker save` archive into every node."""
         argv = ["kind", "load", "image-archive", str(archive), "--name", cluster]
-        self._must(*argv, what=f"load {archive} into the nodes")
+        self._must(*argv, action=f"load {archive} into the nodes")
 
     def load(self, cluster: str, images: Sequence[str], nodes: Sequence[str]) -> None:
         """Copy images of the local engine into nodes; the nodes pull those that it lacks."""
         here = [image for image in images if self.has_image(image)]
         if here and nodes:
             argv = ["kind", "load", "docker-image", *here, "--name", cluster, "--nodes", ",".join(nodes)]
-            self._must(*argv, what=f"load {', '.join(here)} into the nodes")
+            self._must(*argv, action=f"load {', '.join(here)} into the nodes")
 
     def machines(self, cluster: str, nodes: Sequence[str]) -> dict[str, Machine]:
         """Return the containers of a kind cluster's nodes. Raises XpkError unless its control plane runs here.
@@ -160,10 +160,10 @@ class Engine:
                 hint=f"install it ({where}); --provider local needs neither Docker nor kind",
             ) from error
 
-    def _must(self, *argv: str, what: str, env: Mapping[str, str] | None = None) -> Result:
+    def _must(self, *argv: str, action: str, env: Mapping[str, str] | None = None) -> Result:
         result = self._run(*argv, env=env)
         if result.exit_code:
-            raise XpkError(f"cannot {what}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
+            raise XpkError(f"cannot {action}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
         return result
 
 

@@ -38,8 +38,8 @@ class SliceInfo:
 
     node_pool: str  # name of its node pool
     hosts: tuple[str, ...]  # names of its nodes
-    workload: str | None  # that holds the slice; null if it is free
-    spare: bool = False
+    workload: str | None  # workload on the slice; null if it is free
+    spare: bool = False  # whether it is outside of all quotas
     accelerator_type: str = ""
 
 
@@ -47,16 +47,16 @@ class SliceInfo:
 class ClusterInfo:
     """An existing cluster. `created` is an RFC 3339 time; `location` is text for display."""
 
-    name: str  # unique on this machine
-    provider: str  # local, kind, gke or adapted
-    accelerator_type: str  # of all slices; `unknown` or several types if they differ
-    num_slices: int  # existing slices, without spares
-    hosts_per_slice: int  # 0 if slices differ
-    chips: int  # of all slices
-    state: str  # Ready, Incomplete, or that of the provider
+    name: str  # name, unique on this machine
+    provider: str  # provider: local, kind, gke or adapted
+    accelerator_type: str  # accelerator type of all slices; `unknown` or several types if they differ
+    num_slices: int  # number of existing slices, without spares
+    hosts_per_slice: int  # hosts of a slice; 0 if slices differ
+    chips: int  # chips of all slices
+    state: str  # state: Ready, Incomplete, or one of the provider's own
     created: str  # time of the creation
-    location: str  # text for display
-    slices: tuple[SliceInfo, ...] = ()  # each slice with its workload
+    location: str  # location, as text for display
+    slices: tuple[SliceInfo, ...] = ()  # slices with their workloads
 
 
 class Provider(Protocol):
@@ -194,7 +194,7 @@ def cluster_names(provider: str | None = None) -> list[str]:
     return [name for kind in ([provider] if provider else provider_names()) for name in load_provider(kind).names()]
 
 
-def slices_there(provider: Provider, name: str, shape: SliceShape) -> int | None:
+def count_existing_slices(provider: Provider, name: str, shape: SliceShape) -> int | None:
     """Return a cluster's number of slices of a type; None if unknown, where a plan will report why."""
     try:
         if name not in provider.names():
@@ -228,7 +228,7 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
         if cluster in here:
             return provider
         known += here
-    hint = f"there are: {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
+    hint = f"choose from {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
     raise no_cluster(cluster, hint)
 
 

@@ -34,7 +34,7 @@ _MADE = {"app.kubernetes.io/managed-by": "xpk"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class StorageRequest:
     """A request. `manifest`: a file with the volume and its claim; `claim`: an existing one."""
 
     name: str
@@ -59,38 +59,40 @@ class Filestore:
     access_mode: str
 
 
-def plan_attach(wanted: Wanted, connect: Connect | None) -> Plan:
+def plan_attach(request: StorageRequest, connect: Connect | None) -> Plan:
     """Plan attaching a volume under a name. `connect`: None skips all lookups, for dry runs.
 
     Raises UsageError with all problems, NotFoundError without the claim.
     """
-    objects, mount, problems = _volume(wanted)
-    problems += _problems(wanted, mount)
+    objects, mount, problems = _volume(request)
+    problems += _problems(request, mount)
     if problems:
         raise UsageError(
-            f"storage '{wanted.name}' cannot be attached", problems=problems, hint="see `xpk storage attach --help`"
+            f"storage '{request.name}' cannot be attached", problems=problems, hint="see `xpk storage attach --help`"
         )
     claims = [obj for obj in objects if obj["kind"] == "PersistentVolumeClaim"]
     if connect and not mount.is_bucket and not claims:
-        _check_claim(connect(), mount.source, wanted)
-    return _plan(f"attach storage '{wanted.name}' in namespace '{wanted.namespace}'", wanted, mount, objects, connect)
+        _check_claim(connect(), mount.source, request)
+    return _plan(
+        f"attach storage '{request.name}' in namespace '{request.namespace}'", request, mount, objects, connect
+    )
 
 
-def plan_create(wanted: Wanted, instance: Filestore, connect: Connect | None) -> Plan:
+def plan_create(request: StorageRequest, instance: Filestore, connect: Connect | None) -> Plan:
     """Plan a Filestore instance, created by its driver for a claim. Raises UsageError."""
-    mount = _mount(wanted, wanted.name)
-    problems = _problems(wanted, mount)
+    mount = _mount(request, request.name)
+    problems = _problems(request, mount)
     if not _SIZE.fullmatch(instance.size):
         problems.append(f"--size must be a number of GiB, got '{instance.size}'")
-    if wanted.type != _FILESTORE:
-        problems.append(f"--type {wanted.type} cannot be created here: create it elsewhere, then `xpk storage attach`")
+    if request.type != _FILESTORE:
+        problems.append(f"--type {request.type} cannot be created here: create it elsewhere, then `xpk storage attach`")
     if problems:
         raise UsageError(
-            f"storage '{wanted.name}' cannot be created", problems=problems, hint="see `xpk storage create --help`"
+            f"storage '{request.name}' cannot be created", problems=problems, hint="see `xpk storage create --help`"
         )
-    objects = _filestore(wanted, instance)
-    summary = f"create storage '{wanted.name}' in namespace '{wanted.namespace}': Filestore {instance.tier}, "
-    return _plan(f"{summary}{instance.size} GiB", wanted, mount, objects, connect)
+    objects = _filestore(request, instance)
+    summary = f"create storage '{request.name}' in namespace '{request.namespace}': Filestore {instance.tier}, "
+    return _plan(f"{summary}{instance.size} GiB", request, mount, objects, connect)
 
 
 def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
@@ -98,7 +100,7 @@ def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
     source = _known(name, namespace, connect).mount.source if connect else "its volume"
     return Plan(
         f"detach storage '{name}' in namespace '{namespace}'; {source} stays",
-        [_forgetting(name, namespace, connect)],
+        [_unregister_step(name, namespace, connect)],
     )
 
 
@@ -109,78 +111,82 @@ def plan_delete(name: str, namespace: str, connect: Connect | None) -> Plan:
         made = storage.type == _FILESTORE and _is_made(api, storage)
         if not made:
             raise ConflictError(
-                f"storage '{name}' was not made by `xpk storage create`", hint=f"`xpk storage detach {name}`"
+                f"storage '{name}' was not created by `xpk storage create`", hint=f"`xpk storage detach {name}`"
             )
     remove = Step(
         f"delete claim '{name}', and with it the instance and its data",
         partial(_deleted, connect, "PersistentVolumeClaim", name, namespace),
     )
     summary = f"delete storage '{name}' in namespace '{namespace}'"
-    return Plan(summary, [_forgetting(name, namespace, connect), remove])
+    return Plan(summary, [_unregister_step(name, namespace, connect), remove])
 
 
-def _plan(summary: str, wanted: Wanted, mount: Mount, objects: Objs, connect: Connect | None) -> Plan:
+def _plan(summary: str, request: StorageRequest, mount: Mount, objects: Objs, connect: Connect | None) -> Plan:
     storage = Storage(
-        name=wanted.name, type=wanted.type, mount=mount, namespace=wanted.namespace, auto_mount=wanted.auto_mount
+        name=request.name, type=request.type, mount=mount, namespace=request.namespace, auto_mount=request.auto_mount
     )
     steps = [Step(f"apply {obj['kind']} {obj['metadata']['name']}", partial(_applied, connect, obj)) for obj in objects]
-    steps.append(Step(f"record that '{wanted.name}' is {mount}", partial(_applied, connect, storage.record())))
-    whose = "every workload of the namespace mounts it" if wanted.auto_mount else "--storage NAME mounts it"
+    steps.append(Step(f"record that '{request.name}' is {mount}", partial(_applied, connect, storage.record())))
+    whose = "every workload of the namespace mounts it" if request.auto_mount else "--storage NAME mounts it"
     return Plan(summary, steps, notes=(whose,), facts={"objects": [*objects, storage.record()]})
 
 
-def _volume(wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
+def _volume(request: StorageRequest) -> tuple[Objs, Mount, list[str]]:
     """Return the objects to apply, the mount of workloads, and the problems, one line each."""
-    if wanted.manifest is None:
-        source = f"gs://{wanted.bucket or wanted.name}" if wanted.type == "gcsfuse" else wanted.claim or wanted.name
-        needed = wanted.type in ("parallelstore", "pd", "lustre") and not wanted.claim
-        problems = [f"--type {wanted.type} requires --manifest FILE, or --claim NAME"] if needed else []
-        return [], _mount(wanted, source), problems
+    if request.manifest is None:
+        source = (
+            f"gs://{request.bucket or request.name}" if request.type == "gcsfuse" else request.claim or request.name
+        )
+        needed = request.type in ("parallelstore", "pd", "lustre") and not request.claim
+        problems = [f"--type {request.type} requires --manifest FILE, or --claim NAME"] if needed else []
+        return [], _mount(request, source), problems
     try:
-        objects = _read(wanted.manifest, wanted.namespace)
+        objects = _read(request.manifest, request.namespace)
     except UsageError as error:
-        return [], _mount(wanted, wanted.name), list(error.problems)
-    if wanted.type == "gcsfuse":
-        return _bucket_of(objects, wanted)
+        return [], _mount(request, request.name), list(error.problems)
+    if request.type == "gcsfuse":
+        return _bucket_of(objects, request)
     claims = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "PersistentVolumeClaim"]
-    wrong = [] if len(claims) == 1 else [f"{wanted.manifest} must have one PersistentVolumeClaim, it has {len(claims)}"]
-    return objects, _mount(wanted, claims[0] if claims else wanted.name), wrong
+    wrong = (
+        [] if len(claims) == 1 else [f"{request.manifest} must have one PersistentVolumeClaim, it has {len(claims)}"]
+    )
+    return objects, _mount(request, claims[0] if claims else request.name), wrong
 
 
-def _bucket_of(objects: Objs, wanted: Wanted) -> tuple[Objs, Mount, list[str]]:
+def _bucket_of(objects: Objs, request: StorageRequest) -> tuple[Objs, Mount, list[str]]:
     """Return the bucket of a manifest's volume: pods mount it directly, so that they get the driver's sidecar."""
     volumes = [obj.get("spec") or {} for obj in objects if obj["kind"] == "PersistentVolume"]
-    found = [each for each in volumes if (each.get("csi") or {}).get("driver") == GCSFUSE_DRIVER]
-    if len(found) != 1:
-        return [], _mount(wanted, wanted.name), [f"{wanted.manifest} must have one volume of {GCSFUSE_DRIVER}"]
-    options = ",".join([*(found[0].get("mountOptions") or []), *filter(None, [wanted.mount_options])])
-    return [], _mount(wanted, f"gs://{found[0]['csi'].get('volumeHandle', '')}", options), []
+    matches = [volume for volume in volumes if (volume.get("csi") or {}).get("driver") == GCSFUSE_DRIVER]
+    if len(matches) != 1:
+        return [], _mount(request, request.name), [f"{request.manifest} must have one volume of {GCSFUSE_DRIVER}"]
+    options = ",".join([*(matches[0].get("mountOptions") or []), *filter(None, [request.mount_options])])
+    return [], _mount(request, f"gs://{matches[0]['csi'].get('volumeHandle', '')}", options), []
 
 
 def _read(file: Path, namespace: str) -> Objs:
     """Return the objects of a manifest, the claim in its namespace. Raises UsageError."""
     try:
         text = read_text(file, what="--manifest", hint=_HINT)
-        found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
+        documents: list[Any] = [document for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: an invalid date
         raise UsageError(f"--manifest {file} cannot be read: {str(error).splitlines()[0]}", hint=_HINT) from error
     problems = [
-        f"--manifest {file}: {each.get('kind') if isinstance(each, dict) else each!r} is none of "
+        f"--manifest {file}: {obj.get('kind') if isinstance(obj, dict) else obj!r} is none of "
         f"{', '.join(_MANIFEST_KINDS)}"
-        for each in found
-        if not isinstance(each, dict) or each.get("kind") not in _MANIFEST_KINDS or not _name_of(each)
+        for obj in documents
+        if not isinstance(obj, dict) or obj.get("kind") not in _MANIFEST_KINDS or not _name_of(obj)
     ]
     problems += [
-        f"--manifest {file}: {field} of {_name_of(each)} must be a mapping"
-        for each in found
-        if isinstance(each, dict) and (field := _not_a_mapping(each))
+        f"--manifest {file}: {field} of {_name_of(obj)} must be a mapping"
+        for obj in documents
+        if isinstance(obj, dict) and (field := _not_a_mapping(obj))
     ]
     if problems:
         raise UsageError(problems[0], problems=problems, hint=_HINT)
-    for each in found:
-        if each["kind"] == "PersistentVolumeClaim":
-            each["metadata"]["namespace"] = namespace
-    return sorted(found, key=lambda each: _MANIFEST_KINDS.index(each["kind"]))
+    for obj in documents:
+        if obj["kind"] == "PersistentVolumeClaim":
+            obj["metadata"]["namespace"] = namespace
+    return sorted(documents, key=lambda obj: _MANIFEST_KINDS.index(obj["kind"]))
 
 
 def _not_a_mapping(obj: Obj) -> str:
@@ -196,7 +202,7 @@ def _name_of(obj: Obj) -> str:
     return str(meta.get("name") or "") if isinstance(meta, dict) else ""
 
 
-def _filestore(wanted: Wanted, instance: Filestore) -> Objs:
+def _filestore(request: StorageRequest, instance: Filestore) -> Objs:
     tier = TIERS[instance.tier]
     name = f"xpk-filestore-{tier}"
     return [
@@ -213,7 +219,7 @@ def _filestore(wanted: Wanted, instance: Filestore) -> Objs:
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": wanted.name, "namespace": wanted.namespace, "labels": dict(_MADE)},
+            "metadata": {"name": request.name, "namespace": request.namespace, "labels": dict(_MADE)},
             "spec": {
                 "accessModes": [instance.access_mode],
                 "storageClassName": name,
@@ -223,38 +229,38 @@ def _filestore(wanted: Wanted, instance: Filestore) -> Objs:
     ]
 
 
-def _mount(wanted: Wanted, source: str, options: str | None = None) -> Mount:
-    given = wanted.mount_options if options is None else options
+def _mount(request: StorageRequest, source: str, options: str | None = None) -> Mount:
+    mount_options = request.mount_options if options is None else options
     is_bucket = source.startswith("gs://")
     return Mount(
         source=source.rstrip("/") if is_bucket else source,
-        target=wanted.mount_point,
-        read_only=wanted.read_only,
-        options=tuple(filter(None, given.split(","))) if is_bucket else (),
-        prefetch_metadata=is_bucket and wanted.prefetch_metadata,
+        target=request.mount_point,
+        read_only=request.read_only,
+        options=tuple(filter(None, mount_options.split(","))) if is_bucket else (),
+        prefetch_metadata=is_bucket and request.prefetch_metadata,
     )
 
 
-def _problems(wanted: Wanted, mount: Mount) -> list[str]:
-    found = [*names.storage_name_problems(wanted.name), *names.namespace_problems(wanted.namespace)]
-    return found + [each.replace("--mount at", "--mount-point") for each in mount_problems([mount], ())]
+def _problems(request: StorageRequest, mount: Mount) -> list[str]:
+    problems = [*names.storage_name_problems(request.name), *names.namespace_problems(request.namespace)]
+    return problems + [problem.replace("--mount at", "--mount-point") for problem in mount_problems([mount], ())]
 
 
-def _check_claim(api: ObjectApi, claim: str, wanted: Wanted) -> None:
+def _check_claim(api: ObjectApi, claim: str, request: StorageRequest) -> None:
     try:
-        api.get("PersistentVolumeClaim", claim, wanted.namespace)
+        api.get("PersistentVolumeClaim", claim, request.namespace)
     except NotFoundError:
         instead = (
             "`xpk storage create` creates one; --manifest FILE applies one with the volume of an existing instance"
         )
         raise NotFoundError(
-            f"PersistentVolumeClaim '{claim}' not found in namespace '{wanted.namespace}'",
-            hint=instead if wanted.type == _FILESTORE else "--claim NAME, or --manifest FILE",
+            f"PersistentVolumeClaim '{claim}' not found in namespace '{request.namespace}'",
+            hint=instead if request.type == _FILESTORE else "--claim NAME, or --manifest FILE",
         ) from None
 
 
 def _known(name: str, namespace: str, connect: Connect) -> Storage:
-    return next(each for each in choose(connect(), namespace, [name]) if each.name == name)
+    return next(storage for storage in choose(connect(), namespace, [name]) if storage.name == name)
 
 
 def _is_made(api: ObjectApi, storage: Storage) -> bool:
@@ -265,9 +271,9 @@ def _is_made(api: ObjectApi, storage: Storage) -> bool:
     return _MADE.items() <= (claim["metadata"].get("labels") or {}).items()
 
 
-def _forgetting(name: str, namespace: str, connect: Connect | None) -> Step:
+def _unregister_step(name: str, namespace: str, connect: Connect | None) -> Step:
     record = Storage(name=name, type="", mount=Mount(source=name, target="/"), namespace=namespace)
-    return Step(f"forget '{name}'", partial(_deleted, connect, "ConfigMap", record.config_map, namespace))
+    return Step(f"remove the record of '{name}'", partial(_deleted, connect, "ConfigMap", record.config_map, namespace))
 
 
 def _applied(connect: Connect | None, obj: Obj) -> None:

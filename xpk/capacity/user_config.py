@@ -48,7 +48,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class EffectiveValue:
     """The effective value without a flag (None for the default), and its source."""
 
     value: str | None
@@ -82,7 +82,7 @@ def _folder(value: str) -> list[str]:
 
 def _output_root(value: str) -> list[str]:
     good = value.startswith(("gs://", "/"))
-    return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor a folder from /"]
+    return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor an absolute path"]
 
 
 def _priority(value: str) -> list[str]:
@@ -92,7 +92,7 @@ def _priority(value: str) -> list[str]:
 
 def _count(value: str) -> list[str]:
     good = value.isascii() and value.isdecimal()
-    return [] if good else [f"'{value}' is not a whole number from 0 on"]
+    return [] if good else [f"'{value}' must be an integer of at least 0"]
 
 
 def _setting(name: str, *, flag: str = "", variables: tuple[str, ...] = (), **more: Any) -> Setting:
@@ -102,8 +102,8 @@ def _setting(name: str, *, flag: str = "", variables: tuple[str, ...] = (), **mo
 
 
 SETTINGS = {
-    each.name: each
-    for each in (
+    setting.name: setting
+    for setting in (
         _setting(
             "provider",
             meaning="Provider of `xpk cluster create` and `xpk doctor`.",
@@ -211,16 +211,16 @@ def path(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> P
 def load(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> dict[str, str]:
     """Return the values in the file. Raises UsageError with all problems of the file."""
     file = path(environ, home)
-    found = _parse(file)
+    values = _parse(file)
     # The provider's existence is checked on use, since other packages may supply it.
-    problems = [each for key, value in found.items() for each in _problems(key, value, skip="provider")]
+    problems = [problem for key, value in values.items() for problem in _problems(key, value, skip="provider")]
     if problems:
         raise UsageError(
             problems[0],
-            problems=[f"{file}: {each}" for each in problems],
+            problems=[f"{file}: {problem}" for problem in problems],
             hint="`xpk config unset KEY`, or edit the file",
         )
-    return {own_name(key): str(value) for key, value in found.items()}
+    return {own_name(key): str(value) for key, value in values.items()}
 
 
 def is_known(name: str) -> bool:
@@ -233,37 +233,37 @@ def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.en
 
     Unknown keys in the file can be unset too.
     """
-    problems = [each for key, value in changes.items() if value is not None for each in _problems(key, value)]
+    problems = [problem for key, value in changes.items() if value is not None for problem in _problems(key, value)]
     file = path(environ)
-    with _alone(file.parent):
-        kept = _parse(file)
-        problems += [why for key, value in changes.items() if value is None and key not in kept if (why := _why(key))]
+    with _locked(file.parent):
+        values = _parse(file)
+        problems += [why for key, value in changes.items() if value is None and key not in values if (why := _why(key))]
         if problems:
             raise UsageError(problems[0], problems=problems, hint=_NEXT)
         for key, value in changes.items():
-            for each in [other for other in kept if own_name(other) == own_name(key)]:
-                del kept[each]
+            for name in [other for other in values if own_name(other) == own_name(key)]:
+                del values[name]
             if value is not None:
-                kept[own_name(key)] = value
-        strange = [f"{file}: {key}: {value!r} is not a string" for key, value in kept.items() if not _is_text(value)]
+                values[own_name(key)] = value
+        strange = [f"{file}: {key}: {value!r} is not a string" for key, value in values.items() if not _is_text(value)]
         if strange:
             raise UsageError(strange[0], problems=strange, hint="edit the file, or `xpk config unset KEY`")
         text = "# `xpk config set` rewrites this file: comments are lost.\n"
         # A JSON string is a valid TOML string except for unprintable characters, which values cannot contain.
-        text += "".join(f"{_key(key)} = {json.dumps(str(kept[key]), ensure_ascii=False)}\n" for key in sorted(kept))
+        text += "".join(f"{_key(key)} = {json.dumps(str(values[key]), ensure_ascii=False)}\n" for key in sorted(values))
         _write(file, text)
 
 
-def in_force(
+def effective_setting(
     name: str, saved: Mapping[str, str], environ: Mapping[str, str] = os.environ, home: Path | None = None
-) -> InForce:
+) -> EffectiveValue:
     """Return the effective value of a setting without its flag, and the value's source."""
     for variable in SETTINGS[name].variables:
         if value := environ.get(variable):  # an empty variable counts as unset
-            return InForce(value, f"variable {variable}")
+            return EffectiveValue(value, f"variable {variable}")
     if name in saved:
-        return InForce(saved[name], str(path(environ, home)))
-    return InForce(None, "default")
+        return EffectiveValue(saved[name], str(path(environ, home)))
+    return EffectiveValue(None, "default")
 
 
 def _why(name: str) -> str | None:
@@ -286,7 +286,7 @@ def _problems(key: str, value: Any, *, skip: str = "") -> list[str]:
     if not text.strip() or not text.isprintable() or text != text.strip():
         what = "is empty" if not text.strip() else "has characters that are not printable, or spaces around it"
         return [f"{own}: the value {what}"]
-    return [] if own == skip else [f"{own}: {each}" for each in SETTINGS[own].check(text)]
+    return [] if own == skip else [f"{own}: {problem}" for problem in SETTINGS[own].check(text)]
 
 
 def _is_text(value: Any) -> bool:
@@ -320,7 +320,7 @@ def _write(file: Path, text: str) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the file against other processes. The lock is on the folder, so no lock file stays behind."""
     from xpk.storage.private import make_missing, wait_for_lock
 

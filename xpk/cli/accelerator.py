@@ -42,12 +42,12 @@ def accelerator() -> None:
 @click.pass_obj
 def list_(console: Console, /, family: str | None, every: bool, output: str | None, **options: Any) -> None:
     """List the types that `--tpu-type` and `--device-type` take."""
-    found = [s for s in all_shapes() if family in (None, s.family) and (every or s.name != f"{s.family}-{s.topology}")]
-    if not found:
+    shapes = [s for s in all_shapes() if family in (None, s.family) and (every or s.name != f"{s.family}-{s.topology}")]
+    if not shapes:
         families = sorted({shape.family for shape in all_shapes()})
         raise click.BadParameter(f"choose from {', '.join(families)}", param_hint="--family")
     console = console.choosing(output, headers=not options["no_headers"], sort_by=options["sort_by"])
-    console.items(found, columns=_COLUMNS, wide=_WIDE, data=_data)
+    console.items(shapes, columns=_COLUMNS, wide=_WIDE, data=_data)
 
 
 @accelerator.command()

@@ -66,7 +66,7 @@ def queues(ctx: click.Context) -> Iterable[str]:
 @completer
 def namespaces(ctx: click.Context) -> Iterable[str]:
     """Return the namespaces that have a queue."""
-    return (each["metadata"]["namespace"] for each in _objects(ctx, "LocalQueue", None))
+    return (obj["metadata"]["namespace"] for obj in _objects(ctx, "LocalQueue", None))
 
 
 @completer
@@ -104,7 +104,7 @@ def _give_up(*_: object) -> None:
 
 
 def _names(ctx: click.Context, kind: str, namespace: str | None) -> Iterable[str]:
-    return (each["metadata"]["name"] for each in _objects(ctx, kind, namespace))
+    return (obj["metadata"]["name"] for obj in _objects(ctx, kind, namespace))
 
 
 def _objects(ctx: click.Context, kind: str, namespace: str | None) -> Objs:

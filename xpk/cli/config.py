@@ -24,42 +24,42 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SavedSetting:
-    """A setting and the value that it is set to."""
+    """A setting and its saved value."""
 
-    name: str  # of the setting
-    value: str | None  # null if it is not set
+    name: str  # name of the setting
+    value: str | None  # saved value; null if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingInForce:
+class EffectiveSetting:
     """A setting with its value in effect."""
 
-    name: str  # of the setting
-    value: str | None  # in effect without flags; null for the default
-    source: str  # of the value
+    name: str  # name of the setting
+    value: str | None  # value in effect without flags; null for the default
+    source: str  # source of the value
     set: str | None  # value of `xpk config set`; null if there is none
-    default: str  # described in words
-    flag: str  # takes precedence over all others
-    variables: tuple[str, ...]  # of the environment; take precedence over the value set
+    default: str  # the default, in words
+    flag: str  # flag that takes precedence over everything else
+    variables: tuple[str, ...]  # environment variables, which take precedence over the saved value
     choices: tuple[str, ...]  # possible values; empty if any is allowed
-    meaning: str  # of the setting
+    meaning: str  # meaning of the setting
 
 
 def _keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the names of settings."""
     return [
-        CompletionItem(name, help=each.meaning)
-        for name, each in user_config.SETTINGS.items()
+        CompletionItem(name, help=setting.meaning)
+        for name, setting in user_config.SETTINGS.items()
         if name.startswith(incomplete)
     ]
 
 
 def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names, and values of settings that have choices."""
-    given: tuple[str, ...] = ctx.params.get("words") or ()
-    if len(given) % 2 == 0:
+    words: tuple[str, ...] = ctx.params.get("words") or ()
+    if len(words) % 2 == 0:
         return _keys(ctx, parameter, incomplete)
-    choices = _choices(given[-1]) if user_config.is_known(given[-1]) else ()
+    choices = _choices(words[-1]) if user_config.is_known(words[-1]) else ()
     return [CompletionItem(value) for value in choices if value.startswith(incomplete)]
 
 
@@ -89,7 +89,7 @@ def config() -> None:
 @output_option
 @click.pass_obj
 def get(console: Console, key: str, output: str | None) -> None:
-    """Print the value that KEY is set to; exit with code 3 if it is not set.
+    """Print the saved value of KEY; exit with code 3 if there is none.
 
     Environment variables are ignored; `xpk config explain KEY` shows the value in effect.
     """
@@ -111,7 +111,7 @@ def get(console: Console, key: str, output: str | None) -> None:
 @output_option
 @click.pass_obj
 def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
-    """Set KEY to VALUE; several pairs are all set, or none."""
+    """Set KEY to VALUE. Several pairs are set together or not at all."""
     if not words or len(words) % 2:
         what = f"'{words[-1]}' has no value" if words else "no setting given"
         raise UsageError(what, hint="`xpk config set KEY VALUE`; `xpk config list` shows all settings")
@@ -173,9 +173,9 @@ def explain(console: Console, key: str, output: str | None) -> None:
         echo(f"  {title:<10} {value}")
 
 
-def _described(name: str, saved: dict[str, str]) -> SettingInForce:
-    own, now = user_config.SETTINGS[name], user_config.in_force(name, saved)
-    return SettingInForce(
+def _described(name: str, saved: dict[str, str]) -> EffectiveSetting:
+    own, now = user_config.SETTINGS[name], user_config.effective_setting(name, saved)
+    return EffectiveSetting(
         name=name,
         value=now.value,
         source=now.source,
@@ -195,5 +195,5 @@ def _tell(console: Console, changes: dict[str, Any]) -> None:
         console.data([asdict(SavedSetting(name, value)) for name, value in saved.items()])
     for name, value in saved.items():
         console.done(f"{name} set to {value}" if value is not None else f"{name} unset")
-        if value is not None and (now := user_config.in_force(name, {})).value is not None:
+        if value is not None and (now := user_config.effective_setting(name, {})).value is not None:
             console.tell(f"warning: {now.source} takes precedence: {name} is {now.value}")

@@ -24,8 +24,8 @@ def docs(topic: str | None) -> None:
     """List the documentation pages, or show the page TOPIC."""
     topics = list(_topics())
     if topic is None:
-        for each in topics:
-            click.echo(f"{each:32}{_title(each)}")
+        for known in topics:
+            click.echo(f"{known:32}{_title(known)}")
         return
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name not in topics:  # a page of a folder, without the folder

@@ -107,23 +107,23 @@ WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}; every host 
 
 def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
     """Raise UsageError for every flag of Google's xpk in `arguments` that is not supported."""
-    given = [argument.partition("=")[0] for argument in arguments]
-    problems = [f"{flag} is not supported: {known[flag]}" for flag in dict.fromkeys(given) if flag in known]
+    flags = [argument.partition("=")[0] for argument in arguments]
+    problems = [f"{flag} is not supported: {known[flag]}" for flag in dict.fromkeys(flags) if flag in known]
     if problems:
         raise UsageError(problems[0], problems=problems, hint=_HINT)
 
 
 def _joined(args: list[str]) -> list[str]:
     """Return arguments with `--authorized-networks A B C` as one value, since Google's xpk accepts several words."""
-    found: list[str] = []
+    arguments: list[str] = []
     taking = False
     for argument in args:
         if taking and _NETWORK.fullmatch(argument):
-            found[-1] = f"{found[-1]},{argument}" if found[-1] != _NETWORKS else f"{_NETWORKS}={argument}"
+            arguments[-1] = f"{arguments[-1]},{argument}" if arguments[-1] != _NETWORKS else f"{_NETWORKS}={argument}"
             continue
         taking = argument.partition("=")[0] == _NETWORKS
-        found.append(argument)
-    return found
+        arguments.append(argument)
+    return arguments
 
 
 def _ignoring(flag: str, ignored: Ignored) -> click.Option:
@@ -150,7 +150,7 @@ class _Command(Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own = {flag for parameter in self.params for flag in parameter.opts}
-        self.params += [_ignoring(flag, each) for flag, each in self.ignored.items() if flag not in own]
+        self.params += [_ignoring(flag, ignored) for flag, ignored in self.ignored.items() if flag not in own]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reject unsupported flags."""
@@ -198,7 +198,7 @@ class StorageCommand(ClusterCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept --access_mode, a spelling in the documentation of Google's xpk."""
-        return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", each) for each in args])
+        return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", argument) for argument in args])
 
 
 class WorkloadCommand(_Command):
@@ -220,7 +220,7 @@ class WorkloadCommand(_Command):
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["trainer_args"] = args[:at], tuple(args[at + 1 :])
-        if any(each.name == "dry_run" and isinstance(each.type, click.Choice) for each in self.params):
+        if any(param.name == "dry_run" and isinstance(param.type, click.Choice) for param in self.params):
             # As in kubectl, a value requires `=`, so that `--dry-run NAME` keeps its name.
             args = ["--dry-run=client" if argument == "--dry-run" else argument for argument in args]
         return super().parse_args(ctx, args)

@@ -62,7 +62,7 @@ def build(
     if base_docker_image is None and script_dir is not None:
         raise UsageError("--script-dir requires --base-docker-image", hint="--base-docker-image python:3.11-slim")
     if base_docker_image is None:
-        wanted = image_build.trainer_build(name, base=base_image, tpu=tpu, platform=platform)
+        request = image_build.trainer_build(name, base=base_image, tpu=tpu, platform=platform)
     elif tpu or name is None:
         raise UsageError(
             "--tpu and --base-docker-image exclude each other" if tpu else "--base-docker-image requires NAME",
@@ -70,17 +70,17 @@ def build(
         )
     else:
         packed = archive.pack(script_dir or Path())
-        wanted = image_build.folder_build(name, base_docker_image, packed.content, packed.name, platform=platform)
+        request = image_build.folder_build(name, base_docker_image, packed.content, packed.name, platform=platform)
     if push:
-        image_build.check_pushable(wanted.name)
+        image_build.check_pushable(request.name)
     if not dry_run:
         engine = _engine()
-        console.tell(f" • building {wanted.name}")
-        if not image_build.build(engine, wanted, platform):
+        console.tell(f" • building {request.name}")
+        if not image_build.build(engine, request, platform):
             console.tell(" • unchanged: Docker already has it")
         if push:
-            _push(console, engine, wanted.name)
-    click.echo(wanted.name)
+            _push(console, engine, request.name)
+    click.echo(request.name)
 
 
 @image.command()

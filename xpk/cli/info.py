@@ -37,7 +37,7 @@ CLUSTER = (Column("CLUSTER QUEUE", lambda row: row.name, cut=16), *_COUNTS, *_US
 class LocalQueue:
     """A LocalQueue of Kueue."""
 
-    name: str  # unique in its namespace
+    name: str  # name, unique in its namespace
     namespace: str  # Kubernetes namespace
     cluster_queue: str  # name of its ClusterQueue
     admitted: int  # number of admitted workloads
@@ -48,7 +48,7 @@ class LocalQueue:
 class ClusterQueue:
     """A ClusterQueue of Kueue."""
 
-    name: str  # unique in the cluster
+    name: str  # name, unique in the cluster
     admitted: int  # number of admitted workloads
     pending: int  # number of waiting workloads
     used: str  # slices in use, such as v5litepod-8=1
@@ -83,7 +83,7 @@ def info(
         rows = map(_local, queues.local_queues)
         rows_of["local_queues"] = [row for row in rows if namespace in (None, row.namespace)]
     if both or clusterqueue:
-        rows_of["cluster_queues"] = [_cluster(each) for each in queues.infos()]
+        rows_of["cluster_queues"] = [_cluster(info) for info in queues.infos()]
     if console.is_data:
         console.data({kind: [asdict(row) for row in rows] for kind, rows in rows_of.items()})
         return
@@ -108,6 +108,6 @@ def _cluster(queue: QueueInfo) -> ClusterQueue:
         name=queue.cluster_queue,
         admitted=queue.admitted,
         pending=queue.pending,
-        used=amounts_text({each.type: each.used for each in queue.shares}) or "-",
-        quota=amounts_text({each.type: each.quota for each in queue.shares}) or "-",
+        used=amounts_text({share.type: share.used for share in queue.shares}) or "-",
+        quota=amounts_text({share.type: share.quota for share in queue.shares}) or "-",
     )

@@ -71,10 +71,10 @@ def _sections(owner: Provider, place: str, workload: str | None, namespace: str)
             "platform": platform.platform(),
             "provider": owner.name,
         },
-        "versions": lambda: [asdict(each) for each in versions.of_cluster(lambda: api)],
+        "versions": lambda: [asdict(version) for version in versions.of_cluster(lambda: api)],
         "cluster": lambda: asdict(owner.describe(place)),
-        "slices": lambda: [asdict(each) for each in health_of(api, owner.describe(place))],
-        "workloads": lambda: [_row(each) for each in find_all(api, None)],
+        "slices": lambda: [asdict(health) for health in health_of(api, owner.describe(place))],
+        "workloads": lambda: [_row(status) for status in find_all(api, None)],
         **support_bundle.of_cluster(api),
     }
     return sections | (support_bundle.of_workload(api, workload, namespace) if workload else {})
@@ -89,7 +89,7 @@ def _write(text: str, path: Path | None, place: str) -> Path:
     """Write the text to a file that only this user can read."""
     try:
         if path is None:
-            safe = "".join(each if each.isalnum() or each in "-." else "-" for each in place)
+            safe = "".join(char if char.isalnum() or char in "-." else "-" for char in place)
             handle, name = tempfile.mkstemp(prefix=f"xpk-inspector-{safe}-", suffix=".txt")
         else:
             name, flags = str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC

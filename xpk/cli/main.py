@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 class _UnreadError(Exception):
-    """The reader of the output has gone. click would turn a BrokenPipeError into exit code 1."""
+    """The reader of the output has closed it. click would turn a BrokenPipeError into exit code 1."""
 
 
 @contextmanager
@@ -165,13 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             _tell("  hint: choose a shorter name")
             return UsageError.exit_code
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
-            return _bug(error, arguments)
+            return _report_bug(error, arguments)
         _tell(f"error: cannot write the output: {error.strerror}")
         _tell("  hint: free some space, or write the output elsewhere")
         _forget_output()
         return 1
     except Exception as error:
-        return _bug(error, arguments)
+        return _report_bug(error, arguments)
 
 
 def _open_streams() -> None:
@@ -184,7 +184,7 @@ def _open_streams() -> None:
 
 def _check_arguments(arguments: Sequence[str]) -> None:
     """Raise UsageError for arguments that are not text: neither a process nor an API server accepts them."""
-    problems = [f"'{each}' {why}" for each in arguments for why in text_problems(each)]
+    problems = [f"'{argument}' {why}" for argument in arguments for why in text_problems(argument)]
     if problems:
         raise UsageError(problems[0], problems=problems, hint="write arguments as UTF-8 text")
 
@@ -198,7 +198,7 @@ def run() -> NoReturn:
         sys.exit(1)
 
 
-def _bug(error: Exception, arguments: Sequence[str]) -> int:
+def _report_bug(error: Exception, arguments: Sequence[str]) -> int:
     """Report an internal error in one line; --verbose adds the traceback."""
     _trace(arguments)
     _tell(f"internal error: {type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.capacity.queues.removal import find, plan_delete
-from xpk.capacity.queues.request import RECLAIM, Wanted
+from xpk.capacity.queues.request import RECLAIM, QueueRequest
 from xpk.capacity.queues.workloads import summary_of, workloads_in
 from xpk.cli.cluster.run_plan import ask, carry_out, dry_run_option
 from xpk.cli.google_xpk import Group
@@ -116,9 +116,9 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
       xpk queue create red --cluster dev --namespace team-red --quota v5litepod-16=4
       xpk queue create multislice-queue --cluster dev --namespace team-red
     """
-    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
-    wanted = Wanted(
-        name=chosen,
+    queue_name, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    request = QueueRequest(
+        name=queue_name,
         namespaces=options["namespaces"],
         quota=options["quota"],
         borrowing_limit=options["borrowing_limit"],
@@ -128,13 +128,13 @@ def create(console: Console, /, name: str | None, name_flag: str | None, cluster
         create_namespace=options["create_namespace"],
         force=options["force"],
     )
-    plan = plan_create(provider_of(place).connect(place), wanted)
+    plan = plan_create(provider_of(place).connect(place), request)
     if plan.question and not (options["yes"] or options["force"] or options["dry_run"]):
         ask(plan.question)
-    then = f"xpk queue describe {chosen} --cluster {place}"
-    if wanted.namespaces:
-        then = f"xpk workload create NAME --cluster {place} -n {wanted.namespaces[0]} --queue {chosen}"
-    carry_out(console.choosing(options["output"]), plan, dry_run=options["dry_run"], then=then)
+    next_command = f"xpk queue describe {queue_name} --cluster {place}"
+    if request.namespaces:
+        next_command = f"xpk workload create NAME --cluster {place} -n {request.namespaces[0]} --queue {queue_name}"
+    carry_out(console.choosing(options["output"]), plan, dry_run=options["dry_run"], then=next_command)
 
 
 @queue.command("list")
@@ -151,9 +151,9 @@ def list_(console: Console, /, cluster: str | None, namespace: str | None, watch
     console = console.choosing(options["output"], headers=not options["no_headers"], sort_by=options["sort_by"])
 
     def read() -> Rows:
-        found = Queues.read(api).infos()
+        queues = Queues.read(api).infos()
         return [
-            each for each in found if not namespace or namespace in [at.partition("/")[0] for at in each.namespaces]
+            queue for queue in queues if not namespace or namespace in [at.partition("/")[0] for at in queue.namespaces]
         ]
 
     def render(rows: Rows, begins: bool) -> str:
@@ -162,9 +162,9 @@ def list_(console: Console, /, cluster: str | None, namespace: str | None, watch
     if watch_:
         watch(console, api, read, render, kind="ClusterQueue")
         return
-    found = read()
-    console.items(found, columns=COLUMNS, wide=_WIDE, data=asdict)
-    if not found:
+    queues = read()
+    console.items(queues, columns=COLUMNS, wide=_WIDE, data=asdict)
+    if not queues:
         console.tell(f"no queues on '{place}'" + (f" for namespace '{namespace}'" if namespace else ""))
 
 
@@ -177,13 +177,13 @@ def describe(
     console: Console, name: str | None, name_flag: str | None, cluster: str | None, output: str | None
 ) -> None:
     """Show a queue's quota, borrowing and lending limits, and workloads."""
-    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    queue_name, place = the_name("queue", name, name_flag), the_cluster(cluster)
     console, api = console.choosing(output), provider_of(place).connect(place)
     queues = Queues.read(api)
-    info = find(queues, chosen)
-    found = [summary_of(each) for each in workloads_in(api, queues.locals_of(info.cluster_queue))]
+    info = find(queues, queue_name)
+    workloads = [summary_of(workload) for workload in workloads_in(api, queues.locals_of(info.cluster_queue))]
     if console.is_data:
-        console.data({**asdict(info), "workloads": [asdict(each) for each in found]})
+        console.data({**asdict(info), "workloads": [asdict(workload) for workload in workloads]})
         return
     if console.output == "name":
         echo(info.name)
@@ -191,7 +191,7 @@ def describe(
     for title, value in _facts(info).items():
         echo(wrapped(f"{title + ':':<16} {value}", console.width, 17))
     echo()
-    echo(console.table(found, _INSIDE) or "no workloads")
+    echo(console.table(workloads, _INSIDE) or "no workloads")
 
 
 @queue.command()
@@ -206,26 +206,26 @@ def describe(
 @click.pass_obj
 def delete(console: Console, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Delete a queue and return its quota to multislice-queue. Namespaces are kept."""
-    chosen, place = the_name("queue", name, name_flag), the_cluster(cluster)
+    queue_name, place = the_name("queue", name, name_flag), the_cluster(cluster)
     api = provider_of(place).connect(place)
     try:
-        plan = plan_delete(api, chosen, options["namespace"], where=f" --cluster {place}", force=options["force"])
+        plan = plan_delete(api, queue_name, options["namespace"], where=f" --cluster {place}", force=options["force"])
     except NotFoundError:
         if not options["ignore_not_found"]:
             raise
-        console.tell(f"there is no queue '{chosen}'")
+        console.tell(f"there is no queue '{queue_name}'")
         return
     if not (options["yes"] or options["force"] or options["dry_run"]):
-        ask(f"Delete queue '{chosen}' of '{place}'?")
+        ask(f"Delete queue '{queue_name}' of '{place}'?")
     carry_out(console.choosing(options["output"]), plan, dry_run=options["dry_run"])
 
 
 def _slices(info: QueueInfo, field: str) -> str:
-    return amounts_text({each.type: getattr(each, field) for each in info.shares}) or "-"
+    return amounts_text({share.type: getattr(share, field) for share in info.shares}) or "-"
 
 
 def _total(info: QueueInfo, field: str) -> float:
-    return float(sum(getattr(each, field) for each in info.shares))
+    return float(sum(getattr(share, field) for share in info.shares))
 
 
 def _facts(info: QueueInfo) -> dict[str, Any]:
@@ -235,12 +235,12 @@ def _facts(info: QueueInfo) -> dict[str, Any]:
         "Quota": _slices(info, "quota"),
         "Used": _slices(info, "used"),
         "Free": _slices(info, "free"),
-        "At most": _slices(info, "most"),
+        "Maximum": _slices(info, "most"),
         "Borrowing limit": _slices(info, "borrowing_limit"),
         "Lending limit": _slices(info, "lending_limit"),
         "Reclaims": next((word for word, policy in RECLAIM.items() if policy == info.reclaim), info.reclaim),
         "Max priority": info.max_priority or "any",
         "Workloads": f"{info.admitted} admitted, {info.pending} pending",
-        "ClusterQueue": f"{info.cluster_queue}, made by {info.maker}",
+        "ClusterQueue": f"{info.cluster_queue}, created by {info.maker}",
         "Created": f"{info.created} ({age(info.created)} ago)",
     }

@@ -14,7 +14,7 @@ from xpk.api.storages import TYPES, Storage, load
 from xpk.capacity import storages
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import provider_of
-from xpk.capacity.storages import Connect, Filestore, Wanted
+from xpk.capacity.storages import Connect, Filestore, StorageRequest
 from xpk.cli.cluster.run_plan import ask, carry_out, dry_run_option, plan_output_option
 from xpk.cli.google_xpk import Group, StorageCommand
 from xpk.cli.options import Command, cluster_option, namespace_option, output_option
@@ -45,15 +45,15 @@ _COLUMNS = (
 class StorageInfo:
     """A storage that workloads mount by name."""
 
-    name: str  # unique in its namespace
+    name: str  # name, unique in its namespace
     type: str  # kind of the storage, such as gcsfuse
     namespace: str  # Kubernetes namespace
     source: str  # bucket or claim
     mount_point: str  # folder on the hosts
-    read_only: bool  # hosts cannot write to it
-    auto_mount: bool  # every workload of the namespace mounts it
-    mount_options: tuple[str, ...]  # of the driver of a bucket
-    prefetch_metadata: bool  # the bucket's objects are listed at the start
+    read_only: bool  # whether hosts cannot write to it
+    auto_mount: bool  # whether every workload of the namespace mounts it
+    mount_options: tuple[str, ...]  # mount options for the driver of a bucket
+    prefetch_metadata: bool  # whether the driver lists the bucket's objects at the start
 
 
 @click.group(cls=Group)
@@ -111,8 +111,8 @@ def attach(
       xpk workload create train --storage corpus ...
     """
     bucket = (options.pop("bucket") or "").removeprefix("gs://") or None
-    wanted = Wanted(name=name, type=kind, bucket=bucket, **options)
-    plan = storages.plan_attach(wanted, _connection(cluster, dry_run))
+    request = StorageRequest(name=name, type=kind, bucket=bucket, **options)
+    plan = storages.plan_attach(request, _connection(cluster, dry_run))
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
 
 
@@ -155,7 +155,9 @@ def create(
       xpk storage create shared --size 1024 --tier BASIC_HDD --mount-point /data
     """
     instance = Filestore(size=options.pop("size"), tier=options.pop("tier"), access_mode=options.pop("access_mode"))
-    plan = storages.plan_create(Wanted(name=name, type=kind, **options), instance, _connection(cluster, dry_run))
+    plan = storages.plan_create(
+        StorageRequest(name=name, type=kind, **options), instance, _connection(cluster, dry_run)
+    )
     carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --storage {name}")
 
 

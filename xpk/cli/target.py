@@ -85,7 +85,7 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
 
 
 def _find(cluster: str, place: Mapping[str, str]) -> None:
-    """Look for a cluster where `--project` and `--zone` say, unless it is known, and keep its location.
+    """Find an unknown cluster by `--project` and `--zone`, and store its location.
 
     Raises NotFoundError, or UsageError if the cluster of that name is elsewhere.
     """
@@ -102,8 +102,10 @@ def default_place() -> dict[str, str]:
     from xpk.capacity.gke.configuration import gcloud_place
 
     saved, of_gcloud = user_config.load(), gcloud_place()
-    found = {name: user_config.in_force(name, saved).value or of_gcloud.get(name) for name in ("project", "zone")}
-    return {name: value for name, value in found.items() if value}
+    values = {
+        name: user_config.effective_setting(name, saved).value or of_gcloud.get(name) for name in ("project", "zone")
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def preferred_place(cluster: str) -> dict[str, str]:
@@ -114,8 +116,8 @@ def preferred_place(cluster: str) -> dict[str, str]:
     saved = user_config.load()
     if "project" not in saved or cluster in cluster_names():
         return {}
-    found = {f"--{name}": user_config.in_force(name, saved).value for name in ("project", "zone")}
-    return {flag: value for flag, value in found.items() if value}
+    values = {f"--{name}": user_config.effective_setting(name, saved).value for name in ("project", "zone")}
+    return {flag: value for flag, value in values.items() if value}
 
 
 def preferred(command: str | None) -> dict[str, Any]:

@@ -28,17 +28,17 @@ _COLUMNS = (
 @click.pass_obj
 def version(console: Console, cluster: str | None, output: str | None) -> None:
     """Show the versions of xpk and of the API server, JobSet and Kueue of the given or default cluster."""
-    found = [versions.client()]
+    component_versions = [versions.client()]
     if is_cluster_named(cluster):
         try:
             place = the_cluster(cluster)
             owner = provider_of(place)
-            found += versions.of_cluster(lambda: owner.connect(place))
+            component_versions += versions.of_cluster(lambda: owner.connect(place))
         except XpkError as error:
             if _is_given():
                 raise
             console.warn(f"cannot reach the default cluster: {error.message}")
-    console.choosing(output).items(found, columns=_COLUMNS, data=asdict)
+    console.choosing(output).items(component_versions, columns=_COLUMNS, data=asdict)
 
 
 def _is_given() -> bool:

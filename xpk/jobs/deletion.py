@@ -12,7 +12,7 @@ from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.reader import find_all
-from xpk.jobs.termination import await_end, check_ours, claimed_output, end
+from xpk.jobs.termination import await_end, check_maker, claimed_output, end
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
@@ -44,22 +44,22 @@ def plan_named(
     """
     existing = {status.name: status for status in find_all(api, namespace)}
     ended: list[str] = []  # before, but their hosts may still be running
-    refused: list[XpkError] = []
+    refusals: list[XpkError] = []
     for one in dict.fromkeys(named):
         try:
             if one not in existing:
                 claimed_output(api, one, namespace)
                 ended.append(one)
             elif not force:
-                check_ours(existing[one], where=names.where(cluster, namespace))
+                check_maker(existing[one], where=names.location_flags(cluster, namespace))
         except XpkError as error:
             if ignore_not_found and isinstance(error, NotFoundError):
                 report(Notice(error.message, is_warning=True))
             else:
-                refused.append(error)
-    _check(refused)
-    chosen = [status.name for status in _in_order([existing[one] for one in named if one in existing])]
-    return _with_output(api, [*dict.fromkeys(chosen), *ended], namespace, roots)
+                refusals.append(error)
+    _check(refusals)
+    existing_names = [status.name for status in _in_order([existing[one] for one in named if one in existing])]
+    return _with_output(api, [*dict.fromkeys(existing_names), *ended], namespace, roots)
 
 
 def plan_all(
@@ -74,8 +74,8 @@ def plan_all(
 
     Raises ConflictError for output that is not below `roots`.
     """
-    found = [status for status in find_all(api, namespace, labels) if status.maker == "xpk" and matches(status)]
-    return _with_output(api, [status.name for status in _in_order(found)], namespace, roots)
+    statuses = [status for status in find_all(api, namespace, labels) if status.maker == "xpk" and matches(status)]
+    return _with_output(api, [status.name for status in _in_order(statuses)], namespace, roots)
 
 
 def carry_out(
@@ -94,23 +94,23 @@ def carry_out(
     single workload that is gone, and the first failure, once the others are deleted.
     """
     ended: list[Deletion] = []
-    for each in deletions:
+    for deletion in deletions:
         try:
-            end(api, each.name, namespace, grace_seconds=grace_seconds)
-            ended.append(each)
+            end(api, deletion.name, namespace, grace_seconds=grace_seconds)
+            ended.append(deletion)
         except NotFoundError as error:
             if len(deletions) == 1 and not ignore_not_found:
                 raise
             report(Notice(error.message, is_warning=True))
-    begun = time.monotonic()
+    start = time.monotonic()
     failed: list[XpkError] = []
-    for each in ended:
+    for deletion in ended:
         try:
             if timeout is not None:
-                await_end(api, each.name, namespace, timeout=timeout, begun=begun, hurried=grace_seconds == 0)
-            if each.output_dir:
-                remove_output(each.output_dir)
-            report(Notice(f"workload '{each.name}' deleted"))
+                await_end(api, deletion.name, namespace, timeout=timeout, start=start, is_immediate=grace_seconds == 0)
+            if deletion.output_dir:
+                remove_output(deletion.output_dir)
+            report(Notice(f"workload '{deletion.name}' deleted"))
         except XpkError as error:
             failed.append(error)
     for other in failed[1:]:
@@ -119,14 +119,14 @@ def carry_out(
         raise failed[0]
 
 
-def _check(refused: list[XpkError]) -> None:
+def _check(refusals: list[XpkError]) -> None:
     """Raise a single error as it is, several as one UsageError; an exit code that all share is kept."""
-    if len(refused) == 1:
-        raise refused[0]
-    if refused:
-        problems = [error.message for error in refused]
-        combined = UsageError(problems[0], problems=problems, hint="nothing was deleted; omit these names")
-        if len(codes := {error.exit_code for error in refused}) == 1:
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        problems = [error.message for error in refusals]
+        combined = UsageError(problems[0], problems=problems, hint="omit these names; nothing was deleted")
+        if len(codes := {error.exit_code for error in refusals}) == 1:
             combined.exit_code = codes.pop()
         raise combined
 
@@ -136,12 +136,14 @@ def _in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
     return sorted(statuses, key=lambda status: status.phase is not Phase.QUEUED)
 
 
-def _with_output(api: ObjectApi, chosen: list[str], namespace: str, roots: OutputRoots | None) -> list[Deletion]:
+def _with_output(
+    api: ObjectApi, workload_names: list[str], namespace: str, roots: OutputRoots | None
+) -> list[Deletion]:
     """Return the deletions of workloads. Raises ConflictError for output that is not below `roots`."""
     if roots is None:
-        return [Deletion(one) for one in chosen]
+        return [Deletion(one) for one in workload_names]
     folders: dict[str, str] = {}
-    for one in chosen:
+    for one in workload_names:
         with suppress(NotFoundError):  # reported when the workload is ended
             folders[one] = roots.to_remove(one, namespace, claimed_output(api, one, namespace))
-    return [Deletion(one, folders.get(one, "")) for one in chosen]
+    return [Deletion(one, folders.get(one, "")) for one in workload_names]

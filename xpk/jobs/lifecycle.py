@@ -40,16 +40,16 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
     """Yield the status of each read, changed or not; otherwise like `follow_status`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     last: WorkloadStatus | None = None
-    seen: Obj | None = None
-    outage, watching, refused = Outage(), Outage(), False
+    latest: Obj | None = None
+    outage, watching, is_refused = Outage(), Outage(), False
     while True:
         try:
             snapshot = take(api, namespace, name=name)
             (jobset,) = snapshot.jobsets
             status = read(jobset, snapshot)
-            outage.over()
+            outage.end()
         except SIGNS as error:
-            outage.goes_on(error)
+            outage.pause_or_raise(error)
             if deadline is not None and time.monotonic() >= deadline:
                 return
             continue
@@ -59,7 +59,7 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
             return
         except NotFoundError:
             # Deleted after its time to live: the last object that was read has its final status.
-            if seen is None or not (status := read(seen, Snapshot(jobsets=[seen]))).phase.is_final:
+            if latest is None or not (status := read(latest, Snapshot(jobsets=[latest]))).phase.is_final:
                 raise
         yield status
         last = status
@@ -67,15 +67,15 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
         if status.phase.is_final or left <= 0:
             return
         try:
-            seen = _until_change(api, jobset, left) or seen
-            watching.over()
-            refused = False
+            latest = _until_change(api, jobset, left) or latest
+            watching.end()
+            is_refused = False
         except UnavailableError:
             time.sleep(_PAUSE)  # a lasting outage fails the next read
         except SIGNS as error:
-            if refused:  # refused twice although a read succeeded: list permission does not imply watch permission
-                watching.goes_on(error)
-            refused = True
+            if is_refused:  # refused twice although a read succeeded: list permission does not imply watch permission
+                watching.pause_or_raise(error)
+            is_refused = True
             time.sleep(_PAUSE)
 
 
@@ -95,14 +95,14 @@ def wait(
     `where`: flags of commands in hints. Raises TimedOutError after `timeout` seconds and, with `must_start`,
     WorkloadFailedError for an image that cannot be pulled. Callers check for failure by `check_succeeded`.
     """
-    status, last_told, refused = None, None, dict[str, float]()
+    status, last_told, refused_since = None, None, dict[str, float]()
     with time_limit(timeout):
         for status in _looks(api, name, namespace, timeout):
             if status != last_told:
                 tell(status)
             last_told = status
             if must_start:
-                check_images(status, refused, where=where, grace_seconds=pull_grace_seconds)
+                check_images(status, refused_since, where=where, grace_seconds=pull_grace_seconds)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"
         raise TimedOutError(
@@ -114,7 +114,7 @@ def wait(
 
 def check_images(
     status: WorkloadStatus,
-    refused: dict[str, float],
+    refused_since: dict[str, float],
     *,
     where: str = "",
     clock: Callable[[], float] = time.monotonic,
@@ -122,16 +122,16 @@ def check_images(
 ) -> None:
     """Raise WorkloadFailedError for a workload with an image that cannot be pulled.
 
-    An image that does not exist fails at once, others after a grace period; `refused` maps an image to the time of its
-    first refusal.
+    An image that does not exist fails at once, others after a grace period; `refused_since` maps an image to the time
+    of its first refusal.
     """
     waiting = {trouble.image for trouble in status.troubles}
-    for image in refused.keys() - waiting:
-        del refused[image]
+    for image in refused_since.keys() - waiting:
+        del refused_since[image]
     for trouble in status.troubles:
         if not trouble.image or not is_hopeless_pull(trouble.reason, trouble.message):
             continue
-        since = refused.setdefault(trouble.image, clock())
+        since = refused_since.setdefault(trouble.image, clock())
         if is_missing_image(trouble.reason, trouble.message) or clock() - since >= grace_seconds:
             raise WorkloadFailedError(
                 f"workload '{status.name}' cannot start: image {trouble.image} cannot be pulled: {trouble.message}",
@@ -180,16 +180,16 @@ def set_active(
 
 def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:
     """Return a JobSet once it differs from the one that was read, or after `seconds`; None if it does not exist."""
-    metadata, seen = jobset["metadata"], None
+    metadata, latest = jobset["metadata"], None
     selector = {names.WORKLOAD_LABEL: metadata["name"]}
     for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
         if obj["metadata"]["name"] != metadata["name"]:
             continue  # another object with a copy of the label
         # The first ADDED is the existing object, which may have changed since it was read.
-        if seen is not None or change != "ADDED" or _version(obj) != _version(jobset):
+        if latest is not None or change != "ADDED" or _version(obj) != _version(jobset):
             return obj
-        seen = obj
-    return seen
+        latest = obj
+    return latest
 
 
 def _version(obj: Obj) -> str:

@@ -82,7 +82,7 @@ def read_logs(
         if why:
             causes.setdefault(why, []).append(host_label(pod))
         else:
-            begun.append(_to_the_break(lines, host_label(pod), tell))
+            begun.append(_until_failure(lines, host_label(pod), tell))
     hosts = ", ".join(f"{_some(hosts)} ({why})" for why, hosts in causes.items())
     if not begun:
         raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}`")
@@ -112,12 +112,14 @@ def follow_logs(
             final = _is_over(api, name, namespace)
             # Former pods have the lines of hosts that ended since the last check.
             pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
-            outage.over()
+            outage.end()
         except SIGNS as error:
-            outage.goes_on(error)
+            outage.pause_or_raise(error)
             continue
-        looked, ended = time.monotonic(), _ended(readers)
-        asked = query if passed_over is None else replace(query, tail=None)  # `tail` applies to the first pods only
+        checked_at, ended = time.monotonic(), _ended(readers)
+        first_query = (
+            query if passed_over is None else replace(query, tail=None)
+        )  # `tail` applies to the first pods only
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
         for pod in _matching(pods, query):
@@ -125,7 +127,7 @@ def follow_logs(
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
             if started and uid not in readers and uid not in passed_over:
                 readers[uid] = threading.Thread(
-                    target=_pump, args=(api, pod, asked, lines, readable, pause), daemon=True
+                    target=_pump, args=(api, pod, first_query, lines, readable, pause), daemon=True
                 )
                 readers[uid].start()
         while True:
@@ -134,7 +136,7 @@ def follow_logs(
             now = _ended(readers)
             if final and now == len(readers) and lines.empty():
                 return
-            if not final and (now > ended or time.monotonic() - looked > _LOOK_SECONDS):
+            if not final and (now > ended or time.monotonic() - checked_at > _LOOK_SECONDS):
                 break
 
 
@@ -145,10 +147,10 @@ def _ended(readers: dict[str, threading.Thread]) -> int:
 def _check_hosts_exist(status: WorkloadStatus, query: LogQuery) -> None:
     """Raise NotFoundError for a slice or host beyond the workload's size."""
     sizes = (("slice", query.slice, status.num_slices), ("host", query.host, status.hosts_per_slice))
-    for what, asked, count in sizes:
-        if asked is not None and not 0 <= asked < count:
+    for noun, index, count in sizes:
+        if index is not None and not 0 <= index < count:
             valid = f"choose from 0 to {count - 1}" if count > 1 else "choose 0"
-            raise NotFoundError(f"'{status.name}' has no {what} {asked}", hint=valid)
+            raise NotFoundError(f"'{status.name}' has no {noun} {index}", hint=valid)
 
 
 def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previous: bool) -> list[Obj]:
@@ -167,7 +169,7 @@ def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previou
     selected = _matching(chosen, query)
     if not selected and (query.slice is not None or query.host is not None):
         hosts = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
-        raise NotFoundError(f"no such host of '{name}' has run", hint=f"there are: {hosts}")
+        raise NotFoundError(f"no such host of '{name}' has run", hint=f"choose from {hosts}")
     if not selected:
         raise NotFoundError(f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}`")
     return selected
@@ -227,18 +229,18 @@ def _lines(api: ObjectApi, pod: Obj, query: LogQuery, *, follow: bool = False) -
 
 def _tail_with_chatter(api: ObjectApi, pod: Obj, query: LogQuery, tail: int) -> int | None:
     """Return the number of last lines of a log that contain `tail` lines without chatter; None for the whole log."""
-    asked = tail + _CHATTER_LINES
+    count = tail + _CHATTER_LINES
     while True:
         try:
-            telling = [not _CHATTER.match(line.text) for line in api.logs(pod, since=query.since, tail=asked)]
+            notable_events = [not _CHATTER.match(line.text) for line in api.logs(pod, since=query.since, tail=count)]
         except (NotStartedError, UnavailableError):  # handled by the following read
             return tail
-        if sum(telling) >= tail:
-            last = [number for number, tells in enumerate(telling) if tells][-tail]
-            return len(telling) - last
-        if len(telling) < asked:
+        if sum(notable_events) >= tail:
+            last = [number for number, tells in enumerate(notable_events) if tells][-tail]
+            return len(notable_events) - last
+        if len(notable_events) < count:
             return None
-        asked *= 4
+        count *= 4
 
 
 def _begin(api: ObjectApi, pod: Obj, query: LogQuery) -> tuple[Iterator[HostLine], str]:
@@ -256,7 +258,7 @@ def _begin(api: ObjectApi, pod: Obj, query: LogQuery) -> tuple[Iterator[HostLine
         return lines, waits_for(pod) if pod.get("status", {}).get("phase", "Pending") == "Pending" else ""
 
 
-def _to_the_break(lines: Iterator[HostLine], host: str, tell: Callable[[str], None]) -> Iterator[HostLine]:
+def _until_failure(lines: Iterator[HostLine], host: str, tell: Callable[[str], None]) -> Iterator[HostLine]:
     """Yield a host's lines up to a failure, which is reported, so that lines of other hosts continue."""
     try:
         yield from lines
@@ -290,8 +292,8 @@ def _pump(
             return  # deleted while it was read; the workload's end or restart has the reason
         except Exception as error:
             # A server that has just started does not know permissions yet; they are known to suffice for other hosts.
-            refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
-            if not (refused and left):
+            is_refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
+            if not (is_refused and left):
                 lines.put(error)
                 return
         pause(_TRY_PAUSE)

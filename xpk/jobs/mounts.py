@@ -46,13 +46,13 @@ def mounts_of(pod_spec: Obj) -> tuple[Mount, ...]:
     sources = {volume["name"]: source for volume in pod_spec.get("volumes") or [] if (source := _source(volume))}
     return tuple(
         Mount(
-            source=sources[each["name"]],
-            target=each["mountPath"],
-            sub_path=each.get("subPath", ""),
-            read_only=bool(each.get("readOnly")),
+            source=sources[container["name"]],
+            target=container["mountPath"],
+            sub_path=container.get("subPath", ""),
+            read_only=bool(container.get("readOnly")),
         )
-        for each in pod_spec["containers"][0].get("volumeMounts") or []
-        if each["name"] in sources
+        for container in pod_spec["containers"][0].get("volumeMounts") or []
+        if container["name"] in sources
     )
 
 
@@ -64,7 +64,7 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
     except AuthorizationError as error:
         return [f"cannot check that claim {', '.join(names)} exists: {error.message}"]
     if missing := [name for name in names if name not in claims]:
-        hint = f"there are: {', '.join(claims)}" if claims else "`xpk docs kubernetes` shows how to create one"
+        hint = f"choose from {', '.join(claims)}" if claims else "`xpk docs kubernetes` shows how to create one"
         raise NotFoundError(
             f"there is no PersistentVolumeClaim {', '.join(map(repr, missing))} in namespace '{spec.namespace}'",
             hint=hint,
@@ -112,5 +112,5 @@ def _source(volume: dict[str, Any]) -> str:
         return ""
     attributes = csi.get("volumeAttributes") or {}
     options = str(attributes.get("mountOptions", "")).split(",")
-    prefix = next((each.removeprefix("only-dir=") for each in options if each.startswith("only-dir=")), "")
+    prefix = next((option.removeprefix("only-dir=") for option in options if option.startswith("only-dir=")), "")
     return f"gs://{attributes.get('bucketName', '')}" + (f"/{prefix}" if prefix else "")

@@ -17,17 +17,17 @@ class Outage:
     """Outage of an API server: the time since its last response."""
 
     def __init__(self) -> None:
-        self._heard: float | None = None
+        self._last_response: float | None = None
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Record a response of the server."""
-        self._heard = time.monotonic()
+        self._last_response = time.monotonic()
 
-    def goes_on(self, error: XpkError) -> None:
+    def pause_or_raise(self, error: XpkError) -> None:
         """Pause after an error of an unreachable server.
 
         Raises `error` if the outage lasts too long, or if the server never responded.
         """
-        if self._heard is None or time.monotonic() - self._heard > _LONGEST_SECONDS:
+        if self._last_response is None or time.monotonic() - self._last_response > _LONGEST_SECONDS:
             raise error
         time.sleep(min(_PAUSE_SECONDS, max(0.0, seconds_left())))

@@ -22,7 +22,7 @@ def parse_ports(text: str) -> tuple[int, int]:
     local, _, remote = text.rpartition(":")
     local = local or remote
     if not (local.isdecimal() and remote.isdecimal() and int(local) < 65536 and 0 < int(remote) < 65536):
-        raise UsageError(f"invalid port '{text}'", hint="PORT or LOCAL:PORT, such as 8265 or 9000:8265")
+        raise UsageError(f"invalid port '{text}'", hint="use PORT or LOCAL:PORT, such as 8265 or 9000:8265")
     return int(local), int(remote)
 
 
@@ -51,22 +51,22 @@ def serve(listener: socket.socket, connect: Callable[[], Connection], tell: Call
     """Forward connections until the listener is closed; a failed one is reported and does not affect others."""
     while True:
         try:
-            here, _ = listener.accept()
+            client, _ = listener.accept()
         except OSError:
             return
-        threading.Thread(target=_pass_on, args=(here, connect, tell), daemon=True).start()
+        threading.Thread(target=_pass_on, args=(client, connect, tell), daemon=True).start()
 
 
-def _pass_on(here: socket.socket, connect: Callable[[], Connection], tell: Callable[[str], None]) -> None:
-    with here:
+def _pass_on(client: socket.socket, connect: Callable[[], Connection], tell: Callable[[str], None]) -> None:
+    with client:
         try:
             remote = connect()
         except XpkError as error:
             tell(f"warning: {error.message}")
             return
-        back = threading.Thread(target=_copy, args=(remote, here), daemon=True)
+        back = threading.Thread(target=_copy, args=(remote, client), daemon=True)
         back.start()
-        _copy(here, remote)
+        _copy(client, remote)
         back.join()
         remote.close()
 

@@ -17,11 +17,11 @@ _LOOK_AGAIN_SECONDS = 5.0  # between reads despite a silent watch: a host may en
 _LAST_LOOK_SECONDS = 5.0  # beyond the timeout, to read the number of remaining hosts
 
 
-def check_ours(status: WorkloadStatus, *, where: str = "") -> None:
+def check_maker(status: WorkloadStatus, *, where: str = "") -> None:
     """Raise ConflictError for a JobSet that another tool created and may depend on."""
     if status.maker != "xpk":
         raise ConflictError(
-            f"'{status.name}' was made by {status.maker}, not xpk",
+            f"'{status.name}' was created by {status.maker}, not xpk",
             hint=f"`xpk workload delete {status.name}{where} --force` deletes it anyway",
         )
 
@@ -51,7 +51,7 @@ def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None 
             raise not_found(api, name, namespace) from None
         if grace_seconds is not None:
             for pod in left:
-                _hurry(api, pod, grace_seconds)
+                _shorten_grace_period(api, pod, grace_seconds)
 
 
 def await_end(
@@ -60,15 +60,15 @@ def await_end(
     namespace: str,
     *,
     timeout: float,
-    begun: float | None = None,
-    hurried: bool = False,
+    start: float | None = None,
+    is_immediate: bool = False,
 ) -> None:
-    """Wait until all hosts of a deleted workload have ended. Raises TimedOutError `timeout` seconds after `begun`.
+    """Wait until all hosts of a deleted workload have ended. Raises TimedOutError `timeout` seconds after `start`.
 
-    `begun`: a time of `time.monotonic` [default: now]. `hurried`: the grace period is 0 already, so the hint does not
-    suggest a shorter one.
+    `start`: a time of `time.monotonic` [default: now]. `is_immediate`: the grace period is 0 already, so the hint
+    does not suggest a shorter one.
     """
-    deadline = (time.monotonic() if begun is None else begun) + timeout
+    deadline = (time.monotonic() if start is None else start) + timeout
     left: Objs = []
     try:
         with time_limit(max(0.0, deadline - time.monotonic()) + _LAST_LOOK_SECONDS):
@@ -81,8 +81,8 @@ def await_end(
     except TimedOutError as error:
         if not left:
             raise
-        raise _still_there(name, left, timeout, hurried) from error
-    raise _still_there(name, left, timeout, hurried)
+        raise _still_running(name, left, timeout, is_immediate) from error
+    raise _still_running(name, left, timeout, is_immediate)
 
 
 def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, seconds: float) -> None:
@@ -95,15 +95,15 @@ def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, secon
             return
 
 
-def _still_there(name: str, left: Objs, timeout: float, hurried: bool) -> TimedOutError:
-    again = "run the same command with --grace-period 0 to end them at once"
+def _still_running(name: str, left: Objs, timeout: float, is_immediate: bool) -> TimedOutError:
+    advice = "run the same command with --grace-period 0 to end them at once"
     return TimedOutError(
         f"{counted(len(left), 'host')} of '{name}' still running after {timeout:g} s",
-        hint="wait, or check their nodes" if hurried else again,
+        hint="wait, or check their nodes" if is_immediate else advice,
     )
 
 
-def _hurry(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:
+def _shorten_grace_period(api: ObjectApi, pod: Obj, grace_seconds: int) -> None:
     with suppress(NotFoundError):  # ended in the meantime
         api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_seconds=grace_seconds)
 
@@ -117,5 +117,5 @@ def _selector(name: str) -> dict[str, str]:
 
 
 def _output_of(pod: Obj) -> str:
-    env = [each for container in pod["spec"]["containers"] for each in container.get("env") or []]
-    return next((str(each.get("value", "")) for each in env if each["name"] == "XPK_OUTPUT_DIR"), "")
+    env = [variable for container in pod["spec"]["containers"] for variable in container.get("env") or []]
+    return next((str(variable.get("value", "")) for variable in env if variable["name"] == "XPK_OUTPUT_DIR"), "")

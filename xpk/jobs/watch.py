@@ -23,7 +23,7 @@ class Changes:
         time.sleep(max(0.0, self._looked + self._pause_seconds - time.monotonic()))
         known, first = self._versions or {}, self._versions is None
         self._versions = known
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             for change, obj in self._api.watch(self._kind, self._namespace, timeout=_LOOK_AGAIN):
                 uid, version = str(obj["metadata"].get("uid")), str(obj["metadata"].get("resourceVersion"))
@@ -32,7 +32,7 @@ class Changes:
                     known.pop(uid, None)
                 else:
                     known[uid] = version
-                if news and not (first and change == "ADDED" and time.monotonic() - begun < self._pause_seconds):
+                if news and not (first and change == "ADDED" and time.monotonic() - start < self._pause_seconds):
                     break  # the first events of a first watch are existing objects
         except SIGNS:
             time.sleep(self._pause_seconds)

@@ -12,9 +12,9 @@ from xpk.model.quotas import Allotment, available
 
 IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING = "InClusterQueue", "InCohortReclamation", "InCohortReclaimWhileBorrowing"
 _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
-    "Never": lambda ours, theirs: False,
-    "LowerPriority": lambda ours, theirs: theirs < ours,
-    "Any": lambda ours, theirs: True,
+    "Never": lambda own, other: False,
+    "LowerPriority": lambda own, other: other < own,
+    "Any": lambda own, other: True,
 }
 
 
@@ -75,13 +75,13 @@ class Ledger:
     def room(self, queue: str, name: str) -> int:
         """Return the available amount of a resource for a queue, including borrowing."""
         if name in self.shared:
-            return self.shared[name] - sum(used for (_, each), used in self._used.items() if each == name)
-        mine = self._allotment(queue, name)
-        if mine is None:
+            return self.shared[name] - sum(used for (_, resource), used in self._used.items() if resource == name)
+        allotment = self._allotment(queue, name)
+        if allotment is None:
             return 0
         cohort = self.queues[queue].cohort
-        others = [each for each, other in self.queues.items() if each != queue and cohort and other.cohort == cohort]
-        return int(available(mine, [mine, *filter(None, (self._allotment(each, name) for each in others))]))
+        others = [key for key, other in self.queues.items() if key != queue and cohort and other.cohort == cohort]
+        return int(available(allotment, [allotment, *filter(None, (self._allotment(key, name) for key in others))]))
 
     def fits(self, claim: Claim) -> bool:
         """Return whether all requests of a claim are available."""
@@ -90,17 +90,17 @@ class Ledger:
     def is_over(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses more than its own quota of any of these resources."""
         allotments = (self._allotment(queue, name) for name in names)
-        return any(each.used > each.nominal for each in allotments if each)
+        return any(allotment.used > allotment.nominal for allotment in allotments if allotment)
 
     def is_under(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses less than its own quota of all of these resources."""
         allotments = (self._allotment(queue, name) for name in names)
-        return all(each.used < each.nominal for each in allotments if each)
+        return all(allotment.used < allotment.nominal for allotment in allotments if allotment)
 
     def borrows(self, claim: Claim) -> bool:
         """Return whether its queue would exceed its own quota with a claim."""
         needs = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
-        return any(each.used + amount > each.nominal for each, amount in needs if each)
+        return any(allotment.used + amount > allotment.nominal for allotment, amount in needs if allotment)
 
     def _allotment(self, queue: str, name: str) -> Allotment | None:
         allotment = self.queues[queue].allotments.get(name) if queue in self.queues else None
@@ -115,24 +115,24 @@ class Ledger:
 def decide(
     queues: Mapping[str, Queue],
     shared: Mapping[str, int],
-    held: Sequence[Claim],
+    running: Sequence[Claim],
     leaving: Sequence[Claim],
     waiting: Sequence[Claim],
 ) -> Decision:
     """Decide one round: the head of every queue, those first that do not borrow; then the next of each.
 
-    A queue is sorted by priority, then by age. `held` workloads are running; `leaving` ones were told to stop but
+    A queue is sorted by priority, then by age. `running` workloads are running; `leaving` ones were told to stop but
     still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
     """
     decision = Decision()
-    future, free = Ledger(queues, shared, held), Ledger(queues, shared, [*held, *leaving])
+    future, free = Ledger(queues, shared, running), Ledger(queues, shared, [*running, *leaving])
     lines = {name: sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues}
     while heads := [line.pop(0) for line in lines.values() if line]:
         for claim in sorted(heads, key=lambda c: (future.borrows(c), *_rank(c))):
             room = {k: min(free.room(claim.queue, k), future.room(claim.queue, k)) for k in claim.needs}
             for victim, reason in [] if future.fits(claim) else _victims(claim, future):
                 future.remove(victim)
-                if victim in held:
+                if victim in running:
                     decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
                 elif victim.uid in decision.admit:  # admitted in this round, so it has not started
                     decision.admit.remove(victim.uid)
@@ -156,35 +156,37 @@ def _rank(claim: Claim) -> tuple[int, str]:
 def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
     """Return workloads to preempt so that `claim` fits, with reasons: other queues' first, then lowest, then newest."""
     queue = ledger.queues[claim.queue]
-    short = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
-    quotas = [name for name in short if name not in ledger.shared]
+    short_resources = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
+    quotas = [name for name in short_resources if name not in ledger.shared]
     too_large = any(claim.needs[name] > queue.allotments[name].nominal for name in quotas if name in queue.allotments)
     if too_large and queue.while_borrowing == "Never":
         return []
-    own, others = _candidates(claim, ledger, short, quotas)
+    own, others = _candidates(claim, ledger, short_resources, quotas)
     entitled = not ledger.borrows(claim)  # within its own quota, it reclaims loans regardless of priority
     if not others or (queue.while_borrowing == "Never" and not ledger.is_under(claim.queue, quotas)):
         attempts = [True]
     else:
         attempts = [False, True] if queue.while_borrowing == "Never" and not entitled else [True, False]
-    reasons = {each.uid: IN_QUEUE for each in own}
-    for each in others:
-        stronger = queue.while_borrowing != "Never" and each.priority < claim.priority
-        reasons[each.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
+    reasons = {victim.uid: IN_QUEUE for victim in own}
+    for victim in others:
+        stronger = queue.while_borrowing != "Never" and victim.priority < claim.priority
+        reasons[victim.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
     for borrowing in attempts:
         allowed = [c for c in others if entitled or not borrowing or reasons[c.uid] == RECLAIMED_BORROWING]
-        if chosen := _fewest(claim, ledger, [*allowed, *own], quotas, borrowing=borrowing):
-            return [(each, reasons[each.uid]) for each in chosen]
+        if victims := _fewest(claim, ledger, [*allowed, *own], quotas, borrowing=borrowing):
+            return [(victim, reasons[victim.uid]) for victim in victims]
     return []
 
 
 def _candidates(
-    claim: Claim, ledger: Ledger, short: Sequence[str], quotas: Sequence[str]
+    claim: Claim, ledger: Ledger, short_resources: Sequence[str], quotas: Sequence[str]
 ) -> tuple[list[Claim], list[Claim]]:
     """Return workloads that a claim may preempt: in its own queue, and borrowing ones in its cohort."""
     queue = ledger.queues[claim.queue]
     newest = sorted(ledger.claims, key=lambda c: c.uid, reverse=True)
-    ordered = [c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short)]
+    ordered = [
+        c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short_resources)
+    ]
     own = [c for c in ordered if c.queue == claim.queue and _POLICIES[queue.within_queue](claim.priority, c.priority)]
     others = [
         c
@@ -203,7 +205,7 @@ def _fewest(
     claim: Claim, ledger: Ledger, candidates: Sequence[Claim], quotas: Sequence[str], *, borrowing: bool
 ) -> list[Claim]:
     """Return a sufficient prefix of the candidates, without those that are not needed."""
-    trial, chosen = ledger.copy(), list[Claim]()
+    trial, victims = ledger.copy(), list[Claim]()
 
     def fits() -> bool:
         return trial.fits(claim) and (borrowing or not trial.borrows(claim))
@@ -214,13 +216,13 @@ def _fewest(
         if candidate.queue != claim.queue and not trial.is_over(candidate.queue, quotas):
             continue  # the rest is within its queue's own quota
         trial.remove(candidate)
-        chosen.append(candidate)
+        victims.append(candidate)
     if not fits():
         return []
-    for candidate in chosen[::-1]:  # spare unneeded candidates, the highest first
+    for candidate in victims[::-1]:  # spare unneeded candidates, the highest first
         trial.add(candidate)
         if fits():
-            chosen.remove(candidate)
+            victims.remove(candidate)
         else:
             trial.remove(candidate)
-    return chosen
+    return victims

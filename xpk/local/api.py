@@ -40,12 +40,12 @@ class LocalApi:
     def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
         """Yield a transaction; wake the daemon after it."""
         if not dry_run:
-            with _saying("nothing was changed"):
+            with _with_outcome("nothing was changed"):
                 daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
             yield tx
         if not dry_run:
-            with _saying("the change was made and takes effect once it starts"):
+            with _with_outcome("the change was made and takes effect once it starts"):
                 daemon_control.ensure(self._folder, self._workloads)  # it may have exited meanwhile
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
@@ -53,8 +53,8 @@ class LocalApi:
         new = validated(obj)
         with self._change(dry_run=dry_run) as tx:
             if _find(tx, new) is not None:
-                what = f"{new['kind']} '{new['metadata']['name']}'"
-                raise NameTaken(f"{what} already exists", resource=what)
+                label = f"{new['kind']} '{new['metadata']['name']}'"
+                raise NameTaken(f"{label} already exists", resource=label)
             _admit(tx, new)
             if not dry_run:
                 _put_new(tx, new)
@@ -95,7 +95,9 @@ class LocalApi:
         try:
             value = peer_secrets.path(self._folder, uid).read_bytes()
         except FileNotFoundError:
-            raise NotFoundError(f"Secret '{name}' not found", hint="it is created when the first host starts") from None
+            raise NotFoundError(
+                f"Secret '{name}' not found", hint="try again after the first host has started"
+            ) from None
         data = {names.PEER_SECRET_KEY: base64.b64encode(value).decode()}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
@@ -108,11 +110,11 @@ class LocalApi:
         fields: Mapping[str, str] | None = None,
     ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
-        where = _namespace(kind, namespace)
+        stored_namespace = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
             daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return [obj for obj in tx.list(kind, where) if is_selected(obj, selector, fields)]
+            return [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
@@ -157,12 +159,12 @@ class LocalApi:
         timeout: float | None = None,
     ) -> Iterator[tuple[Change, Obj]]:
         """Yield existing objects (as ADDED), then every change, until `timeout` seconds have passed."""
-        where = _namespace(kind, namespace)
+        stored_namespace = _namespace(kind, namespace)
         daemon_control.ensure(self._folder, self._workloads)
         end = None if timeout is None else time.monotonic() + timeout
         with Store(self._folder) as store:
             for _, change, obj in _follow(store, kind, end):
-                if where in (None, obj["metadata"].get("namespace", "")) and is_selected(obj, selector):
+                if stored_namespace in (None, obj["metadata"].get("namespace", "")) and is_selected(obj, selector):
                     yield change, obj
 
     def logs(
@@ -171,7 +173,7 @@ class LocalApi:
         """Yield a pod's log lines; with `follow`, until the pod has ended."""
         folder = self._folder / process.PODS / pod["metadata"]["uid"]
         while follow and not folder.exists():
-            if pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in self.list("Pod", None)}:
+            if pod["metadata"]["uid"] not in {obj["metadata"]["uid"] for obj in self.list("Pod", None)}:
                 return
             time.sleep(_POLL_SECONDS)
         yield from logs.read(folder, follow=follow, since=since, tail=tail)
@@ -216,12 +218,12 @@ class LocalApi:
 
 
 @contextmanager
-def _saying(what: str) -> Iterator[None]:
+def _with_outcome(outcome: str) -> Iterator[None]:
     """Add to an error whether the change was made."""
     try:
         yield
     except XpkError as error:
-        raise XpkError(f"{error.message}; {what}", hint=error.hint) from error
+        raise XpkError(f"{error.message}; {outcome}", hint=error.hint) from error
 
 
 def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, Change, Obj]]:
@@ -236,9 +238,9 @@ def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, C
             with store.transaction(write=False) as tx:
                 present = {obj["metadata"]["uid"]: obj for obj in tx.list(kind)}
                 revision = store.revision()
-            gone = [obj for uid, obj in known.items() if uid not in present]
+            removed = [obj for uid, obj in known.items() if uid not in present]
             changes = [
-                *((revision, "DELETED", obj) for obj in gone),
+                *((revision, "DELETED", obj) for obj in removed),
                 *((revision, "MODIFIED" if uid in known else "ADDED", obj) for uid, obj in present.items()),
             ]
         for revision, change, obj in changes:
@@ -276,8 +278,8 @@ def _find(tx: Transaction, obj: Obj) -> Obj | None:
 def _check_revision(live: Obj, update: Obj) -> None:
     revision = update.get("metadata", {}).get("resourceVersion")
     if revision not in (None, live["metadata"]["resourceVersion"]):
-        what = f"{live['kind']} '{live['metadata']['name']}'"
-        raise Modified(f"{what} was modified concurrently", resource=what)
+        label = f"{live['kind']} '{live['metadata']['name']}'"
+        raise Modified(f"{label} was modified concurrently", resource=label)
 
 
 def _admit(tx: Transaction, obj: Obj) -> None:

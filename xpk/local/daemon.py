@@ -1,7 +1,7 @@
 """The daemon of one cluster: a loop that reconciles hosts and store.
 
 One pass is one transaction, so killing the daemon loses and duplicates nothing; actions outside of the store
-(starting, signalling) are idempotent. It exits when there is nothing to do.
+(starting, signaling) are idempotent. It exits when there is nothing to do.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Daemon:
         if host.state == "absent" and (left or pod["status"]["phase"] == "Running"):
             folder.mkdir()
             (folder / "spec.json").touch()
-            process.bury(folder, "ContainerStatusUnknown", "the folder of the host was removed")
+            process.record_end(folder, "ContainerStatusUnknown", "the folder of the host was removed")
         elif host.state == "lost":
-            process.bury(folder, "ContainerStatusUnknown", "the supervisor of the host was killed")
+            process.record_end(folder, "ContainerStatusUnknown", "the supervisor of the host was killed")
         elif host.state == "prepared" and given_up:
-            process.bury(folder, "StartError", "the host was not started")
+            process.record_end(folder, "StartError", "the host was not started")
         else:
             return host
         return process.observe(folder)
@@ -86,11 +86,11 @@ class Daemon:
             by_jobset = pods.by_jobset(tx)
             startable = {
                 uid
-                for each in tx.list("JobSet")
-                if pods.is_complete(tx, each, by_jobset.get(uid := each["metadata"]["uid"], []), bound=True)
+                for owner in tx.list("JobSet")
+                if pods.is_complete(tx, owner, by_jobset.get(uid := owner["metadata"]["uid"], []), bound=True)
             }
-            self._pausing = any("nextAttemptAt" in each["status"] for each in tx.list("JobSet"))
-            jobsets = {each["metadata"]["uid"] for each in tx.list("JobSet")}
+            self._pausing = any("nextAttemptAt" in obj["status"] for obj in tx.list("JobSet"))
+            jobsets = {obj["metadata"]["uid"] for obj in tx.list("JobSet")}
             known = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
@@ -108,10 +108,10 @@ class Daemon:
                 continue
             if o.is_terminating(pod):
                 process.terminate(self._pod_folder(pod), pod["metadata"]["deletionGracePeriodSeconds"])
-            elif startable and self._is_unborn(uid) and "nodeName" in pod["spec"]:
+            elif startable and self._is_not_started(uid) and "nodeName" in pod["spec"]:
                 self._launch(pod, addresses)
 
-    def _is_unborn(self, uid: str) -> bool:
+    def _is_not_started(self, uid: str) -> bool:
         return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")
 
     def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
@@ -124,7 +124,7 @@ class Daemon:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             Log(str(folder / "log")).say(f"the host was not started: {error}")
             (folder / "spec.json").touch()
-            process.bury(folder, "StartError", str(error))
+            process.record_end(folder, "StartError", str(error))
 
     def _reap(self) -> None:
         """Wait for supervisors that have ended, after the results of their hosts have been recorded."""

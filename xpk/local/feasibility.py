@@ -30,8 +30,8 @@ def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
     flavor_obj, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
     labels = flavor_obj["spec"].get("nodeLabels", {}).items() if flavor_obj else ()
     for node in tx.list("Node") if flavor_obj else ():
-        closed = node.get("spec", {}).get("unschedulable") or o.is_fenced(node) or not o.is_true(node, "Ready")
-        if not closed and labels <= node["metadata"].get("labels", {}).items():
+        is_closed = node.get("spec", {}).get("unschedulable") or o.is_fenced(node) or not o.is_true(node, "Ready")
+        if not is_closed and labels <= node["metadata"].get("labels", {}).items():
             pools.setdefault(o.label(node, "cloud.google.com/gke-nodepool"), []).append(node)
     return pools
 
@@ -61,35 +61,35 @@ def never_fits(workload: Obj, jobset: Obj, most: Mapping[str, int], pools: Pools
     `most`: its queue's maximum of each resource, including borrowing.
     """
     needs, room = needs_of(jobset), fitting_pools(pools, jobset)
-    lacking = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
+    shortfall = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
     over = any(amount > most.get(name, 0) for name, amount in needs.items() if name != POOLS)
-    if not over and lacking[POOLS] <= 0:
+    if not over and shortfall[POOLS] <= 0:
         return "", ""
-    return "QuotaExceeded" if over else "NodeFailures", why_not(workload, needs, lacking, most, flavor, room)
+    return "QuotaExceeded" if over else "NodeFailures", waiting_message(workload, needs, shortfall, most, flavor, room)
 
 
-def why_not(
+def waiting_message(
     workload: Obj,
     needs: Mapping[str, int],
-    lacking: Mapping[str, int],
+    shortfall: Mapping[str, int],
     most: Mapping[str, int],
     flavor: str,
     pools: int,
 ) -> str:
     """Return Kueue's message for a workload that waits."""
-    who = f"couldn't assign flavors to pod set {workload['spec']['podSets'][0]['name']}: "
+    prefix = f"couldn't assign flavors to pod set {workload['spec']['podSets'][0]['name']}: "
     for name, amount in needs.items():
         if name == POOLS:
             continue
         if name not in most:
-            return f"{who}resource {name} unavailable in ClusterQueue"
+            return f"{prefix}resource {name} unavailable in ClusterQueue"
         if amount > most[name]:
             return (
-                f"{who}insufficient quota for {name} in flavor {flavor}, "
+                f"{prefix}insufficient quota for {name} in flavor {flavor}, "
                 f"previously considered podsets requests (0) + current podset request ({amount}) "
                 f"> maximum capacity ({most[name]})"
             )
-        if lacking[name] > 0:
-            return f"{who}insufficient unused quota for {name} in flavor {flavor}, {lacking[name]} more needed"
+        if shortfall[name] > 0:
+            return f"{prefix}insufficient unused quota for {name} in flavor {flavor}, {shortfall[name]} more needed"
     request = f"{needs.get(POOLS, 0)} of {pools} usable node pools requested"
-    return f"{who}insufficient free node pools in flavor {flavor}, {request}, {lacking.get(POOLS, 0)} more needed"
+    return f"{prefix}insufficient free node pools in flavor {flavor}, {request}, {shortfall.get(POOLS, 0)} more needed"

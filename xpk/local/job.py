@@ -136,8 +136,8 @@ def _progress(tx: Transaction, job: Obj, pods: list[Obj]) -> None:
     done = _indexes(job)
     if len(done) == job["spec"]["completions"]:
         _end(tx, job, "Complete", "CompletionsReached", "Reached expected number of succeeded pods")
-    taken = {int(o.label(pod, o.INDEX)) for pod in alive}
-    for index in sorted(set(range(job["spec"]["completions"])) - done - taken):
+    used_indices = {int(o.label(pod, o.INDEX)) for pod in alive}
+    for index in sorted(set(range(job["spec"]["completions"])) - done - used_indices):
         _create_pod(tx, job, index)
 
 

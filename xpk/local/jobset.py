@@ -192,27 +192,27 @@ def _succeeded(jobset: Obj, jobs: list[Obj]) -> bool:
 def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
     counts = []
     for replicated in jobset["spec"]["replicatedJobs"]:
-        mine = [job for job in jobs if o.label(job, f"{o.JOBSET}replicatedjob-name") == replicated["name"]]
-        states = [job["status"] for job in mine]
+        own_jobs = [job for job in jobs if o.label(job, f"{o.JOBSET}replicatedjob-name") == replicated["name"]]
+        states = [job["status"] for job in own_jobs]
         hosts = replicated["template"]["spec"]["parallelism"]
-        done = [o.is_true(job, "Complete") for job in mine]
+        done = [o.is_true(job, "Complete") for job in own_jobs]
         lit = [s.get("ready", 0) + s.get("succeeded", 0) >= hosts for s in states]
         counts.append(
             {
                 "name": replicated["name"],
                 "ready": sum(a and not b for a, b in zip(lit, done, strict=True)),
                 "succeeded": sum(done),
-                "failed": sum(bool(failure(job)) for job in mine),
+                "failed": sum(bool(failure(job)) for job in own_jobs),
                 "active": sum(s.get("active", 0) > 0 for s in states),
-                "suspended": sum(o.is_true(job, "Suspended") for job in mine),
+                "suspended": sum(o.is_true(job, "Suspended") for job in own_jobs),
             }
         )
     jobset["status"]["replicatedJobsStatus"] = counts
-    up = all(
+    is_running = all(
         c["ready"] + c["succeeded"] == r["replicas"]
         for c, r in zip(counts, jobset["spec"]["replicatedJobs"], strict=True)
     )
-    if up and o.is_true(jobset, _RESTARTING):
+    if is_running and o.is_true(jobset, _RESTARTING):
         o.set_condition(jobset, _RESTARTING, False, "JobsReady", "all hosts of the new attempt are running")
     tx.put(jobset)
 

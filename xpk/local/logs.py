@@ -52,11 +52,11 @@ def read(folder: Path, *, follow: bool, since: datetime | None, tail: int | None
     """Yield the lines of the log in a pod's folder."""
     start = 0
     if tail is not None and (folder / "log").exists():
-        kept = deque(_parsed(_raw(folder, follow=False)), maxlen=tail)
+        lines = deque(_parsed(_raw(folder, follow=False)), maxlen=tail)
         if not follow:
-            yield from (line for line in kept if since is None or line.time >= since)
+            yield from (line for line in lines if since is None or line.time >= since)
             return
-        start = sum(1 for _ in _parsed(_raw(folder, follow=False))) - len(kept)
+        start = sum(1 for _ in _parsed(_raw(folder, follow=False))) - len(lines)
     for number, line in enumerate(_parsed(_raw(folder, follow=follow))):
         if number >= start and (since is None or line.time >= since):
             yield line

@@ -83,8 +83,8 @@ def coordinator_address(jobset: Obj) -> str:
     leader, name = jobset["spec"].get("coordinator"), jobset["metadata"]["name"]
     if not leader:
         return ""
-    where = f"{leader['replicatedJob']}-{leader.get('jobIndex', 0)}-{leader.get('podIndex', 0)}"
-    return f"{name}-{where}.{jobset['spec']['network']['subdomain']}"
+    pod_suffix = f"{leader['replicatedJob']}-{leader.get('jobIndex', 0)}-{leader.get('podIndex', 0)}"
+    return f"{name}-{pod_suffix}.{jobset['spec']['network']['subdomain']}"
 
 
 def is_true(obj: Obj, *kinds: str) -> bool:
@@ -142,9 +142,9 @@ def merge_applied(live: object, before: object, applied: object) -> object:
     old = before if isinstance(before, dict) else {}
     merged = dict(live)
     for key in old.keys() - applied.keys():
-        kept = merge_applied(merged.get(key), old[key], {}) if isinstance(old[key], dict) else None
-        if kept:
-            merged[key] = kept
+        merged_value = merge_applied(merged.get(key), old[key], {}) if isinstance(old[key], dict) else None
+        if merged_value:
+            merged[key] = merged_value
         else:
             merged.pop(key, None)
     for key, value in applied.items():

@@ -63,11 +63,11 @@ class Placement:
         groups: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             groups.setdefault(o.label(node, topology), []).append(name)
-        mine = {o.owner_uid(pods[0])}
+        owners = {o.owner_uid(pods[0])}
         return [
             [name for name in group if name in names]
             for key, group in sorted(groups.items(), key=lambda item: _natural(item[0]))
-            if key and fixed in (None, key) and all(self.tenants[name] <= mine for name in group)
+            if key and fixed in (None, key) and all(self.tenants[name] <= owners for name in group)
         ]
 
     def place(self, pods: Sequence[Obj], group: Sequence[str]) -> Plan | None:
@@ -97,7 +97,7 @@ def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
 def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: bool) -> bool:
     """Return whether all hosts of the current attempt exist, or are bound: names need addresses."""
     attempt = str(jobset["status"].get("restarts", 0))
-    here = [
+    attempt_pods = [
         pod
         for pod in pods
         if not o.has_ended(pod) and not o.is_terminating(pod) and o.label(pod, f"{o.JOBSET}restart-attempt") == attempt
@@ -105,7 +105,7 @@ def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: boo
     replicated = jobset["spec"]["replicatedJobs"]
     size = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
     done = sum(job["status"].get("succeeded", 0) for job in owned(tx, "Job", jobset))
-    return len(here) + done >= size and (not bound or all("nodeName" in pod["spec"] for pod in here))
+    return len(attempt_pods) + done >= size and (not bound or all("nodeName" in pod["spec"] for pod in attempt_pods))
 
 
 def _bind(tx: Transaction) -> None:
@@ -121,12 +121,14 @@ def _bind(tx: Transaction) -> None:
         for pod in sorted(waiting, key=lambda p: _natural(p["spec"]["hostname"])):
             jobs.setdefault(o.owner_uid(pod), []).append(pod)
         plan: Plan = []
-        for uid, mine in jobs.items():
+        for uid, job_pods in jobs.items():
             brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
             homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
-            topology = mine[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
+            topology = job_pods[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
             fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
-            part = next(filter(None, (placement.place(mine, group) for group in placement.pools(mine, fixed))), None)
+            part = next(
+                filter(None, (placement.place(job_pods, group) for group in placement.pools(job_pods, fixed))), None
+            )
             if part is None:
                 break
             plan += part
@@ -168,9 +170,9 @@ def _set_container(pod: Obj, state: Obj, pid: int | None = None) -> None:
 def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
     """Return whether a host of the same attempt got SIGTERM: it may have told the others. Some report that."""
     keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt")
-    mine = [o.label(pod, key) for key in keys]
-    asked = (each for each in tx.list("Pod") if o.is_terminating(each))
-    return facts.get("message") == _ASKED or any([o.label(each, key) for key in keys] == mine for each in asked)
+    values = [o.label(pod, key) for key in keys]
+    ending = (other for other in tx.list("Pod") if o.is_terminating(other))
+    return facts.get("message") == _ASKED or any([o.label(other, key) for key in keys] == values for other in ending)
 
 
 def _end(tx: Transaction, pod: Obj, facts: Obj) -> None:

@@ -48,12 +48,12 @@ def _read(path: Path) -> Obj:
 
 
 @contextlib.contextmanager
-def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int | None]:
+def locked(path: Path, operation: int = fcntl.LOCK_EX) -> Iterator[int | None]:
     """Take a lock for the block and yield its descriptor, or None if another process holds it."""
     fd = open_file(path, os.O_RDWR)
     try:
         try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            fcntl.flock(fd, operation | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
         else:
@@ -117,14 +117,14 @@ def tell(lock: Path, number: signal.Signals) -> bool:
 
 def terminate(folder: Path, grace: float) -> None:
     """Send SIGTERM to a host; kill it after the grace period. To be called repeatedly until it has ended."""
-    asked = folder / "terminated"
-    if not asked.exists() and (grace <= 0 or tell(folder / "lock", signal.SIGTERM)):
-        asked.touch()
-    if asked.exists() and time.time() - asked.stat().st_mtime >= grace:
+    marker = folder / "terminated"
+    if not marker.exists() and (grace <= 0 or tell(folder / "lock", signal.SIGTERM)):
+        marker.touch()
+    if marker.exists() and time.time() - marker.stat().st_mtime >= grace:
         tell(folder / "lock", signal.SIGUSR1)
 
 
-def bury(folder: Path, reason: str, message: str) -> None:
+def record_end(folder: Path, reason: str, message: str) -> None:
     """Record the end of a host whose supervisor is gone or never started, and kill its remaining processes."""
     with locked(folder / "lock") as fd:
         if fd is not None and not (folder / "exit.json").exists():
@@ -136,12 +136,12 @@ def bury(folder: Path, reason: str, message: str) -> None:
 
 def strays(folder: Path) -> list[int]:
     """Return the processes that were started for a pod's folder, found by their environment."""
-    mark, found = f"{MARK}={folder}".encode(), []
+    mark, pids = f"{MARK}={folder}".encode(), []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def kill_strays(folder: Path) -> None:
@@ -156,7 +156,7 @@ def kill_strays(folder: Path) -> None:
 
 
 def stop_all(cluster: Path, grace: float) -> None:
-    """Kill every host of a cluster, whatever its store says."""
+    """Kill every host of a cluster, regardless of its store."""
     left = {folder: Host() for folder in (cluster / PODS).glob("*")}
     deadline, late = time.monotonic() + grace, 0.0
     while left := {folder: host for folder in left if (host := observe(folder)).state not in ("absent", "ended")}:
@@ -164,7 +164,7 @@ def stop_all(cluster: Path, grace: float) -> None:
         for folder, host in left.items():
             if host.state in ("prepared", "lost"):
                 with contextlib.suppress(OSError):  # no disk space to record its end: it is killed nevertheless
-                    bury(folder, "Stopped", "the cluster was deleted")
+                    record_end(folder, "Stopped", "the cluster was deleted")
             elif late < _STUCK_SECONDS:
                 terminate(folder, grace if late < 0 else 0)
             else:  # stopped, or stuck on a full disk; its host dies with it

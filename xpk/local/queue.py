@@ -9,7 +9,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.local import objects as o
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
-from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, why_not
+from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
 
@@ -150,7 +150,7 @@ def _model(queue: Obj) -> Queue:
     """Return a ClusterQueue as an `admission.Queue`."""
     preemption = queue["spec"].get("preemption", {})
     return Queue(
-        allotments={resource: each for (_, resource), each in allotments(queue).items()},
+        allotments={resource: allotment for (_, resource), allotment in allotments(queue).items()},
         cohort=cohort_of(queue),
         within_queue=preemption.get("withinClusterQueue", "Never"),
         reclaim=preemption.get("reclaimWithinCohort", "Never"),
@@ -160,11 +160,13 @@ def _model(queue: Obj) -> Queue:
 
 def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
     """Return the quota of each resource available to a queue if nothing were in use."""
-    mine = queues[name]
-    cohort = [each for other, each in queues.items() if other == name or (mine.cohort and each.cohort == mine.cohort)]
+    queue = queues[name]
+    cohort = [
+        member for other, member in queues.items() if other == name or (queue.cohort and member.cohort == queue.cohort)
+    ]
     return {
-        resource: int(ceiling(own, [each.allotments[resource] for each in cohort if resource in each.allotments]))
-        for resource, own in mine.allotments.items()
+        resource: int(ceiling(own, [member.allotments[resource] for member in cohort if resource in member.allotments]))
+        for resource, own in queue.allotments.items()
     }
 
 
@@ -172,22 +174,22 @@ def _schedule(
     tx: Transaction,
     flavor: str,
     cluster_queues: Sequence[Obj],
-    mine: dict[str, tuple[Obj, Obj, str]],
+    entries: dict[str, tuple[Obj, Obj, str]],
     others: list[Claim],
 ) -> None:
     """Run one round for the ClusterQueues of a flavor.
 
-    `mine` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
+    `entries` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
     """
     queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
     most = {name: _ceilings(name, queues) for name in queues}
-    held, waiting = [], []
-    for uid, (jobset, workload, name) in mine.items():
+    running, waiting = [], []
+    for uid, (jobset, workload, name) in entries.items():
         claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
         reason, message = never_fits(workload, jobset, most[name], pools, flavor)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
-            held.append(claim)
+            running.append(claim)
             if reason and _is_stalled(workload, reason):
                 _evict(tx, workload, reason, message)
                 _sync(tx, jobset, workload, alive=True)
@@ -197,22 +199,22 @@ def _schedule(
             else:
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
-    held += [claim for claim in others if claim.priority == _CONTROLLED]
-    decision = decide(queues, {POOLS: len(pools)}, held, leaving, waiting)
+    running += [claim for claim in others if claim.priority == _CONTROLLED]
+    decision = decide(queues, {POOLS: len(pools)}, running, leaving, waiting)
     for uid in decision.admit:
-        jobset, workload, name = mine[uid]
+        jobset, workload, name = entries[uid]
         _admit(tx, workload, name, flavor)
         _sync(tx, jobset, workload, alive=False)
     for victim, winner in decision.preempt.items():
-        jobset, workload, _ = mine[victim]
+        jobset, workload, _ = entries[victim]
         reason = decision.reasons[victim]
         why = f"Preempted to accommodate a workload (UID: {winner}) due to {_PREEMPTED[reason]}"
         _evict(tx, workload, "Preempted", why, preempted=reason)
         _sync(tx, jobset, workload, alive=True)
     needs = {claim.uid: claim.needs for claim in waiting}
-    for uid, lacking in decision.lacking.items():
-        _, workload, name = mine[uid]
-        _refuse(tx, workload, why_not(workload, needs[uid], lacking, most[name], flavor, len(pools)))
+    for uid, shortfall in decision.lacking.items():
+        _, workload, name = entries[uid]
+        _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, most[name], flavor, len(pools)))
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
@@ -221,13 +223,13 @@ def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> Non
     reserving = [w for w in open_ones if o.is_true(w, "QuotaReserved")]
     flavors, meta = [], queue["metadata"]
     for flavor in nominal:
-        used = []
+        usage = []
         for resource in flavor["resources"]:
             sets = (s for w in reserving for s in w["status"]["admission"]["podSetAssignments"])
             total = sum(int(s["resourceUsage"].get(resource["name"], 0)) for s in sets)
             lent = {"borrowed": str(max(0, total - int(o.quantity(resource["nominalQuota"]))))}
-            used.append({"name": resource["name"], "total": str(total), **(lent if "namespace" not in meta else {})})
-        flavors.append({"name": flavor["name"], "resources": used})
+            usage.append({"name": resource["name"], "total": str(total), **(lent if "namespace" not in meta else {})})
+        flavors.append({"name": flavor["name"], "resources": usage})
     counts = {
         "pendingWorkloads": sum(w["spec"].get("active", True) for w in open_ones) - len(reserving),
         "reservingWorkloads": len(reserving),
@@ -271,7 +273,7 @@ def reconcile(tx: Transaction) -> None:
     for queue in tx.list("ClusterQueue"):
         flavors.setdefault(_flavor_of(queue), []).append(queue)
     known = {queue["metadata"]["name"]: flavor for flavor, queues in flavors.items() for queue in queues}
-    mine: dict[str, dict[str, tuple[Obj, Obj, str]]] = {flavor: {} for flavor in flavors}
+    entries: dict[str, dict[str, tuple[Obj, Obj, str]]] = {flavor: {} for flavor in flavors}
     holding, queued, evicted = set[str](), dict[str, str](), dict[str, Obj]()
     for jobset in tx.list("JobSet"):
         uid = jobset["metadata"]["uid"]
@@ -287,7 +289,7 @@ def reconcile(tx: Transaction) -> None:
             missing = f"ClusterQueue {name}" if local else f"LocalQueue {workload['spec']['queueName']}"
             _refuse(tx, workload, f"{missing} doesn't exist", "Inadmissible")
             continue
-        mine[known[name]][workload["metadata"]["uid"]] = jobset, workload, name
+        entries[known[name]][workload["metadata"]["uid"]] = jobset, workload, name
         queued[uid] = name
         if o.is_true(workload, "QuotaReserved"):
             if o.is_true(workload, "Evicted"):
@@ -295,10 +297,10 @@ def reconcile(tx: Transaction) -> None:
             else:
                 holding.add(uid)
     for flavor, queues in flavors.items():
-        if mine[flavor]:
+        if entries[flavor]:
             # Hosts of another flavor's queues do not use this quota.
-            here = {uid: name for uid, name in queued.items() if known[name] == flavor}
-            _schedule(tx, flavor, queues, mine[flavor], _others(tx, holding, here, evicted))
+            flavor_of = {uid: name for uid, name in queued.items() if known[name] == flavor}
+            _schedule(tx, flavor, queues, entries[flavor], _others(tx, holding, flavor_of, evicted))
     _count(tx, workloads.values())
 
 
@@ -313,9 +315,9 @@ def _count(tx: Transaction, workloads: Iterable[Obj]) -> None:
         everything: list[Obj] = []
         for local in local_queues:
             if local["spec"]["clusterQueue"] == queue["metadata"]["name"]:
-                mine = of.get((local["metadata"]["namespace"], local["metadata"]["name"]), [])
-                _status(local, mine, flavors)
+                own = of.get((local["metadata"]["namespace"], local["metadata"]["name"]), [])
+                _status(local, own, flavors)
                 tx.put(local)
-                everything += mine
+                everything += own
         _status(queue, everything, flavors)
         tx.put(queue)

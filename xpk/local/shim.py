@@ -42,7 +42,7 @@ def write(folder: str, name: str, content: object) -> None:
     os.replace(file.name, path)
 
 
-def insist(folder: str, action: Callable[[], object]) -> None:
+def retry_while_exists(folder: str, action: Callable[[], object]) -> None:
     """Retry an action that needs disk space for as long as it takes; give up only once the folder is gone."""
     while os.path.isdir(folder):
         with contextlib.suppress(OSError):
@@ -118,13 +118,13 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
     os.dup2(out, 1)
     os.dup2(err, 2)
     command = [str(part) for part in spec["command"]]  # type: ignore[attr-defined]
-    what = f"cannot use the working folder '{spec['folder']}'"
+    failure = f"cannot use the working folder '{spec['folder']}'"
     try:
         os.chdir(str(spec["folder"]))
-        what = f"cannot run '{command[0]}'"
+        failure = f"cannot run '{command[0]}'"
         os.execvpe(command[0], command, dict(spec["environment"]))  # type: ignore[call-overload]
     except OSError as error:
-        os.write(report, f"{what}: {error.strerror}".encode())
+        os.write(report, f"{failure}: {error.strerror}".encode())
         os._exit(128)  # container runtimes' code for a failed start; 126 and 127 are a shell's
 
 
@@ -271,11 +271,11 @@ def _lock(folder: str) -> int | None:
     else:
         return None
     os.truncate(fd, 0)
-    begun = any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
-    return None if begun else fd
+    start = any(os.path.exists(os.path.join(folder, name)) for name in ("start.json", "exit.json"))
+    return None if start else fd
 
 
-def _last_word(folder: str) -> str:
+def _termination_message(folder: str) -> str:
     """Return the host's termination message."""
     with contextlib.suppress(OSError), open(os.path.join(folder, LAST_WORD), "rb") as file:
         return file.read(_LONGEST_WORD).decode("utf-8", "replace").strip()
@@ -297,7 +297,7 @@ def main(folder: str) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _frame: early.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    insist(folder, lambda: os.write(lock, str(os.getpid()).encode()))
+    retry_while_exists(folder, lambda: os.write(lock, str(os.getpid()).encode()))
     _prctl(_CHILD_SUBREAPER, 1)
     with open(os.path.join(folder, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
@@ -305,7 +305,7 @@ def main(folder: str) -> int:
     started = stamp()
 
     def record(pid: int) -> None:  # from here on, a host may have run
-        insist(folder, lambda: write(folder, "start.json", {"startedAt": started, "pid": pid}))
+        retry_while_exists(folder, lambda: write(folder, "start.json", {"startedAt": started, "pid": pid}))
 
     pid, outputs, problem = _spawn(spec, record)
     ring(str(spec["bell"]))
@@ -322,9 +322,9 @@ def main(folder: str) -> int:
     if problem:
         log.say(problem)
         end |= {"reason": "StartError", "message": problem}
-    elif word := _last_word(folder):
+    elif word := _termination_message(folder):
         end["message"] = word
-    insist(folder, lambda: write(folder, "exit.json", end))
+    retry_while_exists(folder, lambda: write(folder, "exit.json", end))
     ring(str(spec["bell"]))
     return 0
 

@@ -144,14 +144,14 @@ class Transaction:
         meta = about["metadata"]
         owner = label(about, "jobset.sigs.k8s.io/jobset-name") or meta["name"]
         namespace = meta.get("namespace", "default")
-        mine = [e for e in self.list("Event", namespace) if label(e, "xpk.local/about") == owner]
-        for event in mine:
+        events = [e for e in self.list("Event", namespace) if label(e, "xpk.local/about") == owner]
+        for event in events:
             involved = event["involvedObject"].get("uid"), event["reason"], event["message"]
             if involved == (meta.get("uid"), reason, message):
                 event |= {"count": event["count"] + 1, "lastTimestamp": now()}
                 self.put(event)
                 return
-        for event in sorted(mine, key=lambda e: str(e["metadata"]["uid"]))[: max(0, len(mine) + 1 - _EVENTS_KEPT)]:
+        for event in sorted(events, key=lambda e: str(e["metadata"]["uid"]))[: max(0, len(events) + 1 - _EVENTS_KEPT)]:
             self.remove(event)
         name = f"{meta['name']}.{new_uid()[:18].replace('-', '')}"
         keys = ("kind", "apiVersion"), ("namespace", "name", "uid")
@@ -265,9 +265,9 @@ def _with_revision(text: str, revision: int) -> Obj:
 def _object(text: str) -> Obj:
     """Return an object as it was written. Raises DatabaseError for malformed data."""
     try:
-        found: Obj = json.loads(text)
-        if not isinstance(found["metadata"]["name"], str):
+        obj: Obj = json.loads(text)
+        if not isinstance(obj["metadata"]["name"], str):
             raise TypeError
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"'{str(text)[:40]}' is not an object") from error
-    return found
+    return obj

@@ -112,12 +112,12 @@ def _check_pod(pod: Obj, path: str, problems: list[str]) -> None:
         field = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "metadata.name")
         if not is_field(field):
             problems.append(f"{path}.containers[0].env: the field {field} is not supported by the local control plane")
-    for where in ("limits", "requests"):
-        for name, amount in containers[0].get("resources", {}).get(where, {}).items():
+    for part in ("limits", "requests"):
+        for name, amount in containers[0].get("resources", {}).get(part, {}).items():
             try:
                 quantity(amount)
             except UsageError as error:
-                problems.append(f"{path}.containers[0].resources.{where}.{name}: {error}")
+                problems.append(f"{path}.containers[0].resources.{part}.{name}: {error}")
 
 
 def _check_slices(name: str, job: Obj, path: str, problems: list[str]) -> None:
@@ -167,13 +167,13 @@ def _check_queue(obj: Obj, problems: list[str]) -> None:
     if len(groups) > 1 or any(len(group.get("flavors", ())) != 1 for group in groups):
         problems.append("ClusterQueue.spec.resourceGroups: only one group of one flavor is supported here")
         return
-    for (_, resource), each in allotments(obj).items():
-        limits = (each.nominal, each.borrowing_limit or 0, each.lending_limit or 0)
+    for (_, resource), allotment in allotments(obj).items():
+        limits = (allotment.nominal, allotment.borrowing_limit or 0, allotment.lending_limit or 0)
         if min(limits) < 0:
             problems.append(f"ClusterQueue.spec.resourceGroups: the quota of {resource} cannot be negative")
-        if (each.borrowing_limit, each.lending_limit) != (None, None) and not cohort_of(obj):
+        if (allotment.borrowing_limit, allotment.lending_limit) != (None, None) and not cohort_of(obj):
             problems.append(f"ClusterQueue.spec.resourceGroups: limits of {resource} need a cohortName")
-        if each.lending_limit is not None and each.lending_limit > each.nominal:
+        if allotment.lending_limit is not None and allotment.lending_limit > allotment.nominal:
             problems.append(
                 f"ClusterQueue.spec.resourceGroups: the lendingLimit of {resource} is over its nominalQuota"
             )

@@ -27,21 +27,21 @@ class SliceShape:
     """One slice of an accelerator type: `hosts` machines with `chips_per_host` chips each."""
 
     name: str  # accelerator type
-    family: str  # such as v5p
+    family: str  # family of the type, such as v5p
     kind: Literal["tpu", "gpu", "cpu"]  # kind of accelerator
     topology: str | None  # chips along each axis, such as 4x4; null if it has none
-    chips: int  # of a slice
-    hosts: int  # of a slice
-    chips_per_host: int  # of each host
-    cores_per_chip: int  # of each chip
-    machine_type: str  # of a host, on Google Cloud
-    resource: str  # that a host's pod requests
-    resource_per_host: int  # amount of it
-    node_labels: Mapping[str, str] = field(hash=False)  # of the nodes of a slice
+    chips: int  # chips in a slice
+    hosts: int  # hosts in a slice
+    chips_per_host: int  # chips of each host
+    cores_per_chip: int  # cores of each chip
+    machine_type: str  # machine type of a host on Google Cloud
+    resource: str  # Kubernetes resource that a host's pod requests
+    resource_per_host: int  # requested amount of it
+    node_labels: Mapping[str, str] = field(hash=False)  # labels of the nodes of a slice
     hbm_gib: float | None  # memory of a chip; null if unknown
     peak_bf16: float | None  # FLOP/s of a chip in bfloat16; null if not published
     peak_int8: float | None  # OP/s of a chip in int8; null if not published
-    other_names: tuple[str, ...] = ()  # that commands accept, too
+    other_names: tuple[str, ...] = ()  # other names that commands accept
 
     @property
     def units(self) -> int:
@@ -66,7 +66,7 @@ def find_shape(name: str) -> SliceShape:
 
 
 def type_of_nodes(labels: Mapping[str, str]) -> str:
-    """Return the slice type of nodes with these labels, "" if the labels do not tell."""
+    """Return the slice type of nodes with these labels, "" if the labels do not identify one."""
     key = (labels.get("cloud.google.com/gke-tpu-accelerator"), labels.get("cloud.google.com/gke-tpu-topology"))
     return _by_nodes().get(key, labels.get("cloud.google.com/gke-accelerator", ""))
 
@@ -77,9 +77,9 @@ def _closest(name: str, known: list[str]) -> list[str]:
     if size.isdecimal():
         sizes = {int(rest): other for other in known if (rest := other.removeprefix(f"{family}-")).isdecimal()}
         if sizes:
-            return [sizes[near] for near in sorted(sizes, key=lambda each: (abs(each - int(size)), each))[:5]]
-    begun = [other for other in known if name and other.startswith(name)]
-    return begun[:5] or difflib.get_close_matches(name, known, n=5, cutoff=0.6)
+            return [sizes[near] for near in sorted(sizes, key=lambda cores: (abs(cores - int(size)), cores))[:5]]
+    start = [other for other in known if name and other.startswith(name)]
+    return start[:5] or difflib.get_close_matches(name, known, n=5, cutoff=0.6)
 
 
 @cache
@@ -119,14 +119,14 @@ def _by_nodes() -> dict[tuple[str | None, str | None], str]:
 
 def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
     """Yield one shape per topology; the first topology with a number of cores takes the short name."""
-    taken: set[int] = set()
+    used_names: set[int] = set()
     for topology in _topologies(row):
         chips = math.prod(_sides(topology))
         cores = chips * row["cores"]
-        short = [str(cores)] if cores not in taken else []
-        taken.add(cores)
+        short_names = [str(cores)] if cores not in used_names else []
+        used_names.add(cores)
         prefixes = [family, *row.get("aliases", [])]
-        name, *others = [f"{prefix}-{suffix}" for prefix in prefixes for suffix in [*short, topology]]
+        name, *others = [f"{prefix}-{suffix}" for prefix in prefixes for suffix in [*short_names, topology]]
         per_host = 1 if chips == 1 else 4
         yield SliceShape(
             name=name,

@@ -29,8 +29,8 @@ def is_same(one: str, other: str) -> bool:
     """Return whether two capacities are the same; a reservation's project and block are optional."""
     if not (one.startswith(_RESERVED) and other.startswith(_RESERVED)):
         return one == other
-    (project, name), (theirs, other_name) = _parts(one), _parts(other)
-    return name == other_name and (project == theirs or "" in (project, theirs))
+    (project, name), (other_project, other_name) = _parts(one), _parts(other)
+    return name == other_name and (project == other_project or "" in (project, other_project))
 
 
 def node_selector(capacity: str) -> dict[str, str]:

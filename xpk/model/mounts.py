@@ -34,12 +34,12 @@ class Mount:
     `options`, `prefetch_metadata`: for the driver that mounts a bucket.
     """
 
-    source: str
+    source: str  # name of a claim in the workload's namespace, or gs://BUCKET/PREFIX
     target: str  # path in each host
-    sub_path: str = ""
-    read_only: bool = False  # hosts cannot write
-    options: tuple[str, ...] = ()
-    prefetch_metadata: bool = False
+    sub_path: str = ""  # folder in a claim
+    read_only: bool = False  # whether hosts cannot write
+    options: tuple[str, ...] = ()  # mount options for the driver of a bucket
+    prefetch_metadata: bool = False  # whether the driver of a bucket lists its objects at the start
 
     @property
     def is_bucket(self) -> bool:
@@ -58,9 +58,9 @@ class Mount:
 
     def __str__(self) -> str:
         """Return a description for messages."""
-        inside = f", folder {self.sub_path}" if self.sub_path else ""
-        what = self.source if self.is_bucket else f"claim {self.source}{inside}"
-        return f"{self.target} from {what}" + (", read-only" if self.read_only else "")
+        folder = f", folder {self.sub_path}" if self.sub_path else ""
+        text = self.source if self.is_bucket else f"claim {self.source}{folder}"
+        return f"{self.target} from {text}" + (", read-only" if self.read_only else "")
 
 
 def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
@@ -75,14 +75,14 @@ def parse_mounts(texts: Iterable[str]) -> tuple[tuple[Mount, ...], list[str]]:
     return tuple(mounts), problems
 
 
-def mount_problems(mounts: Sequence[Mount], taken: Iterable[str]) -> list[str]:
-    """Return all problems of a set of mounts, one line each. `taken`: folders that hosts need."""
-    kept = [PurePosixPath(folder) for folder in taken]
+def mount_problems(mounts: Sequence[Mount], reserved_folders: Iterable[str]) -> list[str]:
+    """Return all problems of a set of mounts, one line each. `reserved_folders`: folders that hosts need."""
+    reserved = [PurePosixPath(folder) for folder in reserved_folders]
     problems: list[str] = []
     before: list[Mount] = []
     for mount in mounts:
         problems += _source_problems(mount)
-        wrong = _target_problems(mount, kept)
+        wrong = _target_problems(mount, reserved)
         problems += wrong
         if wrong:
             continue
@@ -120,7 +120,7 @@ def _fields(text: str) -> tuple[dict[str, str], list[str]]:
 
 def _mount(fields: dict[str, str]) -> Mount:
     path = PurePosixPath(fields["target"])
-    # POSIX lets two slashes at the beginning mean something else; here they do not.
+    # POSIX allows two leading slashes to have another meaning.
     target = re.sub(r"^/+", "/", str(path))
     source = fields["source"].rstrip("/") if fields["source"].startswith(_SCHEME) else fields["source"]
     switch = _SWITCH[fields["readonly"]] if "readonly" in fields else False
@@ -128,39 +128,39 @@ def _mount(fields: dict[str, str]) -> Mount:
 
 
 def _source_problems(mount: Mount) -> Iterator[str]:
-    what = f"--mount of {mount.source!r}"
+    label = f"--mount of {mount.source!r}"
     if mount.is_bucket:
-        yield from _bucket_problems(mount, what)
+        yield from _bucket_problems(mount, label)
     elif mount.source.startswith(("/", ".", "~")):
-        yield f"{what}: use --node-folder PATH for a folder of the nodes"
+        yield f"{label}: use --node-folder PATH for a folder of the nodes"
     elif "://" in mount.source:
-        yield f"{what}: unsupported URL: only gs://BUCKET/PREFIX can be mounted"
+        yield f"{label}: unsupported URL: only gs://BUCKET/PREFIX can be mounted"
     elif not _CLAIM.fullmatch(mount.source) or len(mount.source) > _CLAIM_LENGTH:
-        yield f"{what}: neither a PersistentVolumeClaim's name nor gs://BUCKET/PREFIX"
+        yield f"{label}: neither a PersistentVolumeClaim's name nor gs://BUCKET/PREFIX"
     parts = mount.sub_path.split("/")
     if mount.sub_path and ({"", ".", ".."} & set(parts) or not mount.sub_path.isprintable()):
-        yield f"{what}: subpath {mount.sub_path!r} must be a relative folder, such as a/b"
+        yield f"{label}: subpath {mount.sub_path!r} must be a relative folder, such as a/b"
 
 
-def _bucket_problems(mount: Mount, what: str) -> Iterator[str]:
+def _bucket_problems(mount: Mount, label: str) -> Iterator[str]:
     if not _BUCKET.fullmatch(mount.bucket):
-        yield f"{what}: invalid bucket name, expected 3 to 222 lower-case letters, digits, '-', '_' and '.'"
+        yield f"{label}: invalid bucket name, expected 3 to 222 lower-case letters, digits, '-', '_' and '.'"
     if mount.prefix and {"", ".", ".."} & set(mount.prefix.split("/")):
-        yield f"{what} has an empty part, '.' or '..' in its prefix"
+        yield f"{label} has an empty part, '.' or '..' in its prefix"
     if ":" in mount.prefix or not mount.prefix.isprintable():
-        yield f"{what}: the driver does not support a prefix with ':' or control characters"
+        yield f"{label}: the driver does not support a prefix with ':' or control characters"
     if mount.sub_path:
-        yield f"{what}: subpath is for claims; write gs://BUCKET/FOLDER"
+        yield f"{label}: subpath is for claims; write gs://BUCKET/FOLDER"
 
 
-def _target_problems(mount: Mount, kept: Sequence[PurePosixPath]) -> list[str]:
-    path, what = PurePosixPath(mount.target), f"--mount at {mount.target!r}"
+def _target_problems(mount: Mount, reserved: Sequence[PurePosixPath]) -> list[str]:
+    path, label = PurePosixPath(mount.target), f"--mount at {mount.target!r}"
     if not path.is_absolute() or ".." in path.parts or ":" in mount.target or not mount.target.isprintable():
-        return [f"{what} must be an absolute path, such as /data or /mnt/data"]
+        return [f"{label} must be an absolute path, such as /data or /mnt/data"]
     if names.is_of_system(path) or path in _FILLED:
-        return [f"{what} would hide files of the hosts' image: use /data, or a folder below /mnt"]
-    hidden = [str(folder) for folder in kept if _overlap(path, folder)]
-    return [f"{what} would hide {hidden[0]}, which hosts need"] if hidden else []
+        return [f"{label} would hide files of the hosts' image: use /data, or a folder below /mnt"]
+    hidden = [str(folder) for folder in reserved if _overlap(path, folder)]
+    return [f"{label} would hide {hidden[0]}, which hosts need"] if hidden else []
 
 
 def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:

@@ -28,7 +28,7 @@ SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs t
 SUPERVISOR_FILE = f"{PEER_SECRET_FOLDER}/{SUPERVISOR_KEY}"
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
-QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's, on nodes of queued provisioning; their taint is called so too
+QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's label and taint of nodes of queued provisioning
 POD = "Pod"  # prefix of the holder of a slice that is not a workload
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
@@ -52,8 +52,8 @@ _LABELS_OF_OTHERS = ("kubernetes.io", "k8s.io", "xpk.google.com")
 _OURS = re.compile(r"XPK_.*|MEGASCALE_.*|TPU_WORKER_(ID|HOSTNAMES)")
 
 
-def where(cluster: str, namespace: str) -> str:
-    """Return the flags that commands need besides a workload's name to find it."""
+def location_flags(cluster: str, namespace: str) -> str:
+    """Return the flags by which commands find a workload, besides its name."""
     return f" --cluster {cluster}" + ("" if namespace == "default" else f" --namespace {namespace}")
 
 
@@ -67,18 +67,18 @@ def qualified(name: str, namespace: str) -> str:
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def addressed(workload: str, cluster: str) -> str:
-    """Return the flags that commands need to find a workload with this `qualified` name."""
+def name_and_flags(workload: str, cluster: str) -> str:
+    """Return the arguments by which commands find a workload with this `qualified` name."""
     namespace, _, name = workload.rpartition("/")
-    return name + where(cluster, namespace or "default")
+    return name + location_flags(cluster, namespace or "default")
 
 
-def ending(holder: str, cluster: str) -> str:
+def deletion_command(holder: str, cluster: str) -> str:
     """Return the command that deletes the holder of a slice: a workload by its `qualified` name, or a plain pod."""
     namespace, _, name = holder.rpartition("/")
     if name.startswith(f"{POD} "):
         return f"kubectl delete pod {name.removeprefix(f'{POD} ')} --namespace {namespace or 'default'}"
-    return f"xpk workload delete {addressed(holder, cluster)}"
+    return f"xpk workload delete {name_and_flags(holder, cluster)}"
 
 
 def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) -> list[str]:
@@ -160,14 +160,14 @@ def secret_problems(secret: str, key: str) -> list[str]:
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:
     """Return why a node folder cannot be mounted at its own path; `shared` is mounted as well."""
-    path, what = PurePosixPath(folder), f"--node-folder '{folder}'"
+    path, flag = PurePosixPath(folder), f"--node-folder '{folder}'"
     if not path.is_absolute() or ".." in path.parts or ":" in folder or text_problems(folder):
-        return [f"{what} must be an absolute path, such as /dev/shm or /mnt/disks/ssd0"]
+        return [f"{flag} must be an absolute path, such as /dev/shm or /mnt/disks/ssd0"]
     if folder != NODE_MEMORY and is_of_system(path):
-        return [f"{what} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
+        return [f"{flag} would hide files of the hosts' image: use /dev/shm, or a folder below /mnt"]
     other = PurePosixPath(shared or "/xpk")
     if path.is_relative_to(other) or other.is_relative_to(path):
-        return [f"{what} would hide {other}, where hosts write to"]
+        return [f"{flag} would hide {other}, where hosts write to"]
     return []
 
 
@@ -209,24 +209,24 @@ def node_pool_name(cluster: str, slice_index: int) -> str:
     return f"{cluster}-np-{slice_index}"
 
 
-def _label_problems(what: str, name: str, most: int = _LABEL_LENGTH) -> list[str]:
+def _label_problems(kind: str, name: str, most: int = _LABEL_LENGTH) -> list[str]:
     if not _PATTERN.fullmatch(name):
-        return [_pattern_problem(what, name)]
+        return [_pattern_problem(kind, name)]
     if len(name) > most:
-        return [f"{what} name '{name}' has {len(name)} characters; at most {most} are allowed"]
+        return [f"{kind} name '{name}' has {len(name)} characters; at most {most} are allowed"]
     return []
 
 
-def _pattern_problem(what: str, name: str) -> str:
+def _pattern_problem(kind: str, name: str) -> str:
     return (
-        f"{what} name '{name}' is not a DNS label: lower-case letters, digits and '-', "
+        f"{kind} name '{name}' is not a DNS label: lower-case letters, digits and '-', "
         "beginning with a letter and not ending with '-'"
     )
 
 
 def limit_message(queue: str, limit: str) -> str:
     """Return the message for a priority above a queue's limit; all kinds of cluster use it."""
-    return f"queue '{queue}' takes priorities up to {limit}"
+    return f"queue '{queue}' accepts priorities up to {limit}"
 
 
 def limit_names(queue: str) -> tuple[str, str]:

@@ -24,19 +24,19 @@ class Allotment:
         return 0 if self.lending_limit is None else max(0, self.nominal - self.lending_limit)
 
 
-def available(mine: Allotment, cohort: Collection[Allotment]) -> float:
-    """Return the quota available to a queue now; `cohort` includes `mine`.
+def available(allotment: Allotment, cohort: Collection[Allotment]) -> float:
+    """Return the quota available to a queue now; `cohort` includes `allotment`.
 
     It is negative if more is used than the quota, after a quota was reduced.
     """
-    pooled = sum(each.nominal - each.kept - max(0, each.used - each.kept) for each in cohort)
-    if mine.borrowing_limit is not None:
-        own = mine.nominal - mine.kept - max(0, mine.used - mine.kept)
-        pooled = min(pooled, own + mine.borrowing_limit)
-    return max(0, mine.kept - mine.used) + pooled
+    pooled = sum(queue.nominal - queue.kept - max(0, queue.used - queue.kept) for queue in cohort)
+    if allotment.borrowing_limit is not None:
+        own = allotment.nominal - allotment.kept - max(0, allotment.used - allotment.kept)
+        pooled = min(pooled, own + allotment.borrowing_limit)
+    return max(0, allotment.kept - allotment.used) + pooled
 
 
-def ceiling(mine: Allotment, cohort: Collection[Allotment]) -> float:
+def ceiling(allotment: Allotment, cohort: Collection[Allotment]) -> float:
     """Return the quota available to a queue if nothing were in use."""
-    most = mine.kept + sum(each.nominal - each.kept for each in cohort)
-    return most if mine.borrowing_limit is None else min(most, mine.nominal + mine.borrowing_limit)
+    most = allotment.kept + sum(queue.nominal - queue.kept for queue in cohort)
+    return most if allotment.borrowing_limit is None else min(most, allotment.nominal + allotment.borrowing_limit)

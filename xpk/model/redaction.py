@@ -59,7 +59,7 @@ def redact_words(words: list[Any]) -> list[Any]:
 def redacted(value: Any) -> Any:
     """Return a Kubernetes object with values of user variables and of secret-like fields redacted."""
     if isinstance(value, list):
-        return [redacted(each) for each in redact_words(value)]
+        return [redacted(word) for word in redact_words(value)]
     if isinstance(value, str):
         return redact(value)
     if not isinstance(value, dict):
@@ -67,8 +67,8 @@ def redacted(value: Any) -> Any:
     if set(value) == {"name", "value"} and not _is_shown(str(value["name"])):
         return {"name": value["name"], "value": GONE}
     return {
-        key: GONE if isinstance(each, str) and _is_secret(str(key)) else redacted(each)
-        for key, each in value.items()
+        key: GONE if isinstance(field, str) and _is_secret(str(key)) else redacted(field)
+        for key, field in value.items()
         if key not in _DROPPED
     }
 

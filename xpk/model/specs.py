@@ -55,11 +55,11 @@ class ClusterSpec(_Slices):
 
     def problems(self) -> list[str]:
         """Return all problems of the spec, one line each."""
-        found = cluster_problems(self.name, self.num_slices if self.num_slices or not self.max_slices else 1)
+        problems = cluster_problems(self.name, self.num_slices if self.num_slices or not self.max_slices else 1)
         if self.sub_slicing and not sub_slices.parts(self.shape):
             families = " and ".join(sub_slices.FAMILIES)
-            found.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; those of {families}-8 on can")
-        return found
+            problems.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; use {families}-8 or larger")
+        return problems
 
     @property
     def quota(self) -> int:
@@ -108,8 +108,8 @@ class Target:
     output_root: str  # shared folder or bucket
     shared_folder: str | None = None  # folder of the nodes that pods mount at the same path
     exclusive: bool = False  # no other cluster uses that folder
-    # Hosts of a lost node are declared dead, so that the workload restarts elsewhere: only where such a node certainly
-    # does not run them any more, or a second incarnation does no harm.
+    # Declare the hosts of a lost node dead, so that the workload restarts elsewhere. This is safe only if the
+    # node no longer runs them, or if a second incarnation does no harm.
     fenced: bool = False
     trainer_image: str | None = None  # the bundled trainer's image, if the nodes have one
     region: str | None = None  # of a cloud that charges for the slices
@@ -170,51 +170,53 @@ class WorkloadSpec(_Slices):
 
     def problems(self) -> list[str]:
         """Return all problems of the spec, one line each."""
-        found = _slices_problems(self.num_slices)
-        found += names.workload_name_problems(self.name, num_slices=self.num_slices, hosts_per_slice=self.shape.hosts)
+        problems = _slices_problems(self.num_slices)
+        problems += names.workload_name_problems(
+            self.name, num_slices=self.num_slices, hosts_per_slice=self.shape.hosts
+        )
         for key, value in self.env.items():
-            found += names.env_problems(key, value)
+            problems += names.env_problems(key, value)
         for key, (secret, entry) in self.secret_env.items():
-            found += names.env_problems(key, "")
-            found += names.secret_problems(secret, entry)
-            found += [f"{key} is set by --env-from-secret and by --env"] if key in self.env else []
+            problems += names.env_problems(key, "")
+            problems += names.secret_problems(secret, entry)
+            problems += [f"{key} is set by --env-from-secret and by --env"] if key in self.env else []
         if self.secret_env and self.target.on_this_machine:
-            found.append("--env-from-secret: local clusters have no Secrets; use --env-file")
+            problems.append("--env-from-secret: local clusters have no Secrets; use --env-file")
         if self.priority not in names.PRIORITIES:
-            found.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
+            problems.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
         for key, value in self.labels.items():
-            found += names.label_problems(key, value)
+            problems += names.label_problems(key, value)
         if self.requires_output and not self.target.output_root:
-            found.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
+            problems.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
         if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MAX_RUN_SECONDS:
-            found.append(f"--max-run-duration must be more than 0 and at most 7 days, got {self.max_run_seconds}s")
+            problems.append(f"--max-run-duration must be more than 0 and at most 7 days, got {self.max_run_seconds}s")
         if not self.command:
-            found.append("the command is empty")
-        found += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
+            problems.append("the command is empty")
+        problems += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
         modules = self.standby_imports.split(",") if self.standby_imports else []
         for name in modules:
             if not all(part.isidentifier() for part in name.split(".")):
-                found.append(f"--standby-imports: '{name}' is not the name of a module")
+                problems.append(f"--standby-imports: '{name}' is not the name of a module")
         if modules and self.ray:
-            found.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
+            problems.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
         elif modules and not self.restart_in_place:
-            found.append("--standby-imports requires --restart-in-place")
+            problems.append("--standby-imports requires --restart-in-place")
         if self.node_folder is not None:
-            found += names.node_folder_problems(self.node_folder, self.target.shared_folder)
+            problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         if self.mounts and self.target.on_this_machine:
-            found.append("local clusters cannot mount storage")
-        found += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
+            problems.append("local clusters cannot mount storage")
+        problems += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
         for code in self.fatal_exit_codes:
             if not 1 <= code <= 255 or code == 143:
-                found.append(f"{code} cannot be a fatal exit code: 1 to 255, except 143 (ended by SIGTERM, saved)")
+                problems.append(f"{code} cannot be a fatal exit code: 1 to 255, except 143 (ended by SIGTERM, saved)")
         for flag, number in (
             ("--max-restarts", self.max_restarts),
             ("--termination-grace-period-seconds", self.termination_grace_seconds),
             ("--ttl-seconds-after-finished", self.ttl_seconds),
         ):
             if not 0 <= number < 2**31:
-                found.append(f"{flag} must be between 0 and {2**31 - 1}, got {number}")
-        return found
+                problems.append(f"{flag} must be between 0 and {2**31 - 1}, got {number}")
+        return problems
 
     @property
     def output_dir(self) -> str:
@@ -239,7 +241,7 @@ class ImageCacheSpec:
     architecture: str = "amd64"  # as in the nodes' label
     namespace: str = "default"
     image_pull_secret: str | None = None
-    have_first: bool = False  # do not pull an image that a node has, whatever its tag
+    have_first: bool = False  # do not pull existing images, regardless of the tag
 
     @property
     def name(self) -> str:
@@ -255,7 +257,9 @@ def image_problems(images: Sequence[str]) -> list[str]:
     """
     wrong = [image for image in images if not _IMAGE.fullmatch(image) or len(image) > _IMAGE_LENGTH]
     twice = sorted({image for image in images if images.count(image) > 1})
-    return [f"'{image}' is not a valid image name" for image in wrong] + [f"'{each}' is named twice" for each in twice]
+    return [f"'{image}' is not a valid image name" for image in wrong] + [
+        f"'{image}' is named twice" for image in twice
+    ]
 
 
 def count_slices(num_slices: int | None, num_nodes: int | None, kind: str) -> int:

@@ -37,10 +37,10 @@ class HostStatus:
     node: str | None  # name of its node; null before it is scheduled
     phase: str  # as in Kubernetes: Pending, Running, Succeeded or Failed
     pid: int | None  # process on a local cluster; null elsewhere
-    exit_code: int | None  # null while it runs
-    reason: str | None  # why it waits or has failed
-    started: str | None  # time
-    finished: str | None  # time
+    exit_code: int | None  # exit code; null while it runs
+    reason: str | None  # reason for waiting or failing
+    started: str | None  # time of the start
+    finished: str | None  # time of the end
 
     @property
     def label(self) -> str:
@@ -55,31 +55,31 @@ class Restart:
     `attempt` is the one that ended. `exit_code` is that of host `host` of slice `slice`.
     """
 
-    time: str  # of the restart
-    cause: str  # in words
-    attempt: int | None = None  # that ended
-    slice: int | None = None  # of the host that failed
-    host: int | None = None  # that failed
-    exit_code: int | None = None  # of that host
+    time: str  # time of the restart
+    cause: str  # cause in words
+    attempt: int | None = None  # number of the attempt that ended
+    slice: int | None = None  # slice of the host that failed
+    host: int | None = None  # index of the host that failed
+    exit_code: int | None = None  # exit code of the host that failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A condition that the queue controller set on a workload: `status` is `True` or `False`, `reason` one word."""
 
-    type: str  # such as QuotaReserved or Admitted
+    type: str  # type, such as QuotaReserved or Admitted
     status: str  # `True` or `False`
-    reason: str  # one word
+    reason: str  # reason in one word
     message: str  # explanation
-    time: str  # of the last change
+    time: str  # time of the last change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """The amount of a quota that one workload holds. `workload` includes its namespace if that is another one."""
 
-    workload: str  # with its namespace if that is another one
-    amount: float  # in units of the resource
+    workload: str  # name of the workload, with its namespace if that is another one
+    amount: float  # amount, in units of the resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +90,14 @@ class Quota:
     `holders`: workloads that hold some of it, including those of queues that could lend it.
     """
 
-    flavor: str  # ResourceFlavor in Kueue
-    resource: str  # such as google.com/tpu
+    flavor: str  # ResourceFlavor of Kueue
+    resource: str  # resource, such as google.com/tpu
     quota: float  # nominal quota of its queue
-    used: float  # in use
-    needed: float  # by the workload
-    free: float
-    most: float
-    holders: tuple[Share, ...]
+    used: float  # amount in use
+    needed: float  # amount that the workload needs
+    free: float  # amount available to its queue now
+    most: float  # amount available if nothing were in use
+    holders: tuple[Share, ...]  # workloads that hold some of it, including those of queues that could lend it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,9 @@ class Check:
     """
 
     name: str  # name of the check
-    state: str  # Pending, Retry, Ready or Rejected
+    state: str  # state: Pending, Retry, Ready or Rejected
     message: str  # explanation
-    failures: int
+    failures: int  # number of earlier attempts
     next_attempt: str | None
 
 
@@ -118,31 +118,31 @@ class Check:
 class Trouble:
     """A reason why hosts do not start or run. `hosts` are labels such as `s1/h0`; empty: no single host is affected."""
 
-    reason: str  # one word, such as Unschedulable
+    reason: str  # reason in one word, such as Unschedulable
     message: str  # explanation
-    hosts: tuple[str, ...] = ()  # labels such as `s1/h0`; empty if no single host is affected
-    image: str | None = None  # that cannot be pulled
+    hosts: tuple[str, ...] = ()  # affected hosts, such as `s1/h0`; empty if no single host is affected
+    image: str | None = None  # image that cannot be pulled
 
     def __str__(self) -> str:
         """Return a one-line description that names the first host."""
         more = f" and {len(self.hosts) - 1} more" if len(self.hosts) > 1 else ""
-        who = f"{self.hosts[0]}{more}" if self.hosts else "no host"
+        subject = f"{self.hosts[0]}{more}" if self.hosts else "no host"
         verb = "has no node" if self.reason == "Unschedulable" else f"cannot start: {self.reason}"
         if self.reason == "NodeLost":
             verb = "lost"
-        return ": ".join(filter(None, [f"{who} {verb}", self.image, self.message]))
+        return ": ".join(filter(None, [f"{subject} {verb}", self.image, self.message]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
     """An event, or several equal ones: `first` is the time of the first one, `time` of the last one."""
 
-    time: str  # of the last event
+    time: str  # time of the last event
     first: str  # time of the first event
     count: int  # number of equal events
     type: str  # Normal or Warning
-    reason: str  # one word
-    object: str  # that it is about, as kind/name
+    reason: str  # reason in one word
+    object: str  # object of the event, as kind/name
     message: str  # explanation
 
 
@@ -153,40 +153,40 @@ class WorkloadStatus:
     `quota`, `restart_history` and `events` are empty in lists of workloads.
     """
 
-    name: str  # unique in its namespace
+    name: str  # name, unique in its namespace
     namespace: str  # Kubernetes namespace
-    phase: Phase  # phase of its life
-    reason: str  # why it is in this phase, in one line; may be empty
+    phase: Phase  # current phase
+    reason: str  # reason for the phase, in one line; may be empty
     priority: str  # low, medium or high, or a class of another tool
-    accelerator_type: str  # such as v5litepod-8; empty if unknown
-    num_slices: int  # requested slices
-    hosts_per_slice: int  # of the largest slice
-    num_hosts: int  # of all slices
-    restarts: int  # of the JobSet, and in place
-    restarts_counted: int  # those that `max_restarts` limits
+    accelerator_type: str  # accelerator type, such as v5litepod-8; empty if unknown
+    num_slices: int  # number of requested slices
+    hosts_per_slice: int  # hosts of the largest slice
+    num_hosts: int  # hosts of all slices
+    restarts: int  # restarts of the JobSet and in place
+    restarts_counted: int  # restarts that `max_restarts` limits
     max_restarts: int  # limit of `restarts_counted`
     created: str  # time of the request
-    started: str | None  # time of the first start of hosts
+    started: str | None  # time at which hosts first started
     finished: str | None  # time of the end
     queue: str | None  # name of its queue in its namespace
     cluster_queue: str | None  # the ClusterQueue of its queue
-    position: int | None  # in its cluster queue, from 1, while it is queued
-    ahead: tuple[str, ...]  # workloads before it in its cluster queue, while it is queued
-    conditions: tuple[Condition, ...]  # that the queue controller set
+    position: int | None  # position in its cluster queue, from 1, while it is queued
+    ahead: tuple[str, ...]  # workloads ahead of it in its cluster queue, while it is queued
+    conditions: tuple[Condition, ...]  # conditions that the queue controller set
     checks: tuple[Check, ...]  # admission checks
-    quota: tuple[Quota, ...]  # that it waits for, while it is queued
-    user: str  # who created it; empty if unknown
-    command: tuple[str, ...]  # of each host
-    output_dir: str  # shared folder or bucket of its output; empty if it has none
-    hosts: tuple[HostStatus, ...]  # of the current attempt
-    troubles: tuple[Trouble, ...]  # why hosts do not start or run
+    quota: tuple[Quota, ...]  # quota that it waits for, while it is queued
+    user: str  # creator; empty if unknown
+    command: tuple[str, ...]  # command of each host
+    output_dir: str  # folder or bucket of its output; empty if it has none
+    hosts: tuple[HostStatus, ...]  # hosts of the current attempt
+    troubles: tuple[Trouble, ...]  # reasons for hosts not starting or not running
     restart_history: tuple[Restart, ...]  # known restarts, oldest first
-    events: tuple[Occurrence, ...]  # oldest first
-    maker: str  # "xpk", also for Google's, or the tool that created it
-    mounts: tuple[Mount, ...] = ()  # storage that its hosts see
-    previous_logs: bool = False  # logs of earlier attempts are kept
-    launcher: str = "plain"  # plain or ray
-    restarts_in_place: int = 0  # those of `restarts` without new pods; in lists, only where the output is a folder
+    events: tuple[Occurrence, ...]  # events, oldest first
+    maker: str  # creating tool: "xpk", also for Google's xpk, or the name of another tool
+    mounts: tuple[Mount, ...] = ()  # storage mounted on its hosts
+    previous_logs: bool = False  # whether logs of earlier attempts are kept
+    launcher: str = "plain"  # launcher: plain or ray
+    restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
 
 
 _KNOWN = {
@@ -202,5 +202,5 @@ def exit_words(code: int) -> str:
     """Return an exit code with its meaning: `exit code 137 (SIGKILL)`."""
     known = _KNOWN.get(code)
     if known is None and 128 < code <= 128 + max(signal.Signals):
-        known = next((each.name for each in signal.Signals if each == code - 128), None)
+        known = next((candidate.name for candidate in signal.Signals if candidate == code - 128), None)
     return f"exit code {code}" + (f" ({known})" if known else "")

@@ -22,8 +22,10 @@ def parts(shape: SliceShape) -> list[SliceShape]:
     """Return the types of a slice's parts, the whole slice first; none if it cannot be shared."""
     if shape.family not in FAMILIES or shape.chips < _FEWEST_CHIPS:
         return []
-    shapes = [each for each in all_shapes() if each.family == shape.family and each.chips >= _FEWEST_CHIPS]
-    return sorted((each for each in shapes if _fits(each, shape)), key=lambda each: -each.chips)
+    shapes = [
+        candidate for candidate in all_shapes() if candidate.family == shape.family and candidate.chips >= _FEWEST_CHIPS
+    ]
+    return sorted((part for part in shapes if _fits(part, shape)), key=lambda part: -part.chips)
 
 
 def level(part: SliceShape) -> str:
@@ -46,5 +48,5 @@ def placement(part: SliceShape) -> dict[str, str]:
 
 
 def _fits(part: SliceShape, whole: SliceShape) -> bool:
-    sides = [sorted(map(int, str(each.topology).split("x"))) for each in (part, whole)]
+    sides = [sorted(map(int, str(shape.topology).split("x"))) for shape in (part, whole)]
     return all(one <= other for one, other in itertools.zip_longest(*sides, fillvalue=1))

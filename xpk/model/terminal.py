@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# A control sequence such as a colour is removed whole. Other control characters are shown: what follows them may be
+# A control sequence such as a color is removed whole. Other control characters are shown: what follows them may be
 # meant to be hidden. Bidi overrides, line separators, lone surrogates and tags deceive in the same way.
 _UNSAFE = re.compile(
     r"\x1b\[[0-?]*+[ -/]*+[@-~]"
@@ -12,17 +12,17 @@ _UNSAFE = re.compile(
 )
 
 
-_COLOUR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # the output of `click.style`, which cannot hide text
+_COLOR = re.compile(r"\x1b\[(?:0|1|3[1-6]|9[1-6])m")  # the output of `click.style`, which cannot hide text
 
 
-def printable(text: str, *, limit: int | None = None, colours: bool = False) -> str:
+def printable(text: str, *, limit: int | None = None, colors: bool = False) -> str:
     r"""Return `text` without terminal control sequences, shortened to about `limit` characters.
 
-    Tabs and newlines stay. Colours and cursor movements (ECMA-48 CSI) are removed; every other control character,
+    Tabs and newlines stay. Colors and cursor movements (ECMA-48 CSI) are removed; every other control character,
     bidi override and lone surrogate is shown as an escape such as `\\x1b`. The result can be encoded as UTF-8, and
-    printing it again changes nothing. With `colours`, plain colour sequences stay.
+    printing it again changes nothing. With `colors`, plain color sequences stay.
     """
-    shown = _UNSAFE.sub(_escape_all_but_colours if colours else _escape, text if limit is None else text[:limit])
+    shown = _UNSAFE.sub(_escape_all_but_colors if colors else _escape, text if limit is None else text[:limit])
     if limit is None or max(len(text), len(shown)) <= limit:
         return shown
     return f"{shown[:limit]}... ({len(text)} characters)"
@@ -46,8 +46,8 @@ def _escape(match: re.Match[str]) -> str:
     return "" if len(character) > 1 else character.encode("unicode_escape").decode()
 
 
-def _escape_all_but_colours(match: re.Match[str]) -> str:
-    return match[0] if _COLOUR.fullmatch(match[0]) else _escape(match)
+def _escape_all_but_colors(match: re.Match[str]) -> str:
+    return match[0] if _COLOR.fullmatch(match[0]) else _escape(match)
 
 
 def _json_escape(match: re.Match[str]) -> str:

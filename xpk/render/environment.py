@@ -14,10 +14,10 @@ _POD_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 def host_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return xpk's variables overridden by the user's; the user's XLA_FLAGS are appended, where the later flag wins."""
-    ours, theirs = _device_values(spec) | _launch_values(spec), dict(spec.env)
-    if "XLA_FLAGS" in ours and "XLA_FLAGS" in theirs:
-        theirs["XLA_FLAGS"] = f"{ours['XLA_FLAGS']} {theirs['XLA_FLAGS']}"
-    return {name: value for name, value in (ours | theirs).items() if name not in spec.secret_env}
+    own_values, user_values = _device_values(spec) | _launch_values(spec), dict(spec.env)
+    if "XLA_FLAGS" in own_values and "XLA_FLAGS" in user_values:
+        user_values["XLA_FLAGS"] = f"{own_values['XLA_FLAGS']} {user_values['XLA_FLAGS']}"
+    return {name: value for name, value in (own_values | user_values).items() if name not in spec.secret_env}
 
 
 def host_fields(spec: WorkloadSpec) -> list[dict[str, Any]]:

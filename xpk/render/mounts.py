@@ -47,7 +47,7 @@ def volume_mounts(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
 
 
 def _names(mounts: Sequence[Mount]) -> dict[str, str]:
-    return {source: f"mount-{index}" for index, source in enumerate(dict.fromkeys(each.source for each in mounts))}
+    return {source: f"mount-{index}" for index, source in enumerate(dict.fromkeys(mount.source for mount in mounts))}
 
 
 def _volume(source: str, mounts: Sequence[Mount]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _volume(source: str, mounts: Sequence[Mount]) -> dict[str, Any]:
     options = ["implicit-dirs", *(() if read_only else _WRITABLE)]
     if mounts[0].prefix:
         options.append(f"only-dir={mounts[0].prefix}")
-    options += [each for mount in mounts for each in mount.options]
+    options += [option for mount in mounts for option in mount.options]
     attributes = {"bucketName": mounts[0].bucket, "mountOptions": ",".join(dict.fromkeys(options))}
     if any(mount.prefetch_metadata for mount in mounts):
         attributes["gcsfuseMetadataPrefetchOnMount"] = "true"

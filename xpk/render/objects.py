@@ -53,7 +53,7 @@ def render_queues(
     """
     left = [
         SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - promised_slices), queued=spec.queued)
-        for spec, promised_slices in ((each, (promised or {}).get(each.shape.name, 0)) for each in specs)
+        for spec, promised_slices in ((item, (promised or {}).get(item.shape.name, 0)) for item in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
     # Unallotted quota goes by priority, also when it is reclaimed.
@@ -131,7 +131,7 @@ def _units(quota: SliceQuota, num_slices: float) -> int:
 
 
 def render_kind(spec: ClusterSpec, *, nodes_per_slice: int, spare_slices: int, shared_folder: str) -> dict[str, Any]:
-    """Return kind's configuration: a control plane, and worker nodes labelled as GKE labels a slice's."""
+    """Return kind's configuration: a control plane, and worker nodes labeled as GKE labels a slice's."""
     labels = {names.TYPE_ANNOTATION: spec.shape.name, **spec.shape.node_labels}
     workers = []
     for index in range(spec.num_slices + spare_slices):

@@ -14,11 +14,11 @@ def limit_view(queue: str, limit: str) -> dict[str, Any]:
     JobSets are rejected at once, by their label; Kueue's Workloads by their effective priority, whatever set it.
     A workload that is already in the queue may keep its priority, so that it can be updated, and end.
     """
-    most, here = names.PRIORITIES[limit], json.dumps(queue)
+    most, quoted_queue = names.PRIORITIES[limit], json.dumps(queue)
     higher = json.dumps([name for name, value in names.PRIORITIES.items() if value > most])
     same = " && ".join(f"({_label('oldObject', key)} == {_label('object', key)})" for key in _LABELS)
-    kept = "has(oldObject.spec.queueName) && oldObject.spec.queueName == object.spec.queueName"
-    kept += " && has(oldObject.spec.priority) && object.spec.priority <= oldObject.spec.priority"
+    keeps_priority = "has(oldObject.spec.queueName) && oldObject.spec.queueName == object.spec.queueName"
+    keeps_priority += " && has(oldObject.spec.priority) && object.spec.priority <= oldObject.spec.priority"
     return {
         "message": names.limit_message(queue, limit),
         "policies": [
@@ -26,16 +26,16 @@ def limit_view(queue: str, limit: str) -> dict[str, Any]:
                 "name": names.limit_names(queue)[0],
                 "group": "jobset.x-k8s.io",
                 "resource": "jobsets",
-                "of_queue": f"{_label('object', names.QUEUE_LABEL)} == {here}",
+                "of_queue": f"{_label('object', names.QUEUE_LABEL)} == {quoted_queue}",
                 "allowed": f"!({_label('object', names.PRIORITY_LABEL)} in {higher}) || (oldObject != null && {same})",
             },
             {
                 "name": names.limit_names(queue)[1],
                 "group": "kueue.x-k8s.io",
                 "resource": "workloads",
-                "of_queue": f"has(object.spec.queueName) && object.spec.queueName == {here}",
+                "of_queue": f"has(object.spec.queueName) && object.spec.queueName == {quoted_queue}",
                 "allowed": f"!has(object.spec.priority) || object.spec.priority <= {most} "
-                f"|| (oldObject != null && {kept})",
+                f"|| (oldObject != null && {keeps_priority})",
             },
         ],
     }

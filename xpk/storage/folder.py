@@ -28,7 +28,7 @@ def open_folder(url: str) -> Folder:
     Raises UsageError for no or another URL, MissingToolError without the client of Google Cloud Storage.
     """
     if problems := address_problems(url):
-        raise UsageError(problems[0], problems=problems, hint="gs://BUCKET/PREFIX")
+        raise UsageError(problems[0], problems=problems, hint="use gs://BUCKET/PREFIX")
     seconds = _EMULATOR_PATIENCE if os.environ.get(EMULATOR) else _PATIENCE
     try:
         return Folder(open_place(url, root=Path(url).parent, patience_seconds=seconds))
@@ -79,8 +79,8 @@ class Folder:
             entries = sorted(place.files(), key=lambda entry: entry.name)
             check_size(sum(entry.size for entry in entries), MOST_BYTES, place)
             contents = place.read_each(entries)
-            found = zip(entries, contents, strict=True)
-            return {entry.name: content for entry, content in found if content is not None}
+            pairs = zip(entries, contents, strict=True)
+            return {entry.name: content for entry, content in pairs if content is not None}
 
     def write(self, path: str, content: bytes) -> None:
         """Write a world-readable file atomically."""
@@ -116,16 +116,16 @@ class Folder:
         try:
             yield
         except errors.InvalidAddress as error:
-            raise UsageError(str(error), hint=f"{EMULATOR}=http://HOST:PORT") from error
+            raise UsageError(str(error), hint=f"set {EMULATOR}=http://HOST:PORT") from error
         except OSError as error:
             raise _convert(error, verb, self._place) from error
 
 
 def _convert(error: OSError, verb: str, place: Place) -> XpkError:
-    where = error.filename or place
-    message, emulator = f"cannot {verb} {where}: {error.strerror or error}", os.environ.get(EMULATOR)
+    location = error.filename or place
+    message, emulator = f"cannot {verb} {location}: {error.strerror or error}", os.environ.get(EMULATOR)
     if isinstance(error, errors.Refused):
-        return XpkError(message, hint=_REFUSED.get(error.errno or 0, "remove {0}").format(where))
+        return XpkError(message, hint=_REFUSED.get(error.errno or 0, "remove {0}").format(location))
     if place.path is not None:
         folder = place.path.parent
         return XpkError(message, hint=f"`ls -ld {folder}` shows its owner; `df {folder}` shows free space")

@@ -1,4 +1,4 @@
-"""Private folders and files of this user, whatever the umask, and locks that no symbolic link can redirect."""
+"""Private folders and files of this user, regardless of the umask, and locks that no symbolic link can redirect."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def check_owner(folder: Path, *, root_may: bool = False) -> None:
     `root_may`: root may own it too.
     """
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return  # the caller's own access reports the error
-    if found.st_uid == os.geteuid() or (root_may and found.st_uid == 0):
+    if status.st_uid == os.geteuid() or (root_may and status.st_uid == 0):
         return
-    raise XpkError(f"'{folder}' belongs to user {_user(found.st_uid)}, not to you ({_user(os.geteuid())})", hint=HINT)
+    raise XpkError(f"'{folder}' belongs to user {_user(status.st_uid)}, not to you ({_user(os.geteuid())})", hint=HINT)
 
 
 def make_missing(folder: Path) -> None:
     """Create a folder and its missing parents with mode 0700. Existing ones stay unchanged."""
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         with contextlib.suppress(FileExistsError):  # another process was first
             missing.mkdir(mode=0o700)
             missing.chmod(0o700)  # the umask may have removed permissions of this user
@@ -66,9 +66,9 @@ def open_file(path: Path, flags: int) -> int:
     return fd
 
 
-def wait_for_lock(fd: int, what: str, *, seconds: float, tell: Callable[[str], None], hint: str) -> None:
+def wait_for_lock(fd: int, resource: str, *, seconds: float, tell: Callable[[str], None], hint: str) -> None:
     """Take a lock. Report after a second what it waits for; raise TimedOutError after `seconds`."""
-    began, told = time.monotonic(), False
+    began, is_reported = time.monotonic(), False
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,10 +78,10 @@ def wait_for_lock(fd: int, what: str, *, seconds: float, tell: Callable[[str], N
                 raise
         waited = time.monotonic() - began
         if waited >= seconds:
-            raise TimedOutError(f"timed out after {seconds:.0f}s: another xpk command holds {what}", hint=hint)
-        if waited >= _SAY_SECONDS and not told:
-            told = True
-            tell(f"waiting for {what}, which another xpk command holds")
+            raise TimedOutError(f"timed out after {seconds:.0f}s: another xpk command holds {resource}", hint=hint)
+        if waited >= _SAY_SECONDS and not is_reported:
+            is_reported = True
+            tell(f"waiting for {resource}, which another xpk command holds")
         time.sleep(_POLL_SECONDS)
 
 

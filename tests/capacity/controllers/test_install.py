@@ -41,7 +41,7 @@ RUNNING = {"updatedReplicas": 1, "availableReplicas": 1}
     ],
 )
 def test_versions(have: Obj | None, missing: str | None) -> None:
-    assert install.whats_missing(FakeApi([have] if have else []), JOBSET) == missing
+    assert install.missing_step(FakeApi([have] if have else []), JOBSET) == missing
 
 
 def webhook(name: str, group: str, **more: Any) -> Obj:
@@ -175,7 +175,7 @@ def resources(api: FakeApi, controller: install.Controller) -> dict[str, dict[st
 def test_for_few_hosts_a_release_has_what_it_asks_for(tmp_path: Path, controller: install.Controller) -> None:
     api = installed(controller, tmp_path, hosts=4)
     assert resources(api, controller) == yaml.safe_load(RESOURCES[controller])
-    assert install.whats_missing(api, controller, hosts=256) is None
+    assert install.missing_step(api, controller, hosts=256) is None
 
 
 @pytest.mark.parametrize(
@@ -192,19 +192,19 @@ def test_for_many_hosts_a_controller_may_take_more(
 ) -> None:
     api = installed(controller, tmp_path, hosts=hosts)
     assert resources(api, controller) == {"limits": limits, "requests": {"cpu": "500m", "memory": asked}}
-    assert install.whats_missing(api, controller, hosts=hosts) is None, "the second time nothing is left to do"
-    assert install.whats_missing(api, controller, hosts=4) is None, "it keeps what it has when slices go"
+    assert install.missing_step(api, controller, hosts=hosts) is None, "the second time nothing is left to do"
+    assert install.missing_step(api, controller, hosts=4) is None, "it keeps what it has when slices go"
 
 
 def test_a_cluster_that_grows_gives_its_controllers_more(tmp_path: Path) -> None:
     api = installed(KUEUE, tmp_path, hosts=4)
     title = "allow Kueue 15872Mi of memory and 13 CPUs, for 12,736 hosts"
-    assert install.whats_missing(api, KUEUE, hosts=12_736) == title
+    assert install.missing_step(api, KUEUE, hosts=12_736) == title
     install.install(api, KUEUE, pinned=False, hosts=12_736, source=release(KUEUE, tmp_path))
-    assert install.whats_missing(api, KUEUE, hosts=12_736) is None
+    assert install.missing_step(api, KUEUE, hosts=12_736) is None
     stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
     stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Apply"}]
-    assert install.whats_missing(api, KUEUE, hosts=40_000) is None, "what others installed is theirs"
+    assert install.missing_step(api, KUEUE, hosts=40_000) is None, "what others installed is theirs"
     (note,) = install.notes_of(api, hosts=40_000, fenced=None)
     assert note == "Kueue was not installed by this xpk: 40,000 hosts may need 48640Mi of memory and 40 CPUs"
 
@@ -216,10 +216,10 @@ def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path
     patch = {"data": {"controller_manager_config.yaml": yaml.safe_dump(forgotten)}}
     api.patch("ConfigMap", "kueue-manager-config", patch, KUEUE.namespace)
     api.patch("Deployment", KUEUE.deployment, {"spec": {"template": {"metadata": None}}}, KUEUE.namespace)
-    title = install.whats_missing(api, KUEUE)
+    title = install.missing_step(api, KUEUE)
     assert title == "set up Kueue 0.19.2 with framework jobset.x-k8s.io/jobset and feature gate FailureRecoveryPolicy"
     install.install(api, KUEUE, pinned=False, source=release(KUEUE, tmp_path))
-    assert install.whats_missing(api, KUEUE) is None and install.notes_of(api, hosts=4, fenced=True) == ()
+    assert install.missing_step(api, KUEUE) is None and install.notes_of(api, hosts=4, fenced=True) == ()
     assert _stamp(api) == stamp, "its pods restart with the configuration"
 
 
@@ -229,13 +229,13 @@ def test_a_kueue_that_began_before_its_configuration_is_restarted(tmp_path: Path
     stamp = _stamp(api)
     old = {"spec": {"template": {"metadata": {"annotations": {"xpk.dev/configuration": "of-before"}}}}}
     api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
-    assert install.whats_missing(api, KUEUE) == "restart Kueue with its newest configuration"
+    assert install.missing_step(api, KUEUE) == "restart Kueue with its newest configuration"
     install.install(api, KUEUE, pinned=False, source=release(KUEUE, tmp_path))
-    assert install.whats_missing(api, KUEUE) is None and _stamp(api) == stamp
+    assert install.missing_step(api, KUEUE) is None and _stamp(api) == stamp
     api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
     stored = api.objects["ConfigMap", KUEUE.namespace, "kueue-manager-config"]
     stored["metadata"]["managedFields"] = [{"manager": "kubectl-edit", "operation": "Update"}]
-    assert install.whats_missing(api, KUEUE) is None, "who changes it restarts it in a way of their own"
+    assert install.missing_step(api, KUEUE) is None, "who changes it restarts it in a way of their own"
 
 
 def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced
     theirs = {"integrations": {"frameworks": ["jobset.x-k8s.io/jobset"]}}
     patch = {"data": {"controller_manager_config.yaml": yaml.safe_dump(theirs)}}
     api.patch("ConfigMap", "kueue-manager-config", patch, KUEUE.namespace)
-    assert install.whats_missing(api, KUEUE) is None
+    assert install.missing_step(api, KUEUE) is None
     (note,) = install.notes_of(api, hosts=4, fenced=None)
     assert "lacks feature gate FailureRecoveryPolicy; set it in controller_manager_config.yaml" in note
     with pytest.raises(ConflictError, match="even with --fenced") as caught:

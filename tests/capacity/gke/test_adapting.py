@@ -21,12 +21,12 @@ def adapt(site: Site, tpu_type: str, num_slices: int, **options: Any) -> Plan:
 def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
     site.create(1)
     plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver=True)
-    assert "1 slice of v5litepod-16 was found; 3 were stated" in plan.notes
+    assert "1 slice of v5litepod-16 was found; 3 were expected" in plan.notes
     plan.carry_out(lambda title: None)
     assert site.cluster["addons_config"]["gcs_fuse_csi_driver_config"]["enabled"]
     again = adapt(site, "v5litepod-16", 1, enable_gcsfuse_csi_driver=True)
     assert again.steps == [] and again.notes == ("add-ons: GcsFuseCsiDriver", "workload identity: p.svc.id.goog")
-    with pytest.raises(UsageError, match="no slices of v4-8; there are: v5litepod-16"):
+    with pytest.raises(UsageError, match="no slices of v4-8; it has: v5litepod-16"):
         adapt(site, "v4-8", 1)
 
 

@@ -10,7 +10,7 @@ from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.slices import with_limits
 from xpk.capacity.queues.planning import plan_create
-from xpk.capacity.queues.request import Wanted
+from xpk.capacity.queues.request import QueueRequest
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, UsageError
 from xpk.model.specs import ClusterSpec
@@ -79,7 +79,7 @@ def test_types_that_share_a_limit_part_it(site: Site) -> None:
 def test_queues_are_promised_slices_that_gke_may_make_but_none_twice(site: Site) -> None:
     site.create(1, **LIMITED)
     site.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    wanted = Wanted(name="team", namespaces=("team",), quota=("6",))
+    wanted = QueueRequest(name="team", namespaces=("team",), quota=("6",))
     plan_create(site.api, wanted).carry_out(lambda title: None)
     assert site.quotas() == {"v5litepod-16": 32}, "the rest of 128"
     assert site.plan(1, **LIMITED).steps == []

@@ -77,7 +77,7 @@ def test_deleting_a_cluster_deletes_the_networks_that_we_made(site: Site) -> Non
         site.gke.plane.compute.put("projects/p/global/networks/c-net-9", "compute#network", {"mtu": 1460})
     done: list[str] = []
     site.provider().plan_delete("c", force=True).carry_out(done.append)
-    assert done[0].startswith("delete cluster") and done[-1] == "forget 'c'"
+    assert done[0].startswith("delete cluster") and done[-1] == "remove the connection to 'c'"
     assert set(done[1:-1]) == {f"delete network c-net-{number}" for number in range(1, 5)}
     assert list(resources(site)) == ["networks/c-net-9"]
 

@@ -1,4 +1,4 @@
-"""Whatever is asked for: carried out and planned again, nothing is left to do; and every type's pools add up."""
+"""Plans of any request: a plan made again after it was carried out is empty, and the node pools add up."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.configuration import Endpoints
 from xpk.capacity.gke.provider import GkeProvider
-from xpk.capacity.provider import slices_there
+from xpk.capacity.provider import count_existing_slices
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError
 
@@ -77,16 +77,16 @@ def test_more_slices_and_slices_of_another_type_are_added(site: Site) -> None:
 
 def test_a_number_that_is_not_given_is_that_of_the_slices_that_xpk_made(site: Site) -> None:
     shape = find_shape("v5litepod-16")
-    assert slices_there(site.provider(), "c", shape) is None
+    assert count_existing_slices(site.provider(), "c", shape) is None
     site.create(2)
     add_pool(site, "nap-1", "4x4")
-    assert slices_there(site.provider(), "c", shape) == 2
-    assert slices_there(site.provider(), "c", find_shape("v5litepod-32")) == 0
+    assert count_existing_slices(site.provider(), "c", shape) == 2
+    assert count_existing_slices(site.provider(), "c", find_shape("v5litepod-32")) == 0
     with pytest.raises(ConflictError, match="has 2 slices of v5litepod-16") as caught:
         site.plan(1)
     assert caught.value.hint.startswith("--num-slices 2 keeps them")
     site.environ |= {"XPK_GKE_ENDPOINT": "127.0.0.1:1"}
-    assert slices_there(site.provider(), "c", shape) is None, "the plan says why nobody can tell"
+    assert count_existing_slices(site.provider(), "c", shape) is None, "the plan says why nobody can tell"
 
 
 def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(site: Site) -> None:

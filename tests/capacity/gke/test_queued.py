@@ -11,7 +11,7 @@ from tests.capacity.gke.site import Site
 from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.capacity.queues.planning import plan_create
-from xpk.capacity.queues.request import Wanted
+from xpk.capacity.queues.request import QueueRequest
 from xpk.jobs.create.create import check_fits, check_run_duration, read_queue
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError
@@ -41,7 +41,7 @@ def namespace(site: Site, name: str) -> None:
 
 def team(site: Site, name: str, *quota: str) -> None:
     """Give a namespace of its own a queue."""
-    plan_create(site.api, Wanted(name=name, namespaces=(name,), quota=quota)).carry_out(lambda title: None)
+    plan_create(site.api, QueueRequest(name=name, namespaces=(name,), quota=quota)).carry_out(lambda title: None)
 
 
 def _is_gone(site: Site, name: str) -> bool:

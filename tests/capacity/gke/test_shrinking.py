@@ -331,7 +331,7 @@ def test_an_eviction_that_a_budget_forbids_is_said_at_once(tmp_path: Path) -> No
     script = Script({path: [(429, busy), (429, refusal), (201, {"kind": "Status"})]})
     with serving(script) as url:
         api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, url), pause=lambda seconds: None)
-        with pytest.raises(ProtectedError, match="Pod 'a' may not be evicted now: The disruption budget web needs 2"):
+        with pytest.raises(ProtectedError, match="Pod 'a' cannot be evicted now: The disruption budget web needs 2"):
             api.evict("a", "ml")
         assert script.asked == [path, path], "a busy server is asked again"
         api.evict("a", "ml")

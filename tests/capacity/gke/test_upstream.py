@@ -200,7 +200,7 @@ def test_blocks_and_sub_blocks_of_reservations(xpk: Xpk) -> None:
     code, out, err = xpk(
         f"cluster create {PLACE} --tpu-type=v5p-16 --reservation={name}/reservationSubBlocks/s --dry-run"
     )
-    assert code == 5 and "needs 2 of 1: too little" in out and "it does not fit" in err
+    assert code == 5 and "needs 2 of 1: too little" in out and "the request does not fit" in err
 
 
 def test_flex_start_is_as_theirs(xpk: Xpk) -> None:
@@ -267,7 +267,7 @@ def test_shrinking_asks_first(xpk: Xpk) -> None:
     xpk.site.create(2)
     provider = xpk.site.provider()
     plan = provider.plan_resize("c", 1, force=False)
-    assert plan.question == "Delete node pools c-np-1 and give their capacity back?"
+    assert plan.question == "Delete node pools c-np-1 and release their capacity?"
     assert provider.plan_resize("c", 3, force=False).question == ""
 
 

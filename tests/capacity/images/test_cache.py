@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.capacity.adapted.nodes import node
 from xpk.api.base import Obj
 from xpk.capacity.images import cache, pull_status
-from xpk.capacity.images.cache import Wanted
+from xpk.capacity.images.cache import CacheRequest
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 from xpk.render.pause_program import hold_program
@@ -31,13 +31,13 @@ from xpk_shared.percentiles import percentile
 TRAINER, TOOLS = "registry.example/trainer:7", "tools:1"
 DENIED = 'failed to pull and unpack image "x": failed to resolve reference "x": pull access denied'
 BUSY = "429 Too Many Requests"
-Behaviour = float | str | None  # seconds that a pull takes, why it fails, or None: the image is there
+Behavior = float | str | None  # seconds that a pull takes, why it fails, or None: the image is there
 
 
 class Cluster(FakeApi):
     """Nodes of two slices, a DaemonSet controller, kubelets, and a clock that only goes while we wait."""
 
-    def __init__(self, behave: Callable[[str, int], Behaviour] = lambda image, index: 1.0, hosts: int = 2) -> None:
+    def __init__(self, behave: Callable[[str, int], Behavior] = lambda image, index: 1.0, hosts: int = 2) -> None:
         nodes = [node(f"np-{pool}-{host}", f"np-{pool}", 4) for pool in range(2) for host in range(hosts)]
         super().__init__([*nodes, node("cpu-0")])
         self.behave, self.now = behave, 0.0
@@ -61,7 +61,7 @@ class Cluster(FakeApi):
             owned = {key: obj for key, obj in self.objects.items() if gone & set(_owners(obj))}
             gone = {self.objects.pop(key)["metadata"]["uid"] for key in owned}
 
-    def run(self, wanted: Wanted, seconds: float = 600.0) -> cache.CacheOutcome:
+    def run(self, wanted: CacheRequest, seconds: float = 600.0) -> cache.CacheOutcome:
         """Do what the command does."""
         caching = cache.plan(self, wanted)
         cache.begin(self, caching)
@@ -127,7 +127,7 @@ def _owners(obj: Obj) -> list[str]:
 def test_all_nodes_pull_and_it_is_measured_and_nothing_is_left() -> None:
     times = [10.0, 20.0, 30.0, 200.0]
     cluster = Cluster(lambda image, index: times[index] if image == TRAINER else None)
-    outcome = cluster.run(Wanted(images=(TRAINER, TOOLS)))
+    outcome = cluster.run(CacheRequest(images=(TRAINER, TOOLS)))
     trainer, tools = outcome.images
     assert (outcome.nodes, trainer.pulled, trainer.present, trainer.failed) == (4, 4, 0, ())
     assert (trainer.p50_seconds, trainer.p95_seconds, trainer.max_seconds) == (20.0, 200.0, 200.0)
@@ -141,7 +141,7 @@ def test_requests_do_not_grow_with_the_nodes() -> None:
     counts = []
     for hosts in (1, 16):
         cluster = Cluster(lambda image, index: 300.0, hosts=hosts)
-        cluster.run(Wanted(images=(TRAINER,)), seconds=1800.0)
+        cluster.run(CacheRequest(images=(TRAINER,)), seconds=1800.0)
         counts.append(Counter(f"{verb} {kind}" for verb, kind, _ in cluster.calls))
     assert counts[0] == counts[1]
     assert counts[0].pop("get DaemonSet") <= 300 / 2 + 1, "one each two seconds"
@@ -152,7 +152,7 @@ def test_requests_do_not_grow_with_the_nodes() -> None:
 
 def test_what_cannot_be_pulled_is_named_before_the_time_is_over() -> None:
     cluster = Cluster(lambda image, index: DENIED if index < 3 else 5.0)
-    outcome = cluster.run(Wanted(images=(TRAINER,)))
+    outcome = cluster.run(CacheRequest(images=(TRAINER,)))
     error = outcome.error()
     assert error and error.exit_code == 1 and outcome.seconds < 60
     assert error.message == (
@@ -164,9 +164,9 @@ def test_what_cannot_be_pulled_is_named_before_the_time_is_over() -> None:
 def test_a_registry_that_is_busy_is_waited_for_and_then_given_up() -> None:
     cluster = Cluster()
     cluster.behave = lambda image, index: BUSY if cluster.now < 100 else 100.0
-    assert cluster.run(Wanted(images=(TRAINER,))).error() is None
+    assert cluster.run(CacheRequest(images=(TRAINER,))).error() is None
     cluster = Cluster(lambda image, index: BUSY if index else 50.0)
-    outcome = cluster.run(Wanted(images=(TRAINER,)), seconds=300.0)
+    outcome = cluster.run(CacheRequest(images=(TRAINER,)), seconds=300.0)
     assert isinstance(outcome.error(), TimedOutError) and outcome.seconds >= 300
     assert outcome.images[0].failed[0].message == BUSY and cluster.left() == set()
 
@@ -174,7 +174,7 @@ def test_a_registry_that_is_busy_is_waited_for_and_then_given_up() -> None:
 def test_an_image_that_nothing_can_run_in_is_there_all_the_same() -> None:
     cluster = Cluster()
     cluster.cannot_run.add(TOOLS)
-    outcome = cluster.run(Wanted(images=(TRAINER, TOOLS)))
+    outcome = cluster.run(CacheRequest(images=(TRAINER, TOOLS)))
     assert outcome.error() is None and outcome.in_time and outcome.seconds < 60
     assert [each.pulled for each in outcome.images] == [4, 4]
 
@@ -184,7 +184,7 @@ def test_nodes_that_are_away_or_closed_are_named_and_not_waited_for() -> None:
     away, closed = (cluster.objects["Node", "", name] for name in ("np-0-1", "np-1-0"))
     away["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     closed["spec"]["taints"] = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
-    outcome = cluster.run(Wanted(images=(TRAINER,)))
+    outcome = cluster.run(CacheRequest(images=(TRAINER,)))
     failed = {each.node: f"{each.reason} {each.message}".strip() for each in outcome.images[0].failed}
     assert failed == {"np-0-1": "NotReady", "np-1-0": "NoPod it has the taint team"}
     assert outcome.seconds < 60 and outcome.images[0].pulled == 2
@@ -192,14 +192,14 @@ def test_nodes_that_are_away_or_closed_are_named_and_not_waited_for() -> None:
 
 def test_whoever_is_killed_leaves_a_clock_that_ends_the_rest() -> None:
     cluster = Cluster()
-    cache.begin(cluster, cache.plan(cluster, Wanted(images=(TRAINER,), seconds=600)))
+    cache.begin(cluster, cache.plan(cluster, CacheRequest(images=(TRAINER,), seconds=600)))
     (job,), (daemons,) = cluster.list("Job"), cluster.list("DaemonSet")
     assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 0), "no pod, and gone when over"
     assert job["spec"]["activeDeadlineSeconds"] == 660, "a tenth more than we wait"
     for obj in (daemons, *cluster.list("ConfigMap")):
         assert [owner["uid"] for owner in obj["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     before = daemons["metadata"]["uid"]
-    assert cluster.run(Wanted(images=(TRAINER,), seconds=600)).error() is None, "and the next command goes on with it"
+    assert cluster.run(CacheRequest(images=(TRAINER,), seconds=600)).error() is None, "the next command continues it"
     assert ("apply", "DaemonSet", daemons["metadata"]["name"]) in cluster.calls and before
     assert cluster.left() == set()
 
@@ -218,21 +218,21 @@ class Refusing(Cluster):
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Any:
         """See `ObjectApi.apply`."""
         if obj["kind"] == "DaemonSet":
-            raise XpkError("not authorised")
+            raise XpkError("not authorized")
         return super().apply(obj, dry_run=dry_run, force=force)
 
 
-@pytest.mark.parametrize(("kind", "says"), [(Suspending, "suspends Jobs"), (Refusing, "not authorised")])
+@pytest.mark.parametrize(("kind", "says"), [(Suspending, "suspends Jobs"), (Refusing, "not authorized")])
 def test_where_it_could_not_end_or_not_begin_nothing_is_left(kind: type[Cluster], says: str) -> None:
     cluster = kind()
     with pytest.raises(XpkError, match=says):
-        cluster.run(Wanted(images=(TRAINER,)))
+        cluster.run(CacheRequest(images=(TRAINER,)))
     assert cluster.left() == set()
 
 
 def test_interrupted_it_is_removed_at_once() -> None:
     cluster = Cluster(lambda image, index: 50.0)
-    caching = cache.plan(cluster, Wanted(images=(TRAINER,)))
+    caching = cache.plan(cluster, CacheRequest(images=(TRAINER,)))
     cache.begin(cluster, caching)
 
     def interrupt(*progress: object) -> None:
@@ -245,13 +245,13 @@ def test_interrupted_it_is_removed_at_once() -> None:
 
 def test_which_nodes() -> None:
     cluster = Cluster()
-    assert cache.plan(cluster, Wanted(images=(TRAINER,), pools=("np-1",))).spec.pools == ("np-1",)
-    caching = cache.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5litepod-8")))
+    assert cache.plan(cluster, CacheRequest(images=(TRAINER,), pools=("np-1",))).spec.pools == ("np-1",)
+    caching = cache.plan(cluster, CacheRequest(images=(TRAINER,), shape=find_shape("v5litepod-8")))
     assert caching.spec.pools == ("np-0", "np-1") and len(caching.nodes) == 4
     with pytest.raises(NotFoundError, match="no nodes of slices of v5p-16"):
-        cache.plan(cluster, Wanted(images=(TRAINER,), shape=find_shape("v5p-16")))
+        cache.plan(cluster, CacheRequest(images=(TRAINER,), shape=find_shape("v5p-16")))
     cluster.objects["Node", "", "np-0-0"]["metadata"]["labels"]["kubernetes.io/arch"] = "arm64"
-    asked = Wanted(images=("Not an image", TOOLS, TOOLS), pools=("np-0", "np-7"), seconds=1)
+    asked = CacheRequest(images=("Not an image", TOOLS, TOOLS), pools=("np-0", "np-7"), seconds=1)
     with pytest.raises(UsageError) as caught:
         cache.plan(cluster, asked)
     assert len(caught.value.problems) == 5 and "np-0, np-1" in caught.value.hint
@@ -304,7 +304,7 @@ def _executable(pid: int) -> str:
 
 def test_conflicts_that_end_just_now_say_so() -> None:
     cluster = Cluster()
-    caching = cache.plan(cluster, Wanted(images=(TRAINER,)))
+    caching = cache.plan(cluster, CacheRequest(images=(TRAINER,)))
     cache.begin(cluster, caching)
     cluster.patch("Job", caching.spec.name, {"status": {"conditions": [{"type": "Failed", "status": "True"}]}})
     with pytest.raises(ConflictError, match="is being deleted"):

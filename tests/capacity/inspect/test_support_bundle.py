@@ -21,11 +21,11 @@ def test_sections_are_read_at_once_and_one_that_fails_says_why() -> None:
         return {"a": "b\x1b[31m"}
 
     def refused() -> None:
-        raise AuthorizationError("not authorised: password=hunter2")
+        raise AuthorizationError("not authorized: password=hunter2")
 
     text = bundle({"one": wait, "two": wait, "three": refused})
     assert text.index("one") < text.index("two") < text.index("three")
-    assert "not read: not authorised" in text and "hunter2" not in text and "\x1b" not in text
+    assert "not read: not authorized" in text and "hunter2" not in text and "\x1b" not in text
 
 
 def test_a_cluster_that_has_little_gives_a_bundle_all_the_same() -> None:

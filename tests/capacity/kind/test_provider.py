@@ -9,10 +9,10 @@ import pytest
 from tests.capacity.machine import Machine, spec
 from xpk.capacity.nodes.cordon import cordon
 from xpk.capacity.plan.plan import Plan
-from xpk.capacity.provider import slices_there
+from xpk.capacity.provider import count_existing_slices
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import quotas_of
-from xpk.capacity.queues.request import Wanted
+from xpk.capacity.queues.request import QueueRequest
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.proc import Result
@@ -39,7 +39,7 @@ def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine
     assert not provider.names(), "a plan changes nothing"
     carry_out(plan)
     assert provider.plan_create(spec()).steps == []
-    assert slices_there(provider, "dev", spec().shape) == 2
+    assert count_existing_slices(provider, "dev", spec().shape) == 2
     info = provider.describe("dev")
     assert (info.state, info.num_slices, info.hosts_per_slice, info.chips) == ("Ready", 2, 2, 16)
     assert [(item.node_pool, len(item.hosts)) for item in info.slices] == [("dev-np-0", 2), ("dev-np-1", 2)]
@@ -53,7 +53,7 @@ def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))
     api = machine.api("dev")
-    wanted = Wanted(name="red", namespaces=("red",), quota=("1",), create_namespace=True)
+    wanted = QueueRequest(name="red", namespaces=("red",), quota=("1",), create_namespace=True)
     assert len(carry_out(plan_create(api, wanted))) == 3
     assert provider.plan_create(spec()).steps == [] and provider.describe("dev").state == "Ready"
     api.patch("ClusterQueue", "cluster-queue", {"spec": {"resourceGroups": []}})

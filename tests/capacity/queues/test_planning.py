@@ -14,7 +14,7 @@ from xpk.capacity.nodes.inventory import has_queues
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import Queues, check_promised, promised, quotas_of
 from xpk.capacity.queues.removal import plan_delete
-from xpk.capacity.queues.request import Wanted
+from xpk.capacity.queues.request import QueueRequest
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec
@@ -57,7 +57,7 @@ class Cluster:
     def create(self, name: str, *quota: str, **more: Any) -> list[str]:
         """Make or change a queue; return what was done."""
         given: dict[str, Any] = {"namespaces": (name,), **more}
-        plan = plan_create(self.api, Wanted(name=name, quota=quota, **given))
+        plan = plan_create(self.api, QueueRequest(name=name, quota=quota, **given))
         done: list[str] = []
         plan.carry_out(done.append)
         return done
@@ -214,7 +214,7 @@ def test_namespaces_are_made_only_if_that_is_said() -> None:
     assert isinstance(refused, NotFoundError) and "--create-namespace" in refused.hint
     done = cluster.create("green", f"{TYPE}=1", create_namespace=True)
     assert done[0] == "create namespace 'green'" and cluster.api.get("Namespace", "green")
-    assert cluster.create("green", namespaces=("red",)) == ["let namespace 'red' use it"]
+    assert cluster.create("green", namespaces=("red",)) == ["create a LocalQueue in namespace 'red'"]
     assert Queues.read(cluster.api).info(cluster.api.get("ClusterQueue", "green")).namespaces == ("green", "red")
 
 
@@ -224,7 +224,7 @@ def test_the_clusters_own_queue_takes_namespaces_only() -> None:
     assert isinstance(refused, UsageError) and len(refused.problems) == 2
     refused = refusal(cluster, "cluster-queue", f"{TYPE}=1", namespaces=("red",))
     assert isinstance(refused, UsageError) and "its queue is 'multislice-queue'" in refused.problems[0]
-    assert cluster.create("multislice-queue", namespaces=("red",)) == ["let namespace 'red' use it"]
+    assert cluster.create("multislice-queue", namespaces=("red",)) == ["create a LocalQueue in namespace 'red'"]
     assert cluster.create("multislice-queue", namespaces=("red",)) == []
     with pytest.raises(UsageError, match="it is deleted with the cluster"):
         cluster.delete("multislice-queue")
@@ -242,7 +242,7 @@ def test_what_somebody_else_made_is_left_alone() -> None:
     cluster = Cluster(theirs("ClusterQueue", "red"), theirs("LocalQueue", "blue", clusterQueue="red"))
     assert isinstance(refusal(cluster, "red", f"{TYPE}=1"), ConflictError)
     assert "points to ClusterQueue 'red'" in refusal(cluster, "blue", f"{TYPE}=1", namespaces=("red",)).message
-    with pytest.raises(ConflictError, match="made by somebody else"):
+    with pytest.raises(ConflictError, match="created by another tool"):
         cluster.delete("red")
     listed = {each.name: each for each in Queues.read(cluster.api).infos()}
     assert (listed["red"].namespaces, listed["red"].shares) == (("red/blue",), ())
@@ -270,11 +270,11 @@ def test_who_would_run_beyond_his_quota_is_told_and_asked() -> None:
     for name, used in (("red", "48"), ("cluster-queue", "64")):
         total = [{"name": TYPE, "resources": [{"name": "google.com/tpu", "total": used}]}]
         cluster.api.patch("ClusterQueue", name, {"status": {"flavorsReservation": total}})
-    plan = plan_create(cluster.api, Wanted(name="red", namespaces=(), quota=(f"{TYPE}=2",)))
+    plan = plan_create(cluster.api, QueueRequest(name="red", namespaces=(), quota=(f"{TYPE}=2",)))
     assert "'red' uses 3 slices of v5litepod-16, and would have 2" in plan.notes[0] and plan.question
-    plan = plan_create(cluster.api, Wanted(name="blue", namespaces=("blue",), quota=(f"{TYPE}=1",)))
+    plan = plan_create(cluster.api, QueueRequest(name="blue", namespaces=("blue",), quota=(f"{TYPE}=1",)))
     assert "'multislice-queue' uses 4 slices of v5litepod-16, and would have 3" in plan.notes[0] and plan.question
-    plan = plan_create(cluster.api, Wanted(name="blue", namespaces=("blue",), quota=(f"{OTHER}=1",)))
+    plan = plan_create(cluster.api, QueueRequest(name="blue", namespaces=("blue",), quota=(f"{OTHER}=1",)))
     assert (plan.notes, plan.question) == ((), "")
 
 
@@ -305,7 +305,7 @@ def test_a_queue_with_workloads_stays_unless_they_may_be_ended() -> None:
     assert [each["metadata"]["namespace"] for each in cluster.api.list("JobSet", None)] == ["blue"]
     with pytest.raises(NotFoundError) as missing:
         cluster.delete("red")
-    assert missing.value.hint == "there are: multislice-queue, blue"
+    assert missing.value.hint == "choose from multislice-queue, blue"
 
 
 def test_a_queue_that_is_about_to_be_gone_counts_no_more() -> None:
@@ -319,7 +319,7 @@ def test_a_queue_that_is_about_to_be_gone_counts_no_more() -> None:
 def test_without_a_queue_of_its_own_a_cluster_has_nothing_to_give() -> None:
     empty: ObjectApi = FakeApi()
     with pytest.raises(NotFoundError, match="no queue of its own"):
-        plan_create(empty, Wanted(name="red", namespaces=("red",), quota=("1",)))
+        plan_create(empty, QueueRequest(name="red", namespaces=("red",), quota=("1",)))
 
 
 def test_what_is_promised_beyond_may_stay_but_not_grow() -> None:
@@ -335,7 +335,7 @@ def test_what_is_promised_beyond_may_stay_but_not_grow() -> None:
 def test_two_who_take_the_same_slices_at_once_are_told() -> None:
     cluster = Cluster()
     plans = [
-        plan_create(cluster.api, Wanted(name=each, namespaces=(each,), quota=(f"{TYPE}=8",)))
+        plan_create(cluster.api, QueueRequest(name=each, namespaces=(each,), quota=(f"{TYPE}=8",)))
         for each in ("red", "blue")
     ]
     plans[0].carry_out(lambda step: None)

@@ -126,7 +126,7 @@ def test_values_of_variables_are_checked_under_their_names(xpk: Xpk, monkeypatch
     monkeypatch.setenv("XPK_GKE_AT_ONCE", "few")
     monkeypatch.setenv("XPK_KIND_SPARE_SLICES", "x")  # of another provider
     err = xpk("cluster", "create", "c", "--tpu-type", "v5litepod-16", *ON_GKE).err
-    assert "XPK_GKE_MAX_COST is 'much', not US dollars" in err
+    assert "XPK_GKE_MAX_COST must be a number of US dollars per hour, got 'much'" in err
     assert "XPK_GKE_AT_ONCE must be an integer at least 2, got 'few'" in err
     assert "XPK_KIND_SPARE_SLICES" not in err
 

@@ -70,7 +70,7 @@ def test_logs_of_a_host(dev: Xpk) -> None:
     assert "\x1b]0;title\x07\x1b[2Jhello" in dev("workload", "logs", "run", "--raw").out
 
 
-def test_our_own_colours_stay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_colors_stay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_, **__: False)
     Console().done(f"{EVIL} done")
     echo("\x1b[8mhidden\x1b[0m")

@@ -1,4 +1,4 @@
-"""Tables and facts that fit a terminal; sorting; colours."""
+"""Tables and facts that fit a terminal; sorting; colors."""
 
 from __future__ import annotations
 

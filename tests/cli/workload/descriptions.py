@@ -9,7 +9,7 @@ from tests.waiting import until
 
 
 def described(xpk: Xpk, name: str, condition: Any, seconds: float = 30) -> dict[str, Any]:
-    """Return the workload's description once it fulfils a condition."""
+    """Return the workload's description once it fulfills a condition."""
 
     def fulfilled() -> dict[str, Any]:
         description: dict[str, Any] = xpk("workload", "describe", name, "-o", "json").data

@@ -287,7 +287,7 @@ def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
     lines = outcome.err.splitlines()
     for part in ("--env 'X'", "--fatal-exit-codes '999'", "'soon' is not a time", "--command is empty", "Bad_Name"):
         assert sum(part in line for line in lines) == 1, outcome.err
-    assert "(for example 3,10-12)" in outcome.err, "the hint of each stands beside it"
+    assert "(use a list such as 3,10-12)" in outcome.err, "the hint of each stands beside it"
     assert lines[-1] == "  hint: see `xpk workload create --help`" and outcome.err.count("hint:") == 1
 
 
@@ -309,7 +309,7 @@ def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> 
     assert outcome.code == 2
     problems = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
     assert len(problems) == 2 and "unknown priority 'urgent'" in problems[0], outcome.err
-    assert "'nope'" in problems[1] and "there are: dev" in problems[1]
+    assert "'nope'" in problems[1] and "choose from dev" in problems[1]
 
 
 def test_a_name_that_is_taken(dev: Xpk) -> None:

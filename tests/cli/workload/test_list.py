@@ -35,7 +35,7 @@ def test_lists_are_sorted_and_have_no_titles_where_nobody_wants_them(dev: Xpk) -
     assert [each["name"] for each in dev("workload", "list", "--sort-by", "name", "-o", "json").data] == ["a", "b", "c"]
     plain = dev("workload", "list", "--no-headers").out.splitlines()
     assert sorted(line.split()[0] for line in plain) == ["a", "b", "c"]
-    refused = dev("workload", "list", "--sort-by", "colour")
+    refused = dev("workload", "list", "--sort-by", "color")
     assert refused.code == 2 and "priority" in refused.err
     assert dev("queue", "list", "--no-headers").out.startswith("multislice-queue")
     assert listed(dev, "--sort-by", "namespace") == listed(dev)  # a column that is not shown

@@ -118,7 +118,7 @@ class NoConfigMaps(FakeApi):
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Refuse ConfigMaps."""
         if obj["kind"] == "ConfigMap":
-            raise AuthorizationError("not authorised to create configmaps")
+            raise AuthorizationError("not authorized to create configmaps")
         return super().create(obj, dry_run=dry_run)
 
 
@@ -130,7 +130,7 @@ class OneNamespace(FakeApi):
     ) -> Objs:
         """Refuse to list those of all namespaces."""
         if namespace is None:
-            raise AuthorizationError("not authorised to list jobsets")
+            raise AuthorizationError("not authorized to list jobsets")
         return super().list(kind, namespace, selector)
 
 

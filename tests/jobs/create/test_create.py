@@ -96,7 +96,7 @@ def test_without_a_name_it_is_the_clusters_own_queue_or_the_only_one() -> None:
     api = FakeApi(queues(red=1, blue=1))
     with pytest.raises(NotFoundError) as raised:
         read_queue(api, None, "default", cluster="c")
-    assert raised.value.hint == "there are: blue, red"
+    assert raised.value.hint == "choose from blue, red"
     assert read_queue(FakeApi(queues(red=1, **{"multislice-queue": 1})), None, "default", cluster="c").name == (
         "multislice-queue"
     )
@@ -105,7 +105,7 @@ def test_without_a_name_it_is_the_clusters_own_queue_or_the_only_one() -> None:
 def test_a_queue_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(NotFoundError) as raised:
         check_fits(FakeApi(queues(large=1, small=1)), spec(), cluster="c")
-    assert raised.value.hint == "there are: large, small"
+    assert raised.value.hint == "choose from large, small"
 
 
 def test_a_create_makes_few_requests() -> None:
@@ -144,7 +144,9 @@ def test_a_priority_above_the_limit_of_the_queue_is_refused() -> None:
     limited = QueueSpec(name="red", namespaces=("default",), quotas=(quota,), max_priority="medium")
     api = FakeApi([*queues(), *render_queue(limited)])
     check_fits(api, spec(queue="red", priority="medium"), cluster="c")
-    with pytest.raises(CapacityError, match="'high' is too high: queue 'red' takes priorities up to medium") as raised:
+    with pytest.raises(
+        CapacityError, match="'high' is too high: queue 'red' accepts priorities up to medium"
+    ) as raised:
         check_fits(api, spec(queue="red", priority="high"), cluster="c")
     assert raised.value.hint.startswith("use --priority medium")
 
@@ -207,7 +209,7 @@ def test_on_this_machine_a_name_that_is_taken_is_taken() -> None:
 def test_a_secret_of_others_is_left_alone() -> None:
     (secret,) = render_peer_secret(spec())
     api = FakeApi([{**secret, "metadata": {**secret["metadata"], "labels": {}}}])
-    with pytest.raises(ConflictError, match=r"Secret 'xpk-peers\.w' already exists .* not made by xpk"):
+    with pytest.raises(ConflictError, match=r"Secret 'xpk-peers\.w' already exists .* not created by xpk"):
         create_workload(api, spec(), cluster="c")
     assert secret_of(api)["data"] == secret["data"]
     with pytest.raises(NotFoundError):

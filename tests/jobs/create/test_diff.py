@@ -143,4 +143,4 @@ def test_a_workload_that_is_not_there_is_told_of_with_those_that_are() -> None:
     admitted(api)
     with pytest.raises(NotFoundError) as caught:
         difference.running(api, "ww", "default")
-    assert caught.value.hint == "there are: w"
+    assert caught.value.hint == "choose from w"

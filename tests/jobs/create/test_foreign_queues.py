@@ -9,7 +9,7 @@ import pytest
 from xpk.api.base import Obj
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import Queues
-from xpk.capacity.queues.request import Wanted
+from xpk.capacity.queues.request import QueueRequest
 from xpk.jobs.create.create import check_fits, choose_shape, read_queue
 from xpk.jobs.status import queue_position
 from xpk.jobs.status.fields import Snapshot
@@ -65,7 +65,7 @@ def test_queues_are_told_in_slices_and_not_passed_on(flavor: str) -> None:
     (share,) = info.shares
     assert (share.type, share.quota, info.name) == ("v5litepod-16", 2, "multislice-queue")
     with pytest.raises(ConflictError, match=f"its quota is of flavor '{flavor}', not v5litepod-16"):
-        plan_create(api, Wanted(name="red", namespaces=("default",), quota=("v5litepod-16=1",)))
+        plan_create(api, QueueRequest(name="red", namespaces=("default",), quota=("v5litepod-16=1",)))
     assert {verb for verb, _, _ in api.calls} == {"list", "get"}
 
 

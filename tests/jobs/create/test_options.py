@@ -45,7 +45,7 @@ def test_the_image_is_known_before_anything_is_created() -> None:
         (trained, None, False, "r/trainer:1"),
     ):
         assert choose_image(asked, target, cluster="c", needs_trainer=needs_trainer) == image
-    with pytest.raises(UsageError, match="no image is known for the trainer on cluster 'c'") as unknown:
+    with pytest.raises(UsageError, match="cluster 'c' has no trainer image") as unknown:
         choose_image(None, pods, cluster="c", needs_trainer=True)
     assert "`xpk image build REGISTRY/xpk-trainer --tpu --push`" in str(unknown.value.hint), "JAX for CPUs sees no TPU"
     with pytest.raises(UsageError, match="'Not An Image' is not a valid image name"):

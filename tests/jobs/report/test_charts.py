@@ -46,7 +46,7 @@ def test_ticks_lie_in_the_range_and_have_labels_of_their_own(low: float, span: f
         (86400 * 30, "30 d"),
     ],
 )
-def test_times_are_labelled_in_the_unit_that_fits(span: float, last: str) -> None:
+def test_times_are_labeled_in_the_unit_that_fits(span: float, last: str) -> None:
     ticks = time_ticks(span, 10)
     assert len(ticks) <= 11
     assert ticks[-1][1] == last

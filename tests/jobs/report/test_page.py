@@ -131,7 +131,7 @@ def test_a_chart_says_what_it_shows_and_can_be_read_with_the_keyboard(tmp_path: 
     assert {"ArrowRight", "ArrowLeft", "Home", "End", "pointerdown"} <= set(re.findall(r"\w+", page))
 
 
-def test_a_narrow_screen_gets_labelled_cells_and_wide_bars_are_labelled(tmp_path: Path) -> None:
+def test_a_narrow_screen_gets_labeled_cells_and_wide_bars_are_labeled(tmp_path: Path) -> None:
     page = page_of(one_kill(tmp_path))
     (restarts,) = re.findall(r'<tr><td data-label="Restart">.*?</tr>', page)
     assert restarts.count("<td") == restarts.count("data-label=") == 7
@@ -140,23 +140,23 @@ def test_a_narrow_screen_gets_labelled_cells_and_wide_bars_are_labelled(tmp_path
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_every_colour_stands_out_from_the_card(scheme: int) -> None:
+def test_every_color_stands_out_from_the_card(scheme: int) -> None:
     style = render_report(RunRecord(), FACTS)
-    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", style.split("prefers-color-scheme: dark")[scheme]))
-    drawn = {name: colour for name, colour in colours.items() if name not in ("page", "card", "faint")}
+    colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", style.split("prefers-color-scheme: dark")[scheme]))
+    drawn = {name: color for name, color in colors.items() if name not in ("page", "card", "faint")}
     assert len(drawn) >= 16
-    low = {name: contrast(colour, colours["card"]) for name, colour in drawn.items()}
+    low = {name: contrast(color, colors["card"]) for name, color in drawn.items()}
     assert not {name: round(ratio, 2) for name, ratio in low.items() if ratio < 3}
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    """Return the contrast ratio of two colors, 1 to 21 (WCAG 2.2, relative luminance)."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
-def luminance(colour: str) -> float:
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color: str) -> float:
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
     return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 

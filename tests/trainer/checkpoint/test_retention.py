@@ -1,4 +1,4 @@
-"""Whatever happens, and in whatever order: the last whole checkpoint is never removed, and what is named is whole."""
+"""Retention in any order of events: the last complete checkpoint is never removed, and reported ones are complete."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""Chips of one slice are neighbours on fsdp and tp, whatever tells which slice a chip is of."""
+"""Chips of one slice are neighbors on fsdp and tp, whatever tells which slice a chip is of."""
 
 import dataclasses
 import itertools
@@ -81,7 +81,7 @@ def test_a_slice_is_never_torn(
     assert {chip.id for chip in placed.flat} == {chip.id for chip in devices}
     of = np.vectorize(lambda chip: owner(chip, devices, num_slices))(placed)
     assert (of == of[:, :, :1, :1]).all()
-    # Neighbours on dp and stage share a slice as far as they fit in it, and the rest is one step a slice.
+    # Neighbors on dp and stage share a slice as far as they fit in it, and the rest is one step a slice.
     each = (wanted.dp // wanted.dp_slices, wanted.stages // wanted.stage_slices)
     grid = of[:: each[0], :: each[1], 0, 0]
     assert sorted(grid.flat) == list(range(num_slices))

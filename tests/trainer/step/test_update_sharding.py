@@ -56,7 +56,7 @@ def test_moments_are_spread_over_the_slices_and_parameters_are_not(sharded: Trai
 @pytest.mark.parametrize(
     ("spec", "shape", "axis", "spread"),
     [
-        (P(None, "fsdp", "tp"), (3, 8, 8), "dp", P(None, ("fsdp", "dp"), "tp")),  # minor, on the neighbours of fsdp
+        (P(None, "fsdp", "tp"), (3, 8, 8), "dp", P(None, ("fsdp", "dp"), "tp")),  # minor, on the neighbors of fsdp
         (P(None, "fsdp", "tp"), (3, 4, 8), "dp", P(None, "fsdp", ("tp", "dp"))),  # 4 / fsdp does not divide
         (P(), (3, 3, 16, 64), "fsdp", P(None, None, None, "fsdp")),
         (P(None, ("fsdp", "dp")), (4, 8), "dp", P(None, ("fsdp", "dp"))),

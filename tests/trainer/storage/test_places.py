@@ -74,13 +74,13 @@ def test_a_copy_of_the_present_generation_is_nobodys_to_remove(tmp_path: Path, m
     assert {path.name.rpartition("-")[2] for path in scratch().iterdir()} == {"7", "7.parts"}
 
 
-@pytest.mark.parametrize("neighbour", ["a file", "a link"])
-def test_a_neighbour_who_takes_the_name_in_the_temporary_folder_stops_nobody(
-    neighbour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("neighbor", ["a file", "a link"])
+def test_a_neighbor_who_takes_the_name_in_the_temporary_folder_stops_nobody(
+    neighbor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     taken = tmp_path / f"xpk-trainer-{os.getuid()}"
-    taken.touch() if neighbour == "a file" else taken.symlink_to(tmp_path)
+    taken.touch() if neighbor == "a file" else taken.symlink_to(tmp_path)
     folder = scratch()
     assert folder.is_dir() and folder not in (taken, tmp_path) and folder.stat().st_mode & 0o077 == 0
     assert scratch() == folder, "hosts of a machine share it"

@@ -28,7 +28,11 @@ def test_addresses_that_name_no_place(address: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "kind", "says"),
     [
-        (api.Forbidden("storage.objects.get\ndenied"), PermissionError, "not authorised: storage.objects.get denied"),
+        (
+            api.Forbidden("storage.objects.get\ndenied"),
+            PermissionError,
+            "permission denied: storage.objects.get denied",
+        ),
         (api.Unauthorized("expired"), errors.Unauthenticated, "not accepted (expired)"),
         (auth.RefreshError("expired"), errors.RefreshFailed, "not accepted (expired)"),
         (auth.DefaultCredentialsError("no file"), errors.NoCredentials, "no credentials for Google Cloud (no file)"),

@@ -102,7 +102,7 @@ def test_a_version_is_written_only_over_the_one_that_was_read(opened: Open) -> N
     assert first.look() == (newer, b"second") and newer > version
 
 
-def test_a_folder_is_renamed_and_removed_without_its_neighbours(opened: Open) -> None:
+def test_a_folder_is_renamed_and_removed_without_its_neighbors(opened: Open) -> None:
     content = {f"checkpoints/5/part-{number}": str(number).encode() for number in range(20)}
     content |= {f"checkpoints/5/{SEAL}": b"{}", "metrics.jsonl": b"line\n"}
     for name, text in content.items():

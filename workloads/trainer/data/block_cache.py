@@ -25,7 +25,7 @@ def pays(examples: int, example_bytes: int, total: int) -> bool:
 
 
 def runs(blocks: Iterable[int]) -> Iterator[Run]:
-    """Yield the blocks as runs of neighbours, in order and without duplicates: each run is one request."""
+    """Yield the blocks as runs of neighbors, in order and without duplicates: each run is one request."""
     first = end = -1
     for block in sorted(set(blocks)):
         if block != end:

@@ -1,4 +1,4 @@
-"""Synthetic labelled images: figures of ten classes, at any position, size and colour, on a noisy background.
+"""Synthetic labeled images: figures of ten classes, at any position, size and color, on a noisy background.
 
 A data set (`data.path=synthetic`) to try a network without photographs. It shows that the code learns, and nothing
 about photographs. Each image is a function of its number alone.
@@ -19,10 +19,10 @@ from trainer.former_names import FORMER_SYNTHETIC, SYNTHETIC
 from xpk_shared.storage import Place
 
 _IMAGES = 4096  # number of images without data.max_bytes
-_NOISE = 16.0  # standard deviation of every colour
+_NOISE = 16.0  # standard deviation of every color
 Floats = npt.NDArray[np.float64]
 
-# In a square from -1 to 1 around the figure's centre.
+# In a square from -1 to 1 around the figure's center.
 FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
     "disc": lambda y, x: y * y + x * x < 1,
     "ring": lambda y, x: (y * y + x * x < 1) & (y * y + x * x > 0.4),
@@ -56,14 +56,14 @@ def draw(number: int, size: int) -> bytes:
     """Return the record of an image of `size` x `size` pixels: its bytes, row by row, and its label."""
     random = np.random.default_rng(number)
     label = int(random.integers(len(FIGURES)))
-    ground, colour = random.uniform(0, 255, (2, 3))
-    while abs(ground - colour).max() < 96:
-        colour = random.uniform(0, 255, 3)
+    ground, color = random.uniform(0, 255, (2, 3))
+    while abs(ground - color).max() < 96:
+        color = random.uniform(0, 255, 3)
     radius = random.uniform(0.22, 0.42) * size
     middle_y, middle_x = random.uniform(radius, size - radius, 2)
     y_HW, x_HW = (np.mgrid[:size, :size] + 0.5 - np.array([middle_y, middle_x])[:, None, None]) / radius
     figure_HW1 = list(FIGURES.values())[label](y_HW, x_HW)[..., None]
-    pixels_HWC = np.where(figure_HW1, colour, ground) + random.normal(0, _NOISE, (size, size, 3))
+    pixels_HWC = np.where(figure_HW1, color, ground) + random.normal(0, _NOISE, (size, size, 3))
     pixels = bytes(np.clip(pixels_HWC, 0, 255).astype(np.uint8).tobytes())
     return pixels + label.to_bytes(LABEL_BYTES, "little")
 

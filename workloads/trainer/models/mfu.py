@@ -31,9 +31,9 @@ def mfu(
     int8_share: float = 0.0,
     peak_int8: float | None = None,
 ) -> float | None:
-    """Return the model FLOPs utilisation, 0 to 1: the time of the products at the chips' peaks, over the actual time.
+    """Return the model FLOPs utilization, 0 to 1: the time of the products at the chips' peaks, over the actual time.
 
-    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilisation (EMFU), which relates
+    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilization (EMFU), which relates
     all FLOPs to the peak of bf16 and can exceed 1. None if a peak that is needed is unknown.
     """
     if not peak_flops or (int8_share and not peak_int8):

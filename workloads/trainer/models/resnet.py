@@ -3,7 +3,7 @@
 Dimensions are the suffix of a name:
     B batch   H height   W width   C channels   S bytes of a record   K classes
 Height is sharded over "tp" as long as it divides: the compiler exchanges the rows at the borders (halos) between
-neighbours. Batch norm is over `norm_examples` examples, whatever chips they are on. Equal blocks of a stage are stacked
+neighbors. Batch norm is over `norm_examples` examples, whatever chips they are on. Equal blocks of a stage are stacked
 and scanned, as layers are. Parameters and averages are float32.
 """
 

@@ -65,7 +65,7 @@ class Progress:
     ) -> None:
         """Prepare; `arrays` names the arrays that "broken" reports as not finite (checkpoint/finite_check.py).
 
-        `emulated` chips have no utilisation, as the peak is that of the chips that they stand for.
+        `emulated` chips have no utilization, as the peak is that of the chips that they stand for.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
         self._arrays = arrays

@@ -54,7 +54,7 @@ class Explicit:
     how: Execution
     sums_of: SumsOf
     specs: Any  # of the parameters
-    slices: int  # that "dp" spans; neighbours on "dp" are in one slice
+    slices: int  # that "dp" spans; neighbors on "dp" are in one slice
     dtype: str  # of the gradients as sent
 
     def split(self, params: Any) -> Any:

@@ -41,7 +41,7 @@ def update_shardings(mesh: Mesh, family: Family, model: Model, axes: Sequence[st
 def spread_spec(spec: P, shape: tuple[int, ...], axis: str, sizes: Mapping[str, int]) -> P:
     """Return `spec` with `axis` as the minor axis of a dimension that it divides, if there is one.
 
-    A dimension that is sharded already comes first, so that the parts of one chip stay on its neighbours; then the
+    A dimension that is sharded already comes first, so that the parts of one chip stay on its neighbors; then the
     longest one.
     """
     names = [_names(entry) for entry in (*spec, *[None] * (len(shape) - len(spec)))]

@@ -74,7 +74,7 @@ def _translate(error: BaseException, where: str, listing: bool) -> OSError:
         case api.PreconditionFailed():
             return FileExistsError(17, "it was modified concurrently", where)
         case api.Forbidden():
-            return PermissionError(13, f"not authorised: {said}", where)
+            return PermissionError(13, f"permission denied: {said}", where)
         case auth.RefreshError() | auth.InvalidOperation():
             return errors.RefreshFailed(111, f"the credentials of this machine are not accepted ({said})", where)
         case api.Unauthorized():

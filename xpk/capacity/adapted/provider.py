@@ -73,35 +73,37 @@ class AdaptedProvider:
         self._open = connect
         self._pause = pause
 
-    def plan_adapt(self, wanted: Adaptation) -> Plan:
+    def plan_adapt(self, adaptation: Adaptation) -> Plan:
         """Plan the missing parts that a cluster needs to run workloads; no steps if none are missing.
 
         Raises UsageError with all problems, NotFoundError if the context does not exist.
         """
-        kubeconfig = self._kubeconfig(wanted)
+        kubeconfig = self._kubeconfig(adaptation)
         context = str(kubeconfig["current-context"])
         # A known cluster keeps its connection, even if the user's kubeconfig has changed since.
-        known = wanted.name in self.names() and not wanted.context
-        api = self.connect(wanted.name) if known else self._open(None, context)
+        known = adaptation.name in self.names() and not adaptation.context
+        api = self.connect(adaptation.name) if known else self._open(None, context)
         nodes = api.list("Node")
-        wanted = emulate.as_before(wanted, recorded(api), nodes)
-        spec, steps = emulate.plan(api, nodes, wanted) if wanted.emulated else (_found(nodes, wanted), [])
-        note = record(api, [spec], wanted)
+        adaptation = emulate.with_recorded_values(adaptation, recorded(api), nodes)
+        spec, steps = emulate.plan(api, nodes, adaptation) if adaptation.emulated else (_found(nodes, adaptation), [])
+        note = record(api, [spec], adaptation)
         pinned = any(install.CONTROL_PLANE in node["metadata"].get("labels", {}) for node in nodes)
         hosts = len(nodes)
-        notes = install.notes_of(api, hosts=hosts, fenced=wanted.fenced)
+        notes = install.notes_of(api, hosts=hosts, fenced=adaptation.fenced)
         for controller in install.CONTROLLERS:
-            if title := install.whats_missing(api, controller, hosts=hosts):
+            if title := install.missing_step(api, controller, hosts=hosts):
                 steps.append(Step(title, partial(self._install, api, controller, pinned=pinned, hosts=hosts)))
         if not is_set_up(api, spec):
             title = f"set up queue '{names.QUEUE}' with a quota of {spec.quota} {spec.shape.resource}"
-            steps.append(Step(title, partial(set_up, api, [spec], take_over=wanted.take_over)))
+            steps.append(Step(title, partial(set_up, api, [spec], take_over=adaptation.take_over)))
         if recorded(api) != note["data"]:
             steps.append(Step("record how workloads run on it", partial(apply_all, api, [note])))
-        if not known and self._remembered(wanted.name) != kubeconfig:
-            steps.append(Step(f"save the connection to '{wanted.name}'", partial(self._keep, wanted.name, kubeconfig)))
-        others = judge_queues(api, [spec], take_over=wanted.take_over)
-        summary = _summary(spec, context, emulated=wanted.emulated)
+        if not known and self._remembered(adaptation.name) != kubeconfig:
+            steps.append(
+                Step(f"save the connection to '{adaptation.name}'", partial(self._keep, adaptation.name, kubeconfig))
+            )
+        others = judge_queues(api, [spec], take_over=adaptation.take_over)
+        summary = _summary(spec, context, emulated=adaptation.emulated)
         return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
@@ -122,7 +124,7 @@ class AdaptedProvider:
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`. Existing objects stay, and so do JobSet and Kueue."""
         self._known(name)
-        remembered = Step(f"forget '{name}'", partial(shutil.rmtree, self._root / name))
+        remembered = Step(f"remove the connection to '{name}'", partial(shutil.rmtree, self._root / name))
         try:
             api = self.connect(name)
             nodes = slice_nodes(api)
@@ -130,21 +132,21 @@ class AdaptedProvider:
             if not force:
                 raise ConflictError(
                     f"cannot reach cluster '{name}': {error.message}",
-                    hint=f"`xpk cluster delete {name} --force` forgets it anyway",
+                    hint=f"`xpk cluster delete {name} --force` removes its connection anyway",
                 ) from error
-            return Plan(f"cluster '{name}' is forgotten", [remembered])
+            return Plan(f"remove the connection to cluster '{name}'", [remembered])
         running = live_workloads(api, name)
         if running and not force:
             raise ConflictError(
                 f"workloads are on cluster '{name}': {', '.join(running)}",
-                hint=f"`xpk workload delete {names.addressed(running[0], name)}`, "
+                hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, "
                 "or --force to leave them without a queue",
             )
         steps = [Step("remove its queues and priorities", partial(_remove_queues, api))]
         if (recorded(api) or {}).get("emulated") == "true":
             steps.append(Step("remove the slice labels from its nodes", partial(emulate.undo, api, nodes)))
         settings = Step("remove the record of how workloads run on it", partial(_remove, api, [config_map({})]))
-        summary = f"cluster '{name}' is forgotten; its nodes, JobSet and Kueue stay"
+        summary = f"remove queues and the connection to cluster '{name}'; its nodes, JobSet and Kueue stay"
         return Plan(summary, [*steps, settings, remembered])
 
     def names(self) -> list[str]:
@@ -155,7 +157,7 @@ class AdaptedProvider:
         """See `Provider.describe`."""
         api = self.connect(name)
         nodes, kind = slice_nodes(api), (recorded(api) or {}).get("accelerator-type")
-        spec = next((each for each in specs_of(name, nodes) if each.shape.name == kind), None)
+        spec = next((candidate for candidate in specs_of(name, nodes) if candidate.shape.name == kind), None)
         return cluster_info(api, spec, nodes, name=name, provider=self.name, location=self._context_of(name))
 
     def connect(self, name: str) -> ObjectApi:
@@ -182,27 +184,29 @@ class AdaptedProvider:
         if name not in self.names():
             raise no_cluster(name)
 
-    def _kubeconfig(self, wanted: Adaptation) -> dict[str, Any]:
-        problems = names.cluster_name_problems(wanted.name)
-        problems += output_root_problems(wanted.output_root)
-        if wanted.emulated and not (wanted.shape and wanted.num_slices):
+    def _kubeconfig(self, adaptation: Adaptation) -> dict[str, Any]:
+        problems = names.cluster_name_problems(adaptation.name)
+        problems += output_root_problems(adaptation.output_root)
+        if adaptation.emulated and not (adaptation.shape and adaptation.num_slices):
             problems.append("--emulated requires --tpu-type and --num-slices: the slices to emulate")
-        if not wanted.emulated and wanted.num_slices:
+        if not adaptation.emulated and adaptation.num_slices:
             problems.append("--num-slices requires --emulated: otherwise the existing slices are counted")
         if problems:
             raise UsageError(
-                f"cluster '{wanted.name}' cannot be adapted", problems=problems, hint="see `xpk cluster adapt --help`"
+                f"cluster '{adaptation.name}' cannot be adapted",
+                problems=problems,
+                hint="see `xpk cluster adapt --help`",
             )
-        if wanted.name in self.names() and not wanted.context:
-            return self._remembered(wanted.name)
-        return only_context(wanted.context, file=self._user_kubeconfig)
+        if adaptation.name in self.names() and not adaptation.context:
+            return self._remembered(adaptation.name)
+        return only_context(adaptation.context, file=self._user_kubeconfig)
 
     def _remembered(self, name: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = yaml.safe_load((self._root / name / _KUBECONFIG).read_text(encoding="utf-8"))
+            config: dict[str, Any] = yaml.safe_load((self._root / name / _KUBECONFIG).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        return found
+        return config
 
     def _context_of(self, name: str) -> str:
         return name if name.startswith(CONTEXT) else f"{CONTEXT}{self._remembered(name).get('current-context', '')}"
@@ -221,17 +225,17 @@ class AdaptedProvider:
         )
 
 
-def _found(nodes: Objs, wanted: Adaptation) -> ClusterSpec:
+def _found(nodes: Objs, adaptation: Adaptation) -> ClusterSpec:
     """Return the slices of a cluster's nodes. Raises UsageError unless they are all of one type."""
     whole = whole_slices(in_slices(nodes))
-    shapes = [shape for shape in whole if wanted.shape in (None, shape)]
+    shapes = [shape for shape in whole if adaptation.shape in (None, shape)]
     if len(shapes) == 1:
-        return ClusterSpec(name=wanted.name, shape=shapes[0], num_slices=whole[shapes[0]])
-    there = ", ".join(f"{count} x {shape.name}" for shape, count in whole.items()) or "none"
+        return ClusterSpec(name=adaptation.name, shape=shapes[0], num_slices=whole[shapes[0]])
+    types = ", ".join(f"{count} x {shape.name}" for shape, count in whole.items()) or "none"
     if len(shapes) > 1:
-        raise UsageError(f"the cluster has slices of several types: {there}", hint="choose one with --tpu-type")
+        raise UsageError(f"the cluster has slices of several types: {types}", hint="choose one with --tpu-type")
     raise UsageError(
-        f"the cluster has no whole slice{f' of {wanted.shape.name}' if wanted.shape else ''}; there are: {there}",
+        f"the cluster has no whole slice{f' of {adaptation.shape.name}' if adaptation.shape else ''}; it has: {types}",
         hint="add node pools of an accelerator type, or emulate slices: --emulated --tpu-type TYPE --num-slices N",
     )
 
@@ -249,12 +253,12 @@ def _remove(api: ObjectApi, objects: Objs) -> None:
 
 def _remove_queues(api: ObjectApi) -> None:
     # The queues may differ from the present slices, which may have changed or been removed.
-    of_types = [obj for kind in _OF_TYPES for obj in _those(api, kind)]
+    of_types = [obj for kind in _OF_TYPES for obj in _xpk_objects(api, kind)]
     _remove(api, [*of_types, *render_queues(), *team_objects(api)])
     remove_priorities(api)
 
 
-def _those(api: ObjectApi, kind: str) -> Objs:
+def _xpk_objects(api: ObjectApi, kind: str) -> Objs:
     try:
         return api.list(kind)
     except MissingToolError:

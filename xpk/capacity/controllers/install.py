@@ -76,7 +76,7 @@ def title_of(controller: Controller) -> str:
     return f"install {controller.name} {controller.version}"
 
 
-def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> str | None:
+def missing_step(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> str | None:
     """Return the title of the required step; None if this version or a newer one is installed and running.
 
     `hosts`: number of hosts it manages. An installation of this version by xpk is also reconfigured if its resources
@@ -86,14 +86,14 @@ def whats_missing(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> 
         deployment = api.get("Deployment", controller.deployment, controller.namespace)
     except NotFoundError:
         return title_of(controller)
-    have, wanted = version_of(deployment), _numbers(controller.version)
-    if have and have < wanted:
+    have, version = version_of(deployment), _numbers(controller.version)
+    if have and have < version:
         return f"upgrade {controller.name} {'.'.join(map(str, have))} to {controller.version}"
-    if have == wanted and _is_ours(deployment):
+    if have == version and _is_ours(deployment):
         if more := more_memory(deployment, hosts):
             return f"allow {controller.name} {more}, for {hosts:,} hosts"
-        if lacking := _lacks(api, controller, deployment):
-            return f"set up {controller.name} {controller.version} with {' and '.join(lacking)}"
+        if settings := _lacks(api, controller, deployment):
+            return f"set up {controller.name} {controller.version} with {' and '.join(settings)}"
         if controller is KUEUE and _is_stale(api, deployment):
             return f"restart {controller.name} with its newest configuration"
     return None if _runs(deployment) else f"wait until {controller.name} runs"
@@ -111,17 +111,17 @@ def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, .
             deployment = api.get("Deployment", controller.deployment, controller.namespace)
         except NotFoundError:
             continue
-        have, wanted = version_of(deployment), _numbers(controller.version)
-        if (have and have < wanted) or (have == wanted and _is_ours(deployment)):
+        have, version = version_of(deployment), _numbers(controller.version)
+        if (have and have < version) or (have == version and _is_ours(deployment)):
             continue  # installed by xpk
         if more := more_memory(deployment, hosts):
             notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may need {more}")
-        lacking = _lacks(api, controller, deployment)
-        text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(lacking)}"
+        settings = _lacks(api, controller, deployment)
+        text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(settings)}"
         # In a later version, the gate may be on by default.
-        if fenced and have <= wanted and any(GATE in each for each in lacking):
+        if fenced and have <= version and any(GATE in setting for setting in settings):
             raise ConflictError(f"{text}: hosts of a dead node would stay even with --fenced", hint=_HOW_TO_SET)
-        if lacking:
+        if settings:
             notes.append(f"{text}; {_HOW_TO_SET}")
     return tuple(notes)
 
@@ -161,9 +161,9 @@ def source_problems(options: ControllerOptions) -> list[str]:
     """Return the problems of the manifests' sources, one line each."""
     return [
         problem
-        for each in CONTROLLERS
+        for controller in CONTROLLERS
         for problem in release_manifest.problems_of(
-            each.name, options.manifest_of(each.name) or each.url, pinned=each.sha256
+            controller.name, options.manifest_of(controller.name) or controller.url, pinned=controller.sha256
         )
     ]
 
@@ -210,7 +210,7 @@ def wait_until_ready(
                 for probe in _probes(controller):
                     api.create(probe, dry_run=True)
                 return
-            reason = _why_not(api, controller)
+            reason = _not_ready_reason(api, controller)
         except (AuthorizationError, UsageError):
             raise
         except XpkError as error:  # its webhook has no endpoint or no certificate yet
@@ -277,11 +277,13 @@ def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
     if not began:
         return False
     try:
-        found = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
+        configmap = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
     except (NotFoundError, AuthorizationError):
         return False
-    changed_by_others = any(each.get("manager") != MANAGER for each in found["metadata"].get("managedFields") or [])
-    return not changed_by_others and began != _digest(found.get("data", {}).get(CONFIG, ""))
+    changed_by_others = any(
+        entry.get("manager") != MANAGER for entry in configmap["metadata"].get("managedFields") or []
+    )
+    return not changed_by_others and began != _digest(configmap.get("data", {}).get(CONFIG, ""))
 
 
 def _digest(text: str) -> str:
@@ -291,17 +293,17 @@ def _digest(text: str) -> str:
 def _is_ours(deployment: Obj) -> bool:
     """Return whether xpk applied it."""
     managers = deployment["metadata"].get("managedFields") or []
-    return any(each.get("manager") == MANAGER and each.get("operation") == "Apply" for each in managers)
+    return any(entry.get("manager") == MANAGER and entry.get("operation") == "Apply" for entry in managers)
 
 
 def _runs(deployment: Obj) -> bool:
     status = deployment.get("status", {})
     current: bool = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-    wanted: int = deployment["spec"].get("replicas", 1)
-    return current and bool(min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0)) >= wanted)
+    replicas: int = deployment["spec"].get("replicas", 1)
+    return current and bool(min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0)) >= replicas)
 
 
-def _why_not(api: ObjectApi, controller: Controller) -> str:
+def _not_ready_reason(api: ObjectApi, controller: Controller) -> str:
     """Return why its pods are not ready."""
     for pod in api.list("Pod", controller.namespace):
         status = pod.get("status", {})
@@ -336,8 +338,8 @@ def _no_job() -> Obj:
 
 
 def _containers(deployment: Obj) -> list[Obj]:
-    found: list[Obj] = deployment["spec"]["template"]["spec"]["containers"]
-    return found
+    containers: list[Obj] = deployment["spec"]["template"]["spec"]["containers"]
+    return containers
 
 
 def _numbers(text: str) -> Version:

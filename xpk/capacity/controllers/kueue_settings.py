@@ -29,10 +29,10 @@ def configured(config: dict[str, Any]) -> dict[str, Any]:
 def lacks(api: ObjectApi, deployment: Obj) -> tuple[str, ...]:
     """Return the missing settings of a cluster's Kueue as text; empty if its configuration is not readable."""
     try:
-        found = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
+        configmap = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
     except (NotFoundError, AuthorizationError):
         return ()
-    config: Any = yaml.safe_load(found.get("data", {}).get(CONFIG, "")) or {}
+    config: Any = yaml.safe_load(configmap.get("data", {}).get(CONFIG, "")) or {}
     gates = {name for name, on in (config.get("featureGates") or {}).items() if on}
     for word in deployment["spec"]["template"]["spec"]["containers"][0].get("args", []):
         gates |= {name for name, on in re.findall(r"(\w+)=(\w+)", word) if on == "true"}

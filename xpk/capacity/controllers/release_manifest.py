@@ -43,8 +43,8 @@ def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list
 
     Raises XpkError if it is unavailable or does not match the checksum.
     """
-    if found := problems_of(name, source, pinned=pinned):
-        raise XpkError(f"cannot read the manifest of {name}: {found[0]}", hint=hint)
+    if problems := problems_of(name, source, pinned=pinned):
+        raise XpkError(f"cannot read the manifest of {name}: {problems[0]}", hint=hint)
     place, sha256 = _parts(source)
     try:
         if _WEB.match(place):

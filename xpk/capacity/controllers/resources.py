@@ -35,18 +35,18 @@ def enlarge(deployment: Obj, hosts: int) -> None:
 
 def more_memory(deployment: Obj, hosts: int) -> str:
     """Return the resources that a controller needs for this many hosts if it has less; "" if it has enough."""
-    lacking = _lacking(deployment, hosts)
+    shortfalls = _lacking(deployment, hosts)
     words = {"memory": "{} of memory", "cpu": "{} CPUs"}
-    most = [words[name].format(amount) for part, name, amount in lacking if part == "limits"]
-    asked = [f"{words[name].format(amount)} guaranteed" for part, name, amount in lacking if part == "requests"]
-    return " and ".join(most or asked)
+    most = [words[name].format(amount) for part, name, amount in shortfalls if part == "limits"]
+    requests = [f"{words[name].format(amount)} guaranteed" for part, name, amount in shortfalls if part == "requests"]
+    return " and ".join(most or requests)
 
 
 def _lacking(deployment: Obj, hosts: int) -> list[tuple[str, str, str]]:
     has = deployment["spec"]["template"]["spec"]["containers"][0].get("resources") or {}
     return [
         (part, name, amount)
-        for part, wanted in amounts(hosts).items()
-        for name, amount in wanted.items()
+        for part, minimums in amounts(hosts).items()
+        for name, amount in minimums.items()
         if name in (has.get(part) or {}) and quantity(has[part][name]) < quantity(amount)
     ]

@@ -34,10 +34,10 @@ class Fencing:
     """
 
     node: str  # name of the node
-    slice: str  # its node pool
-    action: Action  # fence, clear, release or defer
-    reason: str  # evidence, or why it is deferred
-    pods: tuple[str, ...] = ()  # that are ended, as NAMESPACE/NAME
+    slice: str  # node pool of the node
+    action: Action  # action on the node
+    reason: str  # evidence, or reason for the deferral
+    pods: tuple[str, ...] = ()  # pods that are ended, as NAMESPACE/NAME
 
 
 class Fencer:
@@ -63,7 +63,7 @@ class Fencer:
         self._quiet, self._vouches = timedelta(seconds=quiet_seconds), vouches
 
     def run(self, *, dry_run: bool = False) -> list[Fencing]:
-        """Look at all nodes once, act, and return the actions; with `dry_run`, only return them."""
+        """Check all nodes once, act, and return the actions; with `dry_run`, only return them."""
         nodes = sorted(in_slices(self._api.list("Node")), key=lambda node: pool_order(node["metadata"]["name"]))
         state = self._read(nodes)
         now, actions = self._clock(), [self._judged(node, state) for node in nodes]
@@ -78,8 +78,8 @@ class Fencer:
         latest = max(renewed.values(), default=None)
         away = {str(node["metadata"]["name"]) for node in nodes if _is_away(node)}
         state = _State(renewed, latest, away, {})
-        asked = [node for node in nodes if marks.reason_of(node) or state.silence(node) >= self._quiet]
-        return replace(state, machines=dict(self._read_machines(asked)) if asked else {})
+        candidates = [node for node in nodes if marks.reason_of(node) or state.silence(node) >= self._quiet]
+        return replace(state, machines=dict(self._read_machines(candidates)) if candidates else {})
 
     def _judged(self, node: Obj, state: _State) -> Fencing | None:
         """Return the action that a node needs, whatever the budget; None if it needs none."""
@@ -123,7 +123,7 @@ class Fencer:
         return done
 
     def _carry_out(self, node: Obj, state: _State, action: Fencing, now: datetime) -> bool:
-        """Carry an action out; return False if the node has changed or gone, so that the next round looks again."""
+        """Carry an action out; return False if the node has changed or gone, so that the next round checks it again."""
         name = str(node["metadata"]["name"])
         try:
             if action.action == "fence":
@@ -179,5 +179,5 @@ def _fencing(node: Obj, action: Action, reason: str) -> Fencing:
 
 
 def _is_away(node: Obj) -> bool:
-    """Return whether the control plane has not heard of a node for its grace period."""
+    """Return whether a node has been unreachable for the control plane's grace period."""
     return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in node["status"].get("conditions", []))

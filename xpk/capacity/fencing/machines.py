@@ -12,7 +12,7 @@ from xpk.api.base import Objs
 
 
 class MachineState(StrEnum):
-    """State of a machine; only a gone one certainly runs nothing and never continues."""
+    """State of a machine. Only `GONE` guarantees that it runs nothing and never resumes."""
 
     RUNNING = "running"
     GONE = "gone"

@@ -23,7 +23,7 @@ def pods_to_end(api: ObjectApi, node: str) -> Objs:
 def end_pods(api: ObjectApi, pods: Objs, reason: str, now: datetime) -> None:
     """Record that pods have failed by a disruption, and delete them without waiting for a kubelet.
 
-    A Job replaces only failed pods, and by the condition it tells the end of the machine from that of the program.
+    A Job replaces only failed pods, and the condition distinguishes the end of the machine from that of the program.
     """
     for pod in pods:
         meta, status = pod["metadata"], pod.get("status", {})
@@ -40,8 +40,10 @@ def _failed(status: Mapping[str, Any], reason: str, now: datetime) -> Obj:
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByNodeFencing", "message": reason,
         "lastTransitionTime": time,
     }  # fmt: skip
-    kept = [each for each in status.get("conditions") or [] if each.get("type") != "DisruptionTarget"]
-    return {"phase": "Failed", "reason": "NodeFenced", "message": reason, "conditions": [*kept, disrupted]}
+    conditions = [
+        condition for condition in status.get("conditions") or [] if condition.get("type") != "DisruptionTarget"
+    ]
+    return {"phase": "Failed", "reason": "NodeFenced", "message": reason, "conditions": [*conditions, disrupted]}
 
 
 def _stays(pod: Obj) -> bool:

@@ -30,8 +30,8 @@ def lost_hosts(api: ObjectApi, pods: Objs, since: datetime | None, away: set[str
             continue
         own = str(pod["spec"].get("nodeName"))
         hosts = api.list("Pod", namespace, {f"{_PREFIX}/jobset-name": jobset})
-        peers = [each for each in hosts if each["spec"].get("nodeName") not in (None, own)]
-        alone = not any(each["spec"]["nodeName"] in away for each in peers)
+        peers = [host for host in hosts if host["spec"].get("nodeName") not in (None, own)]
+        alone = not any(peer["spec"]["nodeName"] in away for peer in peers)
         named = _named(pod, peers)
         if _place(pod) in named or (alone and not named and _has_ended(api, jobset, namespace, peers, since)):
             return str(meta["name"])
@@ -46,7 +46,7 @@ def _place(pod: Obj) -> tuple[str, ...]:
 
 def _named(pod: Obj, peers: Objs) -> set[tuple[str, ...]]:
     """Return the hosts that those of the same attempt name as lost in their last messages."""
-    same = [each for each in peers if _label(each, "restart-attempt") == _label(pod, "restart-attempt")]
+    same = [peer for peer in peers if _label(peer, "restart-attempt") == _label(pod, "restart-attempt")]
     matches = (_LOST.search(str(ended.get("message", ""))) for ended in _endings(same))
     return {match.groups() for match in matches if match}
 

@@ -17,10 +17,10 @@ _PARTS = ("workload_identity_config", "addons_config")  # fields that can be add
 
 def addon_changes(name: str, request: GkeOptions, have: Observed) -> list[Change]:
     """Return the changes that enable the requested add-ons."""
-    wanted = {part: body for part, body in request_bodies.changeable(request).items() if part in _PARTS}
+    bodies = {part: body for part, body in request_bodies.changeable(request).items() if part in _PARTS}
     if have.guess:
-        return [Change("update-cluster", part, {"name": name, part: body}) for part, body in wanted.items()]
-    return cluster_changes(have, {"name": name, "locations": [request.zone]}, wanted)
+        return [Change("update-cluster", part, {"name": name, part: body}) for part, body in bodies.items()]
+    return cluster_changes(have, {"name": name, "locations": [request.zone]}, bodies)
 
 
 def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec]) -> tuple[str, ...]:
@@ -28,15 +28,15 @@ def difference(stated: ClusterSpec, counted: bool, specs: Sequence[ClusterSpec])
 
     Raises UsageError if there is none of the type.
     """
-    there = {spec.shape: spec.num_slices for spec in specs}
-    if stated.shape not in there:
-        types = ", ".join(shape.name for shape in there) or "none"
+    counts = {spec.shape: spec.num_slices for spec in specs}
+    if stated.shape not in counts:
+        types = ", ".join(shape.name for shape in counts) or "none"
         raise UsageError(
-            f"cluster '{stated.name}' has no slices of {stated.shape.name}; there are: {types}",
+            f"cluster '{stated.name}' has no slices of {stated.shape.name}; it has: {types}",
             hint="omit --tpu-type: the existing slices are counted",
         )
-    if counted and there[stated.shape] != stated.num_slices:
-        found = there[stated.shape]
-        what = f"{counted_words(found, 'slice')} of {stated.shape.name} {'was' if found == 1 else 'were'} found"
-        return (f"{what}; {stated.num_slices} were stated",)
+    if counted and counts[stated.shape] != stated.num_slices:
+        count = counts[stated.shape]
+        what = f"{counted_words(count, 'slice')} of {stated.shape.name} {'was' if count == 1 else 'were'} found"
+        return (f"{what}; {stated.num_slices} were expected",)
     return ()

@@ -41,7 +41,7 @@ class KnownClusters:
 
     def names(self) -> list[str]:
         """Return the names of the known clusters."""
-        return sorted(each.parent.name for each in self._root.glob(f"*/{_PLACE}"))
+        return sorted(path.parent.name for path in self._root.glob(f"*/{_PLACE}"))
 
     def place(self, name: str) -> ClusterLocation | None:
         """Return a cluster's location, None if it is unknown."""
@@ -93,12 +93,12 @@ class KnownClusters:
         """Return a kubeconfig for a cluster. kubectl runs this Python for tokens, not gcloud."""
         endpoints = cluster.get("control_plane_endpoints_config", {})
         dns = endpoints.get("dns_endpoint_config", {})
-        there: dict[str, Any]
+        endpoint: dict[str, Any]
         if dns.get("allow_external_traffic") and dns.get("endpoint") and not self._emulated:
-            there = {"server": f"https://{dns['endpoint']}"}
+            endpoint = {"server": f"https://{dns['endpoint']}"}
         else:
             authority = cluster.get("master_auth", {}).get("cluster_ca_certificate", "")
-            there = {"server": f"https://{cluster.get('endpoint', '')}", "certificate-authority-data": authority}
+            endpoint = {"server": f"https://{cluster.get('endpoint', '')}", "certificate-authority-data": authority}
         name = f"gke_{cluster['name']}"
         user = {
             "exec": {
@@ -114,7 +114,7 @@ class KnownClusters:
                 "kind": "Config",
                 "current-context": name,
                 "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-                "clusters": [{"name": name, "cluster": there}],
+                "clusters": [{"name": name, "cluster": endpoint}],
                 "users": [{"name": name, "user": user}],
             },
             sort_keys=False,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke.client import Google, blocked, exists_already, maybe
+from xpk.capacity.gke.client import Google, blocked, is_existing, maybe
 from xpk.capacity.gke.difference import Change
 from xpk.capacity.gke.failure import AGAIN, explained, of_operation
 from xpk.capacity.gke.gcloud_commands import commands_of
@@ -59,7 +59,7 @@ class Applier:
         return [self._step(change, makes_cluster=makes_cluster, may_fail=may_fail) for change in changes]
 
     def _step(self, change: Change, *, makes_cluster: bool, may_fail: bool) -> Step:
-        title, act = self._doing(change)
+        title, act = self._action_of(change)
         undo: Callable[[], None] | None = None
         if change.kind == "create-cluster":  # its node pools are deleted with it
             undo = partial(self._run, "delete_cluster", {"name": self.name}, title, None)
@@ -77,7 +77,7 @@ class Applier:
             commands=commands_of(change, self._project, self._location, self._cluster),
         )
 
-    def _doing(self, change: Change) -> tuple[str, Callable[[], None]]:
+    def _action_of(self, change: Change) -> tuple[str, Callable[[], None]]:
         """Return the title and the action of a change."""
         subject, title = change.subject, title_of(change, self._location)
         run = partial(self._run, title=title)
@@ -118,7 +118,7 @@ class Applier:
 
     def _start(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool) -> str | None:
         """Return the started operation, None if nothing is left to do. Waits for blocking operations first."""
-        begun = time.monotonic()
+        start = time.monotonic()
         while True:
             try:
                 return str(self._google.call(method, request, beta=beta)["name"])
@@ -126,32 +126,32 @@ class Applier:
                 if other := blocked(error):
                     self._activity.update(title, f"waiting for {other}")
                     self._wait_for_other(other)
-                elif exists_already(error) and method.startswith("create"):
+                elif is_existing(error) and method.startswith("create"):
                     self._await_state(subject, title)
                     return None
                 elif isinstance(error, NotFoundError) and method.startswith("delete"):
                     return None
                 else:
                     raise
-            self._again(begun)
+            self._again(start)
 
     def _await_state(self, subject: str | None, title: str) -> None:
         """Wait until a node pool, or the cluster, is neither being created nor deleted. Raises XpkError on failure."""
-        begun = time.monotonic()
+        start = time.monotonic()
         method, name = ("get_node_pool", self._pool(subject)) if subject else ("get_cluster", self.name)
         while True:
-            there = maybe(lambda: self._google.call(method, {"name": name}))
-            status = there.get("status", "RUNNING") if there else "gone"
-            if there and status == "ERROR":
-                raise explained("UNKNOWN", str(there.get("status_message") or "GKE gave no reason"))
+            resource = maybe(lambda: self._google.call(method, {"name": name}))
+            status = resource.get("status", "RUNNING") if resource else "gone"
+            if resource and status == "ERROR":
+                raise explained("UNKNOWN", str(resource.get("status_message") or "GKE gave no reason"))
             if status not in ("PROVISIONING", "STOPPING"):
                 return
             self._activity.update(title, status.lower())
-            self._again(begun)
+            self._again(start)
 
     def wait(self, name: str, title: str) -> None:
         """Wait until an operation is done. Raises XpkError with the cause if it failed, TimedOutError."""
-        begun = time.monotonic()
+        start = time.monotonic()
         self._activity.update(title, "pending")
         self._activity.pause(self._poll)  # by then, the shared listing includes it
         while True:
@@ -161,13 +161,13 @@ class Applier:
                     raise error
                 return
             self._activity.update(title, _progress(operation))
-            self._again(begun)
+            self._again(start)
 
     def _wait_for_other(self, name: str) -> None:
         """Wait for another client's operation; its result is not checked."""
-        begun = time.monotonic()
+        start = time.monotonic()
         while self._look(name).get("status", "DONE") != "DONE":
-            self._again(begun)
+            self._again(start)
 
     def _await_change(self, change: Change, title: str) -> None:
         """Wait for operations that an earlier run or another client has started."""
@@ -180,22 +180,22 @@ class Applier:
             self._activity.clear(title)
 
     def _look(self, name: str) -> Dict:
-        found = self._list().get(name)
-        if found is None:
-            found = maybe(lambda: self._google.call("get_operation", {"name": f"{self.parent}/operations/{name}"}))
-        return found or {"status": "DONE"}
+        operation = self._list().get(name)
+        if operation is None:
+            operation = maybe(lambda: self._google.call("get_operation", {"name": f"{self.parent}/operations/{name}"}))
+        return operation or {"status": "DONE"}
 
     def _list(self) -> Dict:
         with self._lock:
             if time.monotonic() - self._listed_at >= self._poll:
                 listed = self._google.call("list_operations", {"parent": self.parent})
-                self._listed = {each["name"]: each for each in listed.get("operations", [])}
+                self._listed = {operation["name"]: operation for operation in listed.get("operations", [])}
                 self._listed_at = time.monotonic()
             return self._listed
 
-    def _again(self, begun: float) -> None:
+    def _again(self, start: float) -> None:
         """Pause between two polls. Raises TimedOutError after the time limit."""
-        if time.monotonic() - begun > self._timeout:
+        if time.monotonic() - start > self._timeout:
             raise TimedOutError(
                 f"timed out after {self._timeout:.0f}s",
                 hint=f"{AGAIN}, and running operations continue; --timeout TIME waits longer",
@@ -268,7 +268,7 @@ def _capacity(config: Mapping[str, Any]) -> str:
 
 
 def _progress(operation: Mapping[str, Any]) -> str:
-    metrics = {each.get("name"): each for each in operation.get("progress", {}).get("metrics", [])}
+    metrics = {metric.get("name"): metric for metric in operation.get("progress", {}).get("metrics", [])}
     done, total = (int(metrics.get(f"nodes {word}", {}).get("int_value", 0)) for word in ("done", "total"))
     state = str(operation.get("status", "PENDING")).lower()
     return f"{state}, {done}/{total} nodes" if total else state

@@ -36,9 +36,9 @@ def with_room(spec: ClusterSpec, request: GkeOptions) -> GkeOptions:
     )
 
 
-def warnings(asked: GkeOptions, request: GkeOptions) -> tuple[str, ...]:
-    """Return how the plan deviates from `asked`, one line each."""
-    before, now = asked.autoprovisioning_max_chips, request.autoprovisioning_max_chips
+def warnings(original: GkeOptions, request: GkeOptions) -> tuple[str, ...]:
+    """Return how the plan deviates from `original`, one line each."""
+    before, now = original.autoprovisioning_max_chips, request.autoprovisioning_max_chips
     if before == now:
         return ()
     most = f"raised from {before} to {now} chips, those of the slices"
@@ -47,10 +47,10 @@ def warnings(asked: GkeOptions, request: GkeOptions) -> tuple[str, ...]:
 
 def lacks(request: GkeOptions) -> list[str]:
     """Return requirements for carrying a plan out, but not for showing it, one line each."""
-    found = []
+    problems = []
     if request.capacity is None:
-        found.append("no capacity given: pass one of --on-demand, --spot, --flex, --reservation R")
-    return [*found, *unknown_arguments(request.custom_cluster_arguments, request.custom_pool)]
+        problems.append("no capacity given: pass one of --on-demand, --spot, --flex, --reservation R")
+    return [*problems, *unknown_arguments(request.custom_cluster_arguments, request.custom_pool)]
 
 
 def check(spec: ClusterSpec | None, request: GkeOptions, *, lenient: bool = False) -> None:
@@ -75,25 +75,25 @@ def check(spec: ClusterSpec | None, request: GkeOptions, *, lenient: bool = Fals
 
 def _name_problems(spec: ClusterSpec, request: GkeOptions) -> list[str]:
     """Return names derived from the cluster's that are too long, one line each."""
-    found = []
+    problems = []
     longest = len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
     if longest > limits.NAME_LENGTH:
-        found.append(
+        problems.append(
             f"node pool name {spec.name}-np-{spec.num_slices - 1} has {longest} characters, GKE allows "
             f"{limits.NAME_LENGTH}; choose a shorter cluster name"
         )
-    for each in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
-        if len(each.subnetwork) > _NAME_LENGTH:
-            found.append(f"subnetwork name {each.subnetwork}: Compute Engine allows {_NAME_LENGTH} characters")
+    for network in data_networks(spec.name, request.region, spec.shape, spec.num_slices):
+        if len(network.subnetwork) > _NAME_LENGTH:
+            problems.append(f"subnetwork name {network.subnetwork}: Compute Engine allows {_NAME_LENGTH} characters")
             break
-    return found
+    return problems
 
 
 def _limit_problems(request: GkeOptions) -> list[str]:
     """Return conflicts with node autoprovisioning, one line each."""
-    found = []
+    problems = []
     if request.sub_slicing:
-        found.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
+        problems.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
     if len(request.reservation) > 1:
-        found.append("--enable-autoprovisioning allows only one --reservation, which GKE uses for new slices")
-    return found
+        problems.append("--enable-autoprovisioning allows only one --reservation, which GKE uses for new slices")
+    return problems

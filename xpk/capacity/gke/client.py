@@ -67,13 +67,13 @@ class Google:
 
     def matching(self, path: str, names: str) -> list[Dict]:
         """Return a collection's Compute Engine resources whose names match a pattern. Raises XpkError."""
-        found: list[Dict] = []
+        resources: list[Dict] = []
         query = {"filter": f"name eq {names}"}
         while True:
             answer = self.compute(f"{path}?{urlencode(query)}")
-            found += answer.get("items", [])
+            resources += answer.get("items", [])
             if not answer.get("nextPageToken"):  # an empty page may be followed by others
-                return found
+                return resources
             query["pageToken"] = answer["nextPageToken"]
 
     def quota_info(self, project: str, quota: str) -> Dict:
@@ -126,21 +126,21 @@ class Google:
             raise RefusedError(code, error.message or code) from error
         except exceptions.RetryError as error:
             raise RefusedError("DEADLINE_EXCEEDED", str(error)) from error
-        found: Dict = json_format.MessageToDict(type(answer).pb(answer), preserving_proto_field_name=True)
-        return found
+        result: Dict = json_format.MessageToDict(type(answer).pb(answer), preserving_proto_field_name=True)
+        return result
 
     def _rest(self, verb: str, url: str, body: Dict | None) -> Dict:
         import requests
 
         try:
             answer = self._http.request(verb, url, json=body, timeout=_TIMEOUT)
-            found: Dict = answer.json() if answer.content else {}
+            result: Dict = answer.json() if answer.content else {}
         except (requests.RequestException, ValueError) as error:
             raise RefusedError("UNAVAILABLE", str(error)) from error
         if answer.status_code >= 400:
-            text = str((found.get("error") or {}).get("message") or answer.reason)
+            text = str((result.get("error") or {}).get("message") or answer.reason)
             raise RefusedError(_HTTP_CODES.get(answer.status_code, "UNKNOWN"), text)
-        return found
+        return result
 
     def _connect(self) -> None:
         with self._lock:
@@ -204,12 +204,12 @@ def blocked(error: XpkError) -> str | None:
     return blocker(cause.text) if isinstance(cause, RefusedError) else None
 
 
-def exists_already(error: XpkError) -> bool:
+def is_existing(error: XpkError) -> bool:
     """Return whether a create call failed because the resource exists."""
     return isinstance(error.__cause__, RefusedError) and error.__cause__.code == "ALREADY_EXISTS"
 
 
-def not_yet(error: XpkError) -> bool:
+def is_not_ready(error: XpkError) -> bool:
     """Return whether Compute Engine rejected a call because a resource is not ready or still in use."""
     cause = error.__cause__
     return isinstance(cause, RefusedError) and bool(_NOT_YET.search(cause.text))

@@ -57,6 +57,6 @@ def _poll_seconds(environ: Mapping[str, str]) -> float:
         seconds = 0.0
     if not 0 < seconds <= _LONGEST_POLL:
         raise UsageError(
-            f"{_POLL} is '{text}', not a number of seconds up to {_LONGEST_POLL:.0f}", hint=f"unset {_POLL}"
+            f"{_POLL} must be a number of seconds up to {_LONGEST_POLL:.0f}, got '{text}'", hint=f"unset {_POLL}"
         )
     return seconds

@@ -17,7 +17,7 @@ from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.slices import guessed, limits_of
 from xpk.capacity.nodes.health import lacking, wait_step
 from xpk.capacity.plan.executor import Activity, Step
-from xpk.capacity.queues.foreign import Judgement
+from xpk.capacity.queues.foreign import Judgment
 from xpk.capacity.queues.reading import check_promised
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
@@ -38,7 +38,7 @@ def steps_for(
     *,
     connect: Connect,
     specs: Specs,
-    there: bool,
+    is_reachable: bool,
     after: Sequence[str],
     activity: Activity,
     poll: float,
@@ -51,10 +51,10 @@ def steps_for(
     `specs`: called at the end, returns the slices that came up; the queues are for those.
     `slices`: types by node pool whose hosts are waited for; None waits for none.
     `data_networks`: of the slices' hosts.
-    `there`: the cluster is reachable already.
+    `is_reachable`: the cluster is reachable already.
     `after`: keys of the changes to the cluster (`cluster:`) and its pools (the rest).
     """
-    api, nodes = _reached(connect) if there else (None, [])
+    api, nodes = _reached(connect) if is_reachable else (None, [])
     pause = activity.pause
     of_cluster = tuple(
         key for key in after if key.startswith(("create-cluster:", "update-cluster:")) or key == f"wait:{name}"
@@ -67,8 +67,8 @@ def steps_for(
     )  # fmt: skip
     if planned and not any(spec.quota_slices for spec in planned):
         return steps  # only a default pool: the queue is created with the first slice
-    wanted = record(api, planned, request, region=request.region)["data"] if api else None
-    if api is None or not is_set_up(api, *planned) or recorded(api) != wanted:
+    data = record(api, planned, request, region=request.region)["data"] if api else None
+    if api is None or not is_set_up(api, *planned) or recorded(api) != data:
         quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)
         title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'the slices that it has'}"
         title += " and an admission check that requests slices from GKE" if any(spec.queued for spec in planned) else ""
@@ -97,7 +97,7 @@ def _install_steps(
     """Return the steps that install the controllers, in sequence."""
     steps: list[Step] = []
     for controller in install.CONTROLLERS:
-        missing = install.whats_missing(api, controller, hosts=hosts) if api else install.title_of(controller)
+        missing = install.missing_step(api, controller, hosts=hosts) if api else install.title_of(controller)
         if missing:
             before = (*after, *(step.key for step in steps))
             act = partial(_install, connect, controller, hosts, request, pause)
@@ -108,18 +108,20 @@ def _install_steps(
     return steps
 
 
-def notes_for(connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, there: bool) -> tuple[str, ...]:
+def notes_for(
+    connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, is_reachable: bool
+) -> tuple[str, ...]:
     """Return missing settings of controllers that xpk did not install. Raises ConflictError if `--fenced` needs one."""
-    api, _ = _reached(connect) if there else (None, [])
+    api, _ = _reached(connect) if is_reachable else (None, [])
     return install.notes_of(api, hosts=_hosts(specs), fenced=request.fenced) if api else ()
 
 
 def judge_others(
-    connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, there: bool, ends: bool = False
-) -> Judgement:
+    connect: Connect, specs: Sequence[ClusterSpec], request: GkeOptions, *, is_reachable: bool, ends: bool = False
+) -> Judgment:
     """Judge the quota changes of queues that another tool made, for these slices."""
-    api, _ = _reached(connect) if there else (None, [])
-    return judge_queues(api, specs, take_over=request.take_over, ends=ends) if api else Judgement()
+    api, _ = _reached(connect) if is_reachable else (None, [])
+    return judge_queues(api, specs, take_over=request.take_over, ends=ends) if api else Judgment()
 
 
 def autoprovisioned(connect: Connect, cluster: Mapping[str, Any] | None) -> dict[str, str]:
@@ -128,8 +130,8 @@ def autoprovisioned(connect: Connect, cluster: Mapping[str, Any] | None) -> dict
         return {}
     if is_there(cluster):
         with suppress(XpkError):
-            if found := autoprovisioned_in(recorded(connect())):
-                return found
+            if types := autoprovisioned_in(recorded(connect())):
+                return types
     return guessed(cluster)
 
 
@@ -164,8 +166,8 @@ def _install(
 
 
 def _queue(connect: Connect, specs: Specs, request: GkeOptions) -> None:
-    api, found = connect(), specs()
-    if not found:
+    api, slices = connect(), specs()
+    if not slices:
         raise CapacityError("no slice came up", hint="run the same command again, or choose other capacity")
-    set_up(api, found, take_over=request.take_over)
-    api.apply(record(api, found, request, region=request.region))
+    set_up(api, slices, take_over=request.take_over)
+    api.apply(record(api, slices, request, region=request.region))

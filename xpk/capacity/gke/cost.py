@@ -19,13 +19,13 @@ from xpk.storage.text import read_text
 class Cost:
     """Cost of slices per hour."""
 
-    chips: int  # of all slices
+    chips: int  # chips of all slices
     dollars: float | None  # on-demand list price in US dollars; null if unknown
-    bound: bool  # the price is an upper bound
-    source: str  # of the price
+    bound: bool  # whether the price is an upper bound
+    source: str  # source of the price
     as_of: str  # date of the price
-    confirmed: bool = True  # more than one source has this price
-    most_chips: int | None = None  # with all slices that GKE may add; null if it adds none
+    confirmed: bool = True  # whether more than one source has this price
+    most_chips: int | None = None  # chips with all slices that GKE may add; null if it adds none
     most_dollars: float | None = None  # price with all slices that GKE may add; null if it adds none
 
     def line(self) -> str:
@@ -88,11 +88,11 @@ def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
         return CapacityError(
             f"with all that GKE may add it costs {cost.most_dollars:,.2f} US dollars an hour on demand; "
             f"--max-cost is {most:g}",
-            hint="a lower --autoprovisioning-max-chips, another --tpu-type, or a higher --max-cost",
+            hint="lower --autoprovisioning-max-chips, choose another --tpu-type, or raise --max-cost",
         )
     return CapacityError(
         f"it costs {cost.dollars:,.2f} US dollars an hour on demand; --max-cost is {most:g}",
-        hint="fewer slices, another --tpu-type, or a higher --max-cost",
+        hint="request fewer slices, choose another --tpu-type, or raise --max-cost",
     )
 
 
@@ -107,8 +107,8 @@ def _table(file: Path | None) -> Mapping[str, Any]:
         numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
         if not all(isinstance(price, int | float) and 0 <= price < 1e9 for price in numbers):
             raise ValueError("a price is not a number")
-        found: Mapping[str, Any] = table
+        entries: Mapping[str, Any] = table
     except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{file} is not a price table: {reason}", hint=f"see {own} for the form") from error
-    return found
+    return entries

@@ -21,7 +21,7 @@ def describe(
 ) -> ClusterInfo:
     """Return a cluster's description. `specs`: its slices by type; `known`: its name, provider and location."""
     pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
-    there = slices_of_pools(pools, every=True)
+    types = slices_of_pools(pools, every=True)
     spec = specs[0] if len(specs) == 1 else None
     state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
     with suppress(XpkError):  # the node pools are known even if the cluster does not answer yet
@@ -31,14 +31,14 @@ def describe(
             return info
         if specs and has_queues(api, *specs):
             state = "Ready"
-    held = shrinking.read_pool_state(known["name"], connect).occupied
+    occupied = shrinking.read_pool_state(known["name"], connect).occupied
     return ClusterInfo(
         **known,
-        accelerator_type=",".join(each.shape.name for each in specs) or "unknown",
-        num_slices=len(there),
+        accelerator_type=",".join(kind.shape.name for kind in specs) or "unknown",
+        num_slices=len(types),
         hosts_per_slice=spec.shape.hosts if spec else 0,
-        chips=sum(shape.chips for shape in there.values()),
+        chips=sum(shape.chips for shape in types.values()),
         state=state,
         created=str(cluster.get("create_time", "")),
-        slices=tuple(slice_of_pool(pool, held) for pool in pools.values() if shape_of_pool(pool)),
+        slices=tuple(slice_of_pool(pool, occupied) for pool in pools.values() if shape_of_pool(pool)),
     )

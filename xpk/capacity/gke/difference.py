@@ -26,7 +26,7 @@ class Change:
 
     kind: Kind  # kind of the change
     subject: str  # name of the changed resource
-    body: Mapping[str, Any] = field(default_factory=dict)  # of the API request
+    body: Mapping[str, Any] = field(default_factory=dict)  # body of the API request
     after: tuple[str, ...] = ()  # keys of the changes that it waits for
     why: str = ""  # reason; may be empty
 
@@ -51,20 +51,20 @@ def cluster_changes(have: Observed, cluster: Dict, changeable: Mapping[str, Dict
     if wrong:
         raise ConflictError(
             f"cluster '{name}' exists in another shape: {'; '.join(wrong)}",
-            hint=f"leave that out, choose another name, or `xpk cluster delete {name}` first",
+            hint=f"omit these options, choose another name, or run `xpk cluster delete {name}` first",
         )
     changes: list[Change] = []
     if status == "PROVISIONING":
-        operation = next((each for each in have.operations if each["operation_type"] == "CREATE_CLUSTER"), {})
+        operation = next((running for running in have.operations if running["operation_type"] == "CREATE_CLUSTER"), {})
         changes.append(Change("wait", name, operation, why="it is being created"))
     elif status == GOING:
-        operation = next((each for each in have.operations if each["operation_type"] == "DELETE_CLUSTER"), {})
+        operation = next((running for running in have.operations if running["operation_type"] == "DELETE_CLUSTER"), {})
         changes.append(Change("wait", name, operation, why="it is being deleted"))
         return [*changes, Change("create-cluster", name, cluster, after=(changes[0].key,))]
-    for part, wanted in changeable.items():
-        if not covers(have.cluster.get(part), wanted):
+    for part, desired in changeable.items():
+        if not covers(have.cluster.get(part), desired):
             before = (changes[-1].key,) if changes else ()  # one at a time: GKE rejects concurrent updates of a cluster
-            changes.append(Change("update-cluster", part, {"name": name, part: wanted}, before))
+            changes.append(Change("update-cluster", part, {"name": name, part: desired}, before))
     return changes
 
 
@@ -79,64 +79,64 @@ def pool_changes(
     for pool_name, pool in have.slices(shape).items():
         status = pool.get("status", "RUNNING")
         if status == "PROVISIONING":
-            operation = next((each for each in have.operations if is_about(each, name, pool_name)), {})
+            operation = next((running for running in have.operations if is_about(running, name, pool_name)), {})
             changes.append(Change("wait", pool_name, operation, tuple(after), "it is being created"))
     for body in bodies:
         before = list(after)
         old = have.pools.get(body["name"])
         if old is not None and old.get("status") == GOING:
-            operation = next((each for each in have.operations if is_about(each, name, body["name"])), {})
+            operation = next((running for running in have.operations if is_about(running, name, body["name"])), {})
             waiting = Change("wait", body["name"], operation, tuple(after), "it is being deleted")
             changes.append(waiting)
             before.append(waiting.key)
         elif old is not None:
             why = f"it failed: {old.get('status_message') or 'GKE gave no reason'}"
-            gone = Change("delete-pool", body["name"], {}, tuple(after), why)
-            changes.append(gone)
-            before.append(gone.key)
+            deletion = Change("delete-pool", body["name"], {}, tuple(after), why)
+            changes.append(deletion)
+            before.append(deletion.key)
         changes.append(Change("create-pool", body["name"], body, tuple(before)))
     return changes
 
 
 def missing_names(have: Observed, name: str, shape: SliceShape, num_slices: int) -> list[str]:
     """Return the names of node pools to create: those of broken ones first, then the first unused ones."""
-    there = have.slices(shape)
-    whole = [each for each, pool in there.items() if pool.get("status", "RUNNING") not in (LOST, GOING)]
-    again = sorted(set(there) - set(whole), key=_order)
+    slices = have.slices(shape)
+    whole = [pool_name for pool_name, pool in slices.items() if pool.get("status", "RUNNING") not in (LOST, GOING)]
+    again = sorted(set(slices) - set(whole), key=_order)
     free = (each for index in itertools.count() if (each := names.node_pool_name(name, index)) not in have.pools)
-    lacking = max(0, num_slices - len(whole))
-    return [*again, *itertools.islice(free, max(0, lacking - len(again)))][:lacking]
+    missing = max(0, num_slices - len(whole))
+    return [*again, *itertools.islice(free, max(0, missing - len(again)))][:missing]
 
 
-def covers(have: Any, wanted: Any) -> bool:
-    """Return whether `have` contains everything in `wanted`. False and absent are the same."""
-    if isinstance(wanted, Mapping):
-        there = have if isinstance(have, Mapping) else {}
-        return all(covers(there.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list):
+def covers(have: Any, desired: Any) -> bool:
+    """Return whether `have` contains everything in `desired`. False and absent are the same."""
+    if isinstance(desired, Mapping):
+        fields = have if isinstance(have, Mapping) else {}
+        return all(covers(fields.get(key), value) for key, value in desired.items())
+    if isinstance(desired, list):
         items = have if isinstance(have, list) else []
-        return all(any(covers(each, item) for each in items) for item in wanted)
-    if wanted in (False, 0, "", None):
+        return all(any(covers(candidate, item) for candidate in items) for item in desired)
+    if desired in (False, 0, "", None):
         return have in (False, 0, "0", "", None)
-    return have is not None and str(have).lower() == str(wanted).lower()
+    return have is not None and str(have).lower() == str(desired).lower()
 
 
-def _fixed_differences(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _fixed_differences(have: Mapping[str, Any], desired: Mapping[str, Any]) -> list[str]:
     """Return differences in fields of a cluster that can never be changed, as text."""
-    found = []
-    zone, place = str(wanted["locations"][0]), str(have.get("location"))
+    differences = []
+    zone, place = str(desired["locations"][0]), str(have.get("location"))
     if place not in (zone, region_of(zone)):  # node pools may be in any zone of the region
-        found.append(f"it is in {place} (requested {zone})")
+        differences.append(f"it is in {place} (requested {zone})")
     for part, label in (("network", "network"), ("subnetwork", "subnetwork")):
-        if wanted.get(part) and not covers(have.get(part), wanted[part]):
-            found.append(f"{label} {_text(have.get(part))} (requested {_text(wanted[part])})")
-    private = wanted.get("private_cluster_config", {}).get("enable_private_nodes")
+        if desired.get(part) and not covers(have.get(part), desired[part]):
+            differences.append(f"{label} {_text(have.get(part))} (requested {_text(desired[part])})")
+    private = desired.get("private_cluster_config", {}).get("enable_private_nodes")
     if private and not (
         have.get("private_cluster_config", {}).get("enable_private_nodes")
         or have.get("network_config", {}).get("default_enable_private_nodes")
     ):
-        found.append("its nodes are not private")
-    return found
+        differences.append("its nodes are not private")
+    return differences
 
 
 def _text(value: Any) -> str:

@@ -33,7 +33,7 @@ def explained(code: str, text: str) -> XpkError:
     """Return the error for a canonical code (`RESOURCE_EXHAUSTED`, ...) and the server's message."""
     short = _short(text)
     if _ADDRESSES.search(text):
-        return CapacityError(f"not enough IP addresses: {short}", hint="`xpk docs scale` has the number")
+        return CapacityError(f"not enough IP addresses: {short}", hint="`xpk docs scale` shows the required ranges")
     if _RESERVED.search(text):
         return CapacityError(f"the reservation is full: {short}", hint="choose another --reservation, or fewer slices")
     if _STOCKOUT.search(text):
@@ -58,7 +58,7 @@ def explained(code: str, text: str) -> XpkError:
     if code in ("ALREADY_EXISTS", "ABORTED"):
         return ConflictError(f"modified concurrently: {short}", hint=AGAIN)
     if code == "FAILED_PRECONDITION":
-        return ConflictError(f"it cannot be done now: {short}", hint=AGAIN)
+        return ConflictError(f"Google Cloud rejected the request for now: {short}", hint=AGAIN)
     if code == "INVALID_ARGUMENT":
         return UsageError(f"GKE rejected the request: {short}", hint="`--dry-run -o json` shows the request")
     if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"):
@@ -73,7 +73,7 @@ def of_operation(operation: Mapping[str, Any]) -> XpkError | None:
     # Conditions also describe lasting states: only with an error do they explain it.
     if not error.get("code") and not (conditions and operation.get("status_message")):
         return None
-    codes = " ".join(str(each.get("code", "")) for each in conditions)
+    codes = " ".join(str(condition.get("code", "")) for condition in conditions)
     text = str(error.get("message") or operation.get("status_message") or "no reason given")
     return explained(_NAMES.get(int(error.get("code", 2)), "UNKNOWN"), f"{text} {codes}".strip())
 

@@ -68,7 +68,7 @@ def put(body: Dict, path: str, value: Any) -> None:
     if have is not None and any(isinstance(have, kind) != isinstance(value, kind) for kind in (list, dict)):
         raise ValueError(f"{last} is {json.dumps(have)}: the value must be of the same form")
     if isinstance(value, list):
-        body[last] = [*body.get(last, []), *(each for each in value if each not in body.get(last, []))]
+        body[last] = [*body.get(last, []), *(item for item in value if item not in body.get(last, []))]
     elif isinstance(value, dict):
         body[last] = {**body.get(last, {}), **value}
     else:
@@ -94,7 +94,7 @@ def _apply(body: Dict, arguments: Sequence[str], table: dict[str, tuple[str, Con
 
 def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
     """Return unsupported arguments, one line for each flag that has some."""
-    found = []
+    problems = []
     flags = (("--custom-cluster-arguments", cluster, _CLUSTER), ("--custom-nodepool-arguments", pool, _POOL))
     for flag, arguments, table in flags:
         names = [
@@ -103,11 +103,11 @@ def unknown_arguments(cluster: Sequence[str], pool: Sequence[str]) -> list[str]:
             if name not in table and name not in _NOTHING and not _is_field(name, value)
         ]
         if names:
-            found.append(
+            problems.append(
                 f"{flag}: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not supported; "
                 "field.path=VALUE sets any field of GKE's API"
             )
-    return found
+    return problems
 
 
 def _is_field(name: str, value: str) -> bool:
@@ -140,25 +140,25 @@ def _const(constant: Any) -> Convert:
 
 
 def _list(value: str) -> list[str]:
-    return [each for each in value.split(",") if each]
+    return [part for part in value.split(",") if part]
 
 
 def _labels(value: str) -> dict[str, str]:
-    pairs = [each.partition("=") for each in _list(value)]
+    pairs = [pair.partition("=") for pair in _list(value)]
     if not all(equals for _, equals, _ in pairs):
         raise ValueError("is not KEY=VALUE,...")
     return {key: text for key, _, text in pairs}
 
 
 def _taints(value: str) -> list[Dict]:
-    found = []
-    for each in _list(value):
-        match = re.fullmatch(r"([^=]+)=([^:]*):(NoSchedule|NoExecute|PreferNoSchedule)", each)
+    taints = []
+    for taint in _list(value):
+        match = re.fullmatch(r"([^=]+)=([^:]*):(NoSchedule|NoExecute|PreferNoSchedule)", taint)
         if not match:
             raise ValueError("is not KEY=VALUE:EFFECT,...")
         effect = re.sub(r"(?<!^)(?=[A-Z])", "_", match[3]).upper()
-        found.append({"key": match[1], "value": match[2], "effect": effect})
-    return found
+        taints.append({"key": match[1], "value": match[2], "effect": effect})
+    return taints
 
 
 def _networks(value: str) -> list[Dict]:
@@ -175,7 +175,11 @@ def _value(text: str) -> Any:
 def _components(value: str) -> list[str]:
     """Return logging or monitoring components with the API's names."""
     names = {"SYSTEM": "SYSTEM_COMPONENTS", "WORKLOAD": "WORKLOADS"}
-    return [] if value.upper() == "NONE" else [names.get(each.upper(), each.upper()) for each in _list(value)]
+    return (
+        []
+        if value.upper() == "NONE"
+        else [names.get(component.upper(), component.upper()) for component in _list(value)]
+    )
 
 
 def _size(value: str) -> int:

@@ -82,13 +82,16 @@ def commands_of(change: Change, project: str, location: str, cluster: str) -> tu
         default = body["node_pools"][0]
         flags = [*_flags(body, body), *_flags(default, {})]
         line = [*container, "clusters", "create", cluster, *place, f"--node-locations={body['locations'][0]}", *flags]
-        return (shlex.join(line), *_unsaid(body))
+        return (shlex.join(line), *_fields_without_flags(body))
     if change.kind == "create-pool":
         where = [f"--cluster={cluster}", *place, f"--node-locations={body['locations'][0]}"]
-        return (shlex.join([*container, "node-pools", "create", pool, *where, *_flags(body, body)]), *_unsaid(body))
+        return (
+            shlex.join([*container, "node-pools", "create", pool, *where, *_flags(body, body)]),
+            *_fields_without_flags(body),
+        )
     if change.kind == "update-cluster":
         flags = _flags(body, body)
-        return (shlex.join([*container, "clusters", "update", cluster, *place, *flags]), *_unsaid(body))
+        return (shlex.join([*container, "clusters", "update", cluster, *place, *flags]), *_fields_without_flags(body))
     if change.kind == "update-pool":
         mode = body.get("workload_metadata_config", {}).get("mode")
         flags = [f"--workload-metadata={mode}"] if mode else []
@@ -137,11 +140,11 @@ def _network_commands(change: Change, project: str, location: str) -> tuple[str,
     ]
     if verb == "delete":
         return tuple(shlex.join([*line, "--quiet"]) for line in reversed(lines))
-    said = [f"--network={network['name']}", f"--description={network['description']}"]
-    lines[0] += ["--subnet-mode=custom", f"--mtu={network['mtu']}", said[1]]
-    lines[1] += [f"--range={subnetwork['ipCidrRange']}", *said]
+    flags = [f"--network={network['name']}", f"--description={network['description']}"]
+    lines[0] += ["--subnet-mode=custom", f"--mtu={network['mtu']}", flags[1]]
+    lines[1] += [f"--range={subnetwork['ipCidrRange']}", *flags]
     lines[2] += [f"--source-ranges={firewall['sourceRanges'][0]}", "--action=ALLOW"]
-    lines[2] += ["--rules=tcp:0-65535,udp:0-65535,icmp", *said]
+    lines[2] += ["--rules=tcp:0-65535,udp:0-65535,icmp", *flags]
     return tuple(map(shlex.join, lines))
 
 
@@ -150,14 +153,14 @@ def _network_flags(body: Mapping[str, Any]) -> list[str]:
     network, policy = body.get("network_config", {}), body.get("ip_allocation_policy", {})
     if network.get("datapath_provider") == "ADVANCED_DATAPATH":
         flags.append("--enable-dataplane-v2")
-    for each in network.get("additional_node_network_configs", []):
-        flags.append(f"--additional-node-network=network={each['network']},subnetwork={each['subnetwork']}")
+    for config in network.get("additional_node_network_configs", []):
+        flags.append(f"--additional-node-network=network={config['network']},subnetwork={config['subnetwork']}")
     if network.get("dns_config"):
         flags += ["--cluster-dns=clouddns", "--cluster-dns-scope=cluster"]
     if policy.get("create_subnetwork"):
         flags.append(f"--create-subnetwork=range={policy.get('node_ipv4_cidr_block', '')}")
     endpoints = body.get("control_plane_endpoints_config", {}).get("ip_endpoints_config", {})
-    blocks = [each["cidr_block"] for each in endpoints.get("authorized_networks_config", {}).get("cidr_blocks", [])]
+    blocks = [block["cidr_block"] for block in endpoints.get("authorized_networks_config", {}).get("cidr_blocks", [])]
     if blocks:
         flags.append(f"--master-authorized-networks={','.join(blocks)}")
     if limits := body.get("autoscaling", {}).get("resource_limits"):
@@ -187,13 +190,13 @@ def _config_flags(config: Mapping[str, Any]) -> list[str]:
         flags.append(f"--node-labels={_pairs(labels)}")
     if config.get("tags"):
         flags.append(f"--tags={','.join(config['tags'])}")
-    taints = [f"{each['key']}={each['value']}:{_effect(each['effect'])}" for each in config.get("taints", [])]
+    taints = [f"{taint['key']}={taint['value']}:{_effect(taint['effect'])}" for taint in config.get("taints", [])]
     if taints:
         flags.append(f"--node-taints={','.join(taints)}")
     return flags
 
 
-def _unsaid(body: Mapping[str, Any]) -> tuple[str, ...]:
+def _fields_without_flags(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a comment with the fields that no flag of the command sets."""
     left = [
         f"{path}={json.dumps(value)}"
@@ -204,11 +207,11 @@ def _unsaid(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _leaves(body: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found = []
+    leaves = []
     for key, value in body.items():
         path = f"{before}{key}"
-        found += _leaves(value, f"{path}.") if isinstance(value, Mapping) else [(path, value)]
-    return found
+        leaves += _leaves(value, f"{path}.") if isinstance(value, Mapping) else [(path, value)]
+    return leaves
 
 
 def _pairs(labels: Mapping[str, str]) -> str:

@@ -88,14 +88,14 @@ def steps_for(
     """
     steps: list[Step] = []
     objects = [] if _named(api, configs) else network_objects(configs)
-    objects = [each for each in objects if _lacks(api, each["kind"], each["metadata"]["name"])]
+    objects = [obj for obj in objects if _lacks(api, obj["kind"], obj["metadata"]["name"])]
     if objects:
         title = f"let pods use the data networks vpc1 to vpc{len(configs)}"
         apply = partial(_apply, connect, objects, pause)
         then = "# then, in the cluster: a GKENetworkParamSet and a Network for each data network"
         steps.append(Step(title, apply, key="gpudirect:networks", after=tuple(after), commands=(then,)))
-    wanted = dict(each for spec in planned for each in INSTALLERS.get(spec.shape.family, ()))
-    for name, file in wanted.items():
+    installers = dict(pair for spec in planned for pair in INSTALLERS.get(spec.shape.family, ()))
+    for name, file in installers.items():
         if _lacks(api, "DaemonSet", name, _NAMESPACE):
             source = f"{manifests or _URL}/{file}"
             if problems := release_manifest.problems_of(name, source, pinned=_SHA256[file]):
@@ -111,10 +111,10 @@ def steps_for(
 def _named(api: ObjectApi | None, configs: Sequence[Config]) -> bool:
     """Return whether other objects already expose the data networks to pods, under other names."""
     try:
-        there = api.list("GKENetworkParamSet") if api and configs else []
+        objects = api.list("GKENetworkParamSet") if api and configs else []
     except (NotFoundError, MissingToolError):  # a cluster without multi-networking has no such kind
         return False
-    named = {each["spec"].get("vpcSubnet") for each in there if not each["metadata"]["name"].startswith("vpc")}
+    named = {obj["spec"].get("vpcSubnet") for obj in objects if not obj["metadata"]["name"].startswith("vpc")}
     return any(str(config["subnetwork"]).rpartition("/")[2] in named for config in configs)
 
 

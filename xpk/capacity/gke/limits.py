@@ -57,11 +57,11 @@ class Limit:
     Limits that are not firm may have been raised for this project, which no API reports.
     """
 
-    name: str  # of the limit
+    name: str  # name of the limit
     need: int  # amount needed
     have: int | None  # amount available; null if unknown
-    advice: str = ""  # how to raise or avoid it; may be empty
-    firm: bool = True  # nothing can be created beyond it
+    advice: str = ""  # way to raise or avoid it; may be empty
+    firm: bool = True  # whether nothing can be created beyond it
 
     @property
     def fits(self) -> bool | None:
@@ -129,12 +129,12 @@ def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None,
             2 ** (32 - prefix),
             "--max-pods-per-node N, or --custom-cluster-arguments='--cluster-ipv4-cidr=/N'",
         ),
-        Limit("node addresses in the subnetwork", sizing.nodes, room, "--subnetwork with a larger range"),
+        Limit("node addresses in the subnetwork", sizing.nodes, room, "pass a --subnetwork with a larger range"),
         Limit(
             "nodes of the cluster",
             sizing.nodes,
             NODES,
-            f"beyond {NODES:,} ask Cloud Customer Care: up to {NODES_ASKED:,}, from version 1.31 on {NODES_MOST:,}",
+            f"ask Cloud Customer Care for up to {NODES_ASKED:,}, or {NODES_MOST:,} from version 1.31 on",
             firm=False,
         ),
     ]
@@ -145,14 +145,16 @@ def size_limits(longest: int, shape: SliceShape, total_pods: int, hosts: int, re
 
     `longest`: length of the longest node pool name; `hosts`: the maximum of one workload.
     """
-    found = [
+    found_limits = [
         Limit("nodes of one node pool", shape.hosts, NODES_PER_POOL),
         Limit("pods of the cluster", total_pods, PODS_PER_CLUSTER),
-        Limit("characters of a node pool's name", longest, NAME_LENGTH, "a shorter name for the cluster"),
+        Limit("characters of a node pool's name", longest, NAME_LENGTH, "choose a shorter cluster name"),
     ]
-    if any("kube-dns" in each.lower() for each in request.custom_cluster_arguments):
-        found.append(Limit("endpoints of a headless service, kube-dns", hosts, KUBE_DNS_ENDPOINTS, "use Cloud DNS"))
-    return found
+    if any("kube-dns" in argument.lower() for argument in request.custom_cluster_arguments):
+        found_limits.append(
+            Limit("endpoints of a headless service, kube-dns", hosts, KUBE_DNS_ENDPOINTS, "use Cloud DNS")
+        )
+    return found_limits
 
 
 def chips_limit(shape: SliceShape, chips: int, request: GkeOptions, region: Dict | None, info: Dict | None) -> Limit:
@@ -203,7 +205,7 @@ def nodes_limits(nodes: int, shape: SliceShape, region: Dict | None, *, private:
     if shape.family in _PERSISTENT_DISK and not own_disks:
         needs["SSD_TOTAL_GB"] = nodes * _BOOT_DISK_GB
     advice = "request more at https://console.cloud.google.com/iam-admin/quotas"
-    hints = {"IN_USE_ADDRESSES": f"--private needs none; or {advice}"}
+    hints = {"IN_USE_ADDRESSES": f"pass --private, which needs none; or {advice}"}
     return [
         Limit(f"quota {name}", need, free_quota(region, name), hints.get(name, advice)) for name, need in needs.items()
     ]
@@ -232,7 +234,7 @@ def reservation_limit(path: str, hosts: int, free: int | None) -> Limit:
 
 
 def _accelerators(resources: Sequence[Dict]) -> int:
-    return sum(int((each.get("accelerator") or {}).get("acceleratorCount", 0)) for each in resources)
+    return sum(int((resource.get("accelerator") or {}).get("acceleratorCount", 0)) for resource in resources)
 
 
 def free_quota(place: Dict | None, metric: str) -> int | None:
@@ -246,18 +248,18 @@ def free_quota(place: Dict | None, metric: str) -> int | None:
 def _in_info(info: Dict | None, shape: SliceShape, region: str) -> int | None:
     """Return a region's entry of the Cloud Quotas API: the one with the most dimensions."""
     family = _TPU_FAMILIES.get(shape.family) or _GPU_FAMILIES.get(shape.family, "")
-    found: list[tuple[int, int]] = []
+    values: list[tuple[int, int]] = []
     for entry in (info or {}).get("dimensionsInfos", ()):
         dimensions = entry.get("dimensions", {})
-        there = dimensions.get("region", region) == region
-        if there and "region" not in dimensions:
-            there = region in entry.get("applicableLocations", ())
-        if there and _is_family(dimensions, family):
-            found.append((len(dimensions), int(entry.get("details", {}).get("value", 0))))
-    return max(found)[1] if found else None
+        is_in_region = dimensions.get("region", region) == region
+        if is_in_region and "region" not in dimensions:
+            is_in_region = region in entry.get("applicableLocations", ())
+        if is_in_region and _is_family(dimensions, family):
+            values.append((len(dimensions), int(entry.get("details", {}).get("value", 0))))
+    return max(values)[1] if values else None
 
 
 def _is_family(dimensions: Dict, family: str) -> bool:
     """Return whether a quota's dimensions match a family, or name none: TPU7x is spelt in both cases."""
-    given = dimensions.get("tpu_family") or dimensions.get("gpu_family") or family
-    return str(given).lower() == family.lower()
+    value = dimensions.get("tpu_family") or dimensions.get("gpu_family") or family
+    return str(value).lower() == family.lower()

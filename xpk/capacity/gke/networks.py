@@ -21,7 +21,7 @@ DATA_NICS = {"h100-80gb": 4, "h100-mega-80gb": 8}  # per host, in addition to th
 PARTS = ("network", "subnetwork", "firewall")  # in order of creation
 MTU = 8244  # of the data networks: the largest that GPUDirect-TCPX and -TCPXO take
 _SPACE = ipaddress.ip_network("192.168.0.0/16")
-_SMALLEST, _LARGEST = 24, 20  # prefix lengths of a subnetwork: 252 hosts, and 4,092; of larger ones there are too few
+_SMALLEST, _LARGEST = 24, 20  # prefix lengths of a subnetwork: 252 hosts, and 4,092; there are too few larger ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,17 @@ class DataNetwork:
 
     def bodies(self, project: str, description: str) -> Dict:
         """Return the request bodies of networks.insert, subnetworks.insert and firewalls.insert."""
-        there = {"network": f"projects/{project}/global/networks/{self.network}", "description": description}
-        anything = [{"IPProtocol": each, "ports": ["0-65535"]} for each in ("tcp", "udp")]
+        common = {"network": f"projects/{project}/global/networks/{self.network}", "description": description}
+        anything = [{"IPProtocol": protocol, "ports": ["0-65535"]} for protocol in ("tcp", "udp")]
         return {
             "network": {
                 "name": self.network, "autoCreateSubnetworks": False, "mtu": MTU, "description": description,
                 "routingConfig": {"routingMode": "REGIONAL"},
             },
-            "subnetwork": {"name": self.subnetwork, "ipCidrRange": self.block, **there},
+            "subnetwork": {"name": self.subnetwork, "ipCidrRange": self.block, **common},
             "firewall": {
                 "name": self.firewall, "direction": "INGRESS", "sourceRanges": [str(_SPACE)],
-                "allowed": [*anything, {"IPProtocol": "icmp"}], **there,
+                "allowed": [*anything, {"IPProtocol": "icmp"}], **common,
             },
         }  # fmt: skip
 
@@ -100,27 +100,31 @@ def description(cluster: str, location: str) -> str:
 
 def ours(listed: Iterable[Mapping[str, Any]], cluster: str, location: str) -> list[str]:
     """Return the names of the networks that xpk created for a cluster."""
-    wanted = description(cluster, location)
-    return sorted(str(each["name"]) for each in listed if each.get("description") == wanted)
+    text = description(cluster, location)
+    return sorted(str(network["name"]) for network in listed if network.get("description") == text)
 
 
 def network_limits(
-    wanted: Sequence[DataNetwork], there: Mapping[str, Mapping[str, Any]], hosts: int, project: Mapping[str, Any] | None
+    networks: Sequence[DataNetwork],
+    resources: Mapping[str, Mapping[str, Any]],
+    hosts: int,
+    project: Mapping[str, Any] | None,
 ) -> list[Limit]:
     """Return the limits of data networks: the project's quotas, and the hosts that fit into the smallest subnetwork.
 
-    `there`: existing resources by name; `project`: None if this user may not read its quotas.
+    `resources`: existing resources by name; `project`: None if this user may not read its quotas.
     """
-    blocks = [str(there.get(each.subnetwork, {}).get("ipCidrRange") or each.block) for each in wanted]
+    blocks = [str(resources.get(network.subnetwork, {}).get("ipCidrRange") or network.block) for network in networks]
     least = min(ipaddress.ip_network(block, strict=False).num_addresses for block in blocks) - RESERVED_ADDRESSES
-    lacking = [
-        [name for name in names if name not in there] for names in zip(*(each.names for each in wanted), strict=True)
+    missing = [
+        [name for name in names if name not in resources]
+        for names in zip(*(network.names for network in networks), strict=True)
     ]
     advice = "request more at https://console.cloud.google.com/iam-admin/quotas"
     return [
         *(
             Limit(f"quota {metric}", len(names), free_quota(project, metric), advice)
-            for metric, names in zip(("NETWORKS", "SUBNETWORKS", "FIREWALLS"), lacking, strict=True)
+            for metric, names in zip(("NETWORKS", "SUBNETWORKS", "FIREWALLS"), missing, strict=True)
         ),
-        Limit("addresses in each data network of the GPUs", hosts, least, "another cluster for the others"),
+        Limit("addresses in each data network of the GPUs", hosts, least, "use another cluster for the other hosts"),
     ]

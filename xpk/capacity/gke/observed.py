@@ -67,14 +67,14 @@ class Observed:
 def find_cluster(google: Google, project: str, name: str) -> Dict | None:
     """Return a project's cluster by its name, in any location. Raises UsageError if there are several."""
     listed = google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
-    found: list[Dict] = [each for each in listed.get("clusters", []) if each["name"] == name]
-    if len(found) > 1:
-        places = ", ".join(str(each["location"]) for each in found)
+    clusters: list[Dict] = [cluster for cluster in listed.get("clusters", []) if cluster["name"] == name]
+    if len(clusters) > 1:
+        places = ", ".join(str(cluster["location"]) for cluster in clusters)
         raise UsageError(
             f"several clusters in {project} are named '{name}': {places}",
             hint="xpk requires cluster names that are unique in the project",
         )
-    return found[0] if found else None
+    return clusters[0] if clusters else None
 
 
 def is_there(cluster: Mapping[str, Any] | None) -> bool:
@@ -86,7 +86,9 @@ def running_operations(google: Google, project: str, location: str, cluster: str
     """Return the running operations on a cluster or its node pools."""
     listed = google.call("list_operations", {"parent": f"projects/{project}/locations/{location}"})
     return tuple(
-        each for each in listed.get("operations", []) if each.get("status") not in ENDED and is_about(each, cluster)
+        operation
+        for operation in listed.get("operations", [])
+        if operation.get("status") not in ENDED and is_about(operation, cluster)
     )
 
 
@@ -104,36 +106,38 @@ def observe(google: Google, request: GkeOptions, name: str, shape: SliceShape) -
     zone = f"projects/{request.project}/zones/{request.zone}"
     policy = request_bodies.policy_name(shape)
     _, quota = quota_of(shape, spot=request.capacity in ("spot", "flex"))
-    paths = [reservation_path(each, request.project) for each in request.reservation]
+    paths = [reservation_path(reservation, request.project) for reservation in request.reservation]
     asks: dict[str, Callable[[], Dict | None]] = {
         "cluster": lambda: find_cluster(google, request.project, name),
         "server": lambda: google.call("get_server_config", {"name": parent}),
-        "region": lambda: _told(lambda: google.compute(region)),
-        "subnetwork": lambda: _told(lambda: google.compute(f"{region}/subnetworks/{request.subnetwork or 'default'}")),
-        "machine": lambda: _told(
+        "region": lambda: _if_permitted(lambda: google.compute(region)),
+        "subnetwork": lambda: _if_permitted(
+            lambda: google.compute(f"{region}/subnetworks/{request.subnetwork or 'default'}")
+        ),
+        "machine": lambda: _if_permitted(
             lambda: google.compute(f"{zone}/machineTypes/{request.default_pool_cpu_machine_type}")
         ),
     }
     if quota:
-        asks["quota"] = lambda: _told(lambda: google.quota_info(request.project, quota))
+        asks["quota"] = lambda: _if_permitted(lambda: google.quota_info(request.project, quota))
     if policy:
         asks["policy"] = lambda: maybe(lambda: google.compute(f"{region}/resourcePolicies/{policy}"))
     for path in paths:
         asks[path] = partial(_reservation, google, _zonal(path, request.zone))
     if shape.family in DATA_NICS:
         asks["networks"] = partial(_networks, google, request.project, request.region, name)
-        asks["project"] = lambda: _told(lambda: google.compute(f"projects/{request.project}"))
+        asks["project"] = lambda: _if_permitted(lambda: google.compute(f"projects/{request.project}"))
     google.check()
     with ThreadPoolExecutor(len(asks)) as executor:
         answers = {key: executor.submit(ask) for key, ask in asks.items()}
-        found = {key: answer.result() for key, answer in answers.items()}
-    reservations = {path: found.pop(path) for path in paths}
-    cluster = found.pop("cluster")
+        results = {key: answer.result() for key, answer in answers.items()}
+    reservations = {path: results.pop(path) for path in paths}
+    cluster = results.pop("cluster")
     running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
     if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # possibly of another project
-        found["subnetwork"] = _told(lambda: google.compute(own))
+        results["subnetwork"] = _if_permitted(lambda: google.compute(own))
     pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
-    known: Any = found
+    known: Any = results
     return Observed(cluster=cluster, pools=pools, operations=running, reservations=reservations, **known)
 
 
@@ -176,11 +180,13 @@ def capacity_of(pool: Mapping[str, Any]) -> str:
     return reserved(reservations[0]) if reservations else ON_DEMAND
 
 
-def slice_of_pool(pool: Mapping[str, Any], held: Mapping[str, str]) -> SliceInfo:
-    """Return a node pool as a slice. `held`: workloads by node pool name."""
+def slice_of_pool(pool: Mapping[str, Any], occupied: Mapping[str, str]) -> SliceInfo:
+    """Return a node pool as a slice. `occupied`: workloads by node pool name."""
     hosts = tuple(f"{pool['name']}/{host}" for host in range(int(pool.get("initial_node_count", 0))))
     name, shape = str(pool["name"]), shape_of_pool(pool)
-    return SliceInfo(node_pool=name, hosts=hosts, workload=held.get(name), accelerator_type=shape.name if shape else "")
+    return SliceInfo(
+        node_pool=name, hosts=hosts, workload=occupied.get(name), accelerator_type=shape.name if shape else ""
+    )
 
 
 def _zonal(path: str, zone: str) -> str:
@@ -201,13 +207,13 @@ def _reservation(google: Google, path: str) -> Dict | None:
 
 def _networks(google: Google, project: str, region: str, cluster: str) -> Dict:
     """Return the existing resources of a cluster's data networks, by name: networks, subnetworks, firewall rules."""
-    there = f"projects/{project}"
+    project_path = f"projects/{project}"
     parts = (
-        google.matching(f"{there}/global/networks", network_name(cluster, "[0-9]+")),
-        google.matching(f"{there}/regions/{region}/subnetworks", f"{cluster}-{region}-sub-[0-9]+"),
-        google.matching(f"{there}/global/firewalls", f"{cluster}-internal-[0-9]+"),
+        google.matching(f"{project_path}/global/networks", network_name(cluster, "[0-9]+")),
+        google.matching(f"{project_path}/regions/{region}/subnetworks", f"{cluster}-{region}-sub-[0-9]+"),
+        google.matching(f"{project_path}/global/firewalls", f"{cluster}-internal-[0-9]+"),
     )
-    return {str(each["name"]): each for part in parts for each in part}
+    return {str(resource["name"]): resource for part in parts for resource in part}
 
 
 def own_networks(google: Google, project: str, cluster: str, location: str) -> list[str]:
@@ -220,7 +226,7 @@ def own_networks(google: Google, project: str, cluster: str, location: str) -> l
     return ours(listed, cluster, location)
 
 
-def _told(ask: Callable[[], Dict]) -> Dict | None:
+def _if_permitted(ask: Callable[[], Dict]) -> Dict | None:
     """Return the result of a call, None if this user lacks the permission: such calls serve the plan's limits only."""
     try:
         return ask()

@@ -30,8 +30,8 @@ def adaptation(
     name: str, request: GkeOptions, specs: Sequence[ClusterSpec], steps: Sequence[Step], why: AuthorizationError
 ) -> Plan:
     """Return the plan of adapting a cluster."""
-    there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
-    return _unseen(f"cluster '{name}' in {request.region}: {there}", steps, _ADAPTED, why, option_lines(request, {}))
+    slices = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs) or "the slices that it has"
+    return _unseen(f"cluster '{name}' in {request.region}: {slices}", steps, _ADAPTED, why, option_lines(request, {}))
 
 
 def resizing(
@@ -60,5 +60,7 @@ def _refuse(why: AuthorizationError) -> None:
     raise why
 
 
-def _unseen(summary: str, steps: Sequence[Step], note: str, why: AuthorizationError, asked: Sequence[str] = ()) -> Plan:
-    return Plan(summary, list(steps), notes=(note, *asked), facts={"guess": True}, refusal=why)
+def _unseen(
+    summary: str, steps: Sequence[Step], note: str, why: AuthorizationError, option_texts: Sequence[str] = ()
+) -> Plan:
+    return Plan(summary, list(steps), notes=(note, *option_texts), facts={"guess": True}, refusal=why)

@@ -14,7 +14,9 @@ from xpk.model.capacities import RESERVATION
 from xpk.model.errors import UsageError
 
 MAINTENANCE_INTERVALS = ("AS_NEEDED", "PERIODIC")
-_AUTOPROVISIONING = tuple(f"--autoprovisioning-{each}" for each in ("min-chips", "max-chips", "max-cpu", "max-memory"))
+_AUTOPROVISIONING = tuple(
+    f"--autoprovisioning-{suffix}" for suffix in ("min-chips", "max-chips", "max-cpu", "max-memory")
+)
 _CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 
 
@@ -42,37 +44,37 @@ def option_problems(options: GkeOptions) -> list[str]:
 
 
 def _place_problems(options: GkeOptions) -> list[str]:
-    found = [] if options.project else ["no project given: pass --project P, or set GOOGLE_CLOUD_PROJECT"]
+    problems = [] if options.project else ["no project given: pass --project P, or set GOOGLE_CLOUD_PROJECT"]
     if not options.zone:
-        found.append("no zone given: pass the zone of the nodes, such as --zone us-central1-a")
+        problems.append("no zone given: pass the zone of the nodes, such as --zone us-central1-a")
     elif not names.ZONE.fullmatch(options.zone):
-        found.append(f"'{options.zone}' is not a zone")
+        problems.append(f"'{options.zone}' is not a zone")
     region = options.stated_region
     if region and options.zone and region != options.region:
-        found.append(f"zone {options.zone} is not in region {region}")
-    return found
+        problems.append(f"zone {options.zone} is not in region {region}")
+    return problems
 
 
 def _capacity_problems(options: GkeOptions) -> list[str]:
-    kinds, found = options.capacities, []
+    kinds, problems = options.capacities, []
     if len(kinds) > 1:
-        found.append(f"{' and '.join(f'--{kind}' for kind in kinds)} exclude each other: choose one")
-    for each in options.reservation:
-        if not RESERVATION.fullmatch(each):
-            found.append(
-                f"reservation '{each}' is neither a name nor projects/P/reservations/R[/reservationBlocks/B"
-                "[/reservationSubBlocks/S]]" + ("; names are lower-case" if each != each.lower() else "")
+        problems.append(f"{' and '.join(f'--{kind}' for kind in kinds)} exclude each other: choose one")
+    for reservation in options.reservation:
+        if not RESERVATION.fullmatch(reservation):
+            problems.append(
+                f"reservation '{reservation}' is neither a name nor projects/P/reservations/R[/reservationBlocks/B"
+                "[/reservationSubBlocks/S]]" + ("; names are lower-case" if reservation != reservation.lower() else "")
             )
-    return found
+    return problems
 
 
 def _choice_problems(options: GkeOptions) -> list[str]:
-    channel, interval, found = options.release_channel, options.host_maintenance_interval, []
+    channel, interval, problems = options.release_channel, options.host_maintenance_interval, []
     if channel and channel not in _CHANNELS:
-        found.append(f"--release-channel {channel.lower()}: choose from {', '.join(_CHANNELS).lower()}")
+        problems.append(f"--release-channel {channel.lower()}: choose from {', '.join(_CHANNELS).lower()}")
     if interval not in MAINTENANCE_INTERVALS:
-        found.append(f"--host-maintenance-interval {interval}: choose from {', '.join(MAINTENANCE_INTERVALS)}")
-    return found
+        problems.append(f"--host-maintenance-interval {interval}: choose from {', '.join(MAINTENANCE_INTERVALS)}")
+    return problems
 
 
 def _unused(options: GkeOptions) -> list[str]:
@@ -85,40 +87,40 @@ def _unused(options: GkeOptions) -> list[str]:
         "--enable-master-global-access": (options.is_private, "--private"),
         **dict.fromkeys(_AUTOPROVISIONING, (options.enable_autoprovisioning, "--enable-autoprovisioning")),
     }
-    defaults = {each.name: each.default for each in fields(options)}
+    defaults = {field.name: field.default for field in fields(options)}
     changed = {flag: flag[2:].replace("-", "_") for flag in needs}
     return [
         f"{flag} requires {other}"
-        for flag, (there, other) in needs.items()
-        if not there and getattr(options, changed[flag]) != defaults[changed[flag]]
+        for flag, (is_present, other) in needs.items()
+        if not is_present and getattr(options, changed[flag]) != defaults[changed[flag]]
     ]
 
 
 def _contradictions(options: GkeOptions) -> list[str]:
-    found = []
+    problems = []
     if options.disable_workload_identity:
         both = {
             "--enable-workload-identity": options.enable_workload_identity,
             "--enable-gcsfuse-csi-driver": options.enable_gcsfuse_csi_driver,
         }
-        found += [
+        problems += [
             f"{flag} and --disable-workload-identity exclude each other: choose one"
             for flag, is_given in both.items()
             if is_given
         ]
     if options.roll_back and options.ignore_nodepool_creation_errors:
-        found.append("--roll-back and --ignore-nodepool-creation-errors exclude each other: choose one")
+        problems.append("--roll-back and --ignore-nodepool-creation-errors exclude each other: choose one")
     most = options.autoprovisioning_max_chips
     if most is not None and most < options.autoprovisioning_min_chips:
-        found.append("--autoprovisioning-max-chips is less than --autoprovisioning-min-chips")
-    return found
+        problems.append("--autoprovisioning-max-chips is less than --autoprovisioning-min-chips")
+    return problems
 
 
 def _network_problems(options: GkeOptions) -> list[str]:
-    found = []
+    problems = []
     for network in options.authorized_networks:
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
-            found.append(f"--authorized-networks: '{network}' is not a range such as 10.0.0.0/8")
-    return found
+            problems.append(f"--authorized-networks: '{network}' is not a range such as 10.0.0.0/8")
+    return problems

@@ -57,7 +57,7 @@ def _dollars(text: str, name: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} is '{text}', not US dollars per hour", hint=f"{name} 100")
+        raise UsageError(f"{name} must be a number of US dollars per hour, got '{text}'", hint=f"{name} 100")
     return value
 
 

@@ -63,17 +63,17 @@ def draft(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Draft:
     Raises ConflictError, NotFoundError or UsageError if it cannot be reached; exceeded limits are the draft's
     refusal.
     """
-    shape, there = spec.shape, have.slices(spec.shape)
+    shape, slices = spec.shape, have.slices(spec.shape)
     _check_sub_slicing(spec, request, have)
-    check_alike(spec, there)
-    if len(there) > spec.num_slices:
+    check_alike(spec, slices)
+    if len(slices) > spec.num_slices:
         raise ConflictError(
-            f"cluster '{spec.name}' has {len(there)} slices of {shape.name} (requested {spec.num_slices})",
-            hint=f"--num-slices {len(there)} keeps them; `xpk cluster resize {spec.name} --num-slices "
+            f"cluster '{spec.name}' has {len(slices)} slices of {shape.name} (requested {spec.num_slices})",
+            hint=f"--num-slices {len(slices)} keeps them; `xpk cluster resize {spec.name} --num-slices "
             f"{spec.num_slices}` removes some",
         )
     missing = missing_names(have, spec.name, shape, spec.num_slices)
-    asked, request = request, _with_identity(request, have)
+    original, request = request, _with_identity(request, have)
     request = replace(
         request,
         default_pool_cpu_num_nodes=default_nodes(request.custom_cluster_arguments, request.default_pool_cpu_num_nodes),
@@ -81,19 +81,19 @@ def draft(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Draft:
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
     body = request_bodies.cluster_body(spec, request, version, sizing)
-    wanted = request_bodies.changeable(request)
+    desired = request_bodies.changeable(request)
     if nap := request_bodies.autoprovisioning(shape, request, _chips_alike(spec, have)):
-        wanted["autoscaling"] = _with_others(nap, have.cluster)
+        desired["autoscaling"] = _with_others(nap, have.cluster)
         body["autoscaling"] |= nap
     networks = _data_networks(spec, request, have, sizing) if missing else []
     changes = _policy_changes(shape, have) + _network_changes(networks, spec.name, request, have)
-    changes += cluster_changes(have, body, wanted)
+    changes += cluster_changes(have, body, desired)
     after = [change.key for change in changes]
     pools = _assigned(missing, shape, request, have, version, networks)
     # A failure is described in full only once, by the change that recreates the resource.
     changes += pool_changes(have, spec.name, shape, pools, after=after)
-    changes += _identity_changes(have, shape, asked, missing, after)
-    return _weighed(spec, request, have, changes, missing, networks, body)
+    changes += _identity_changes(have, shape, original, missing, after)
+    return _checked_draft(spec, request, have, changes, missing, networks, body)
 
 
 def grown(spec: ClusterSpec, request: GkeOptions, have: Observed, changes: list[Change]) -> Draft:
@@ -103,10 +103,10 @@ def grown(spec: ClusterSpec, request: GkeOptions, have: Observed, changes: list[
     """
     missing = [change.subject for change in changes if change.kind == "create-pool"]
     networks = _data_networks(spec, request, have, _sizing(spec, request, have)) if missing else []
-    return _weighed(spec, request, have, changes, missing, networks, {})
+    return _checked_draft(spec, request, have, changes, missing, networks, {})
 
 
-def _weighed(
+def _checked_draft(
     spec: ClusterSpec,
     request: GkeOptions,
     have: Observed,
@@ -116,18 +116,18 @@ def _weighed(
     body: Dict,
 ) -> Draft:
     """Return a draft with its limits, its cost, and its refusal if it exceeds them."""
-    found = _limits(spec, request, have, missing, body)
+    checked_limits = _limits(spec, request, have, missing, body)
     if networks:
-        found += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
+        checked_limits += network_limits(networks, have.networks, _data_hosts(spec, have), have.project)
     specs = _specs_after(spec, request, have, changes)
-    limited = next((each.max_slices for each in specs if each.shape == spec.shape), None)
+    limited = next((candidate.max_slices for candidate in specs if candidate.shape == spec.shape), None)
     cost = cost_of(
         spec.shape, spec.num_slices, region=request.region, on_demand=request.capacity == "on-demand",
         file=request.prices, most_slices=limited and max(limited, spec.num_slices),
     )  # fmt: skip
-    refusal = check_cost(cost, request.max_cost) or _too_little(found, new=bool(missing))
-    asked = option_lines(request, body if have.cluster is None else {})
-    return Draft(changes=changes, limits=found, cost=cost, specs=specs, refusal=refusal, asked=asked)
+    refusal = check_cost(cost, request.max_cost) or _too_little(checked_limits, new=bool(missing))
+    option_texts = option_lines(request, body if have.cluster is None else {})
+    return Draft(changes=changes, limits=checked_limits, cost=cost, specs=specs, refusal=refusal, asked=option_texts)
 
 
 def choose_version(server: Mapping[str, Any], request: GkeOptions) -> str | None:
@@ -136,20 +136,20 @@ def choose_version(server: Mapping[str, Any], request: GkeOptions) -> str | None
     Raises UsageError for one that GKE does not offer.
     """
     channel = request.release_channel or ("REGULAR" if request.gke_version else "RAPID")
-    configs = {each.get("channel"): each for each in server.get("channels", [])}
+    configs = {config.get("channel"): config for config in server.get("channels", [])}
     if not request.gke_version:
         default = configs.get(channel, {}).get("default_version")
         return str(default) if default else None
-    offered = {str(each) for config in configs.values() for each in config.get("valid_versions", [])}
+    offered = {str(version) for config in configs.values() for version in config.get("valid_versions", [])}
     offered |= set(server.get("valid_master_versions", []))
-    fitting = [each for each in offered if re.match(rf"{re.escape(request.gke_version)}([.-]|$)", each)]
+    fitting = [version for version in offered if re.match(rf"{re.escape(request.gke_version)}([.-]|$)", version)]
     if not server or request.gke_version in ("latest", "-"):
         return request.gke_version
     if not fitting:
         newest = sorted(offered, key=_numbers, reverse=True)
         raise UsageError(
             f"GKE does not offer version {request.gke_version} in {request.region}",
-            hint=f"it has {', '.join(newest[:6])}",
+            hint=f"choose from {', '.join(newest[:6])}",
         )
     return max(fitting, key=_numbers)
 
@@ -166,14 +166,14 @@ def _check_sub_slicing(spec: ClusterSpec, request: GkeOptions, have: Observed) -
     """Raise ConflictError if slices cannot be shared, or are shared by other parts."""
     for name, pool in have.pools.items():
         if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
-            there = "with" if is_shared(pool) else "without"
+            preposition = "with" if is_shared(pool) else "without"
             raise ConflictError(
-                f"slice {name} was created {there} --sub-slicing", hint="use the same option, or another cluster"
+                f"slice {name} was created {preposition} --sub-slicing", hint="use the same option, or another cluster"
             )
         if spec.sub_slicing and is_shared(pool) and shape_of_pool(pool) != spec.shape:
             raise ConflictError(
                 f"slices of another type are shared already: {name}",
-                hint="only one type of a cluster can be shared: use another cluster",
+                hint="use another cluster: only one type of a cluster can be shared",
             )
     for path, reservation in have.reservations.items():
         known = reservation and "resource" not in reservation  # only such reservations have blocks
@@ -198,13 +198,13 @@ def _data_networks(spec: ClusterSpec, request: GkeOptions, have: Observed, sizin
     if networks and have.cluster and not have.cluster.get("network_config", {}).get("enable_multi_networking"):
         raise ConflictError(
             f"cluster '{spec.name}' has no multi-networking, which the data NICs of {spec.shape.family} need",
-            hint="it can only be enabled at creation: choose another name",
+            hint="choose another name: it can only be enabled at creation",
         )
     if networks and sizing.nodes > limits.MULTI_NETWORK_NODES:
         raise ConflictError(
             f"{sizing.nodes:,} nodes: beyond {limits.MULTI_NETWORK_NODES:,} GKE has no multi-networking, which the "
             f"data NICs of {spec.shape.family} need",
-            hint="several clusters",
+            hint="use several clusters",
         )
     return networks
 
@@ -219,16 +219,16 @@ def _network_changes(networks: Sequence[DataNetwork], name: str, request: GkeOpt
     """Return the changes that create missing data networks or parts of them."""
     text = description(name, have.location or request.region)
     return [
-        Change("create-network", each.network, each.bodies(request.project, text), why=_lacking(each, have))
-        for each in networks
-        if not set(each.names) <= set(have.networks)
+        Change("create-network", network.network, network.bodies(request.project, text), why=_lacking(network, have))
+        for network in networks
+        if not set(network.names) <= set(have.networks)
     ]
 
 
 def _lacking(network: DataNetwork, have: Observed) -> str:
     """Return the missing parts of a data network, "" if all of it is missing."""
-    lacking = [name for name in network.names if name not in have.networks]
-    return "" if network.network in lacking else f"{' and '.join(lacking)} missing"
+    missing = [name for name in network.names if name not in have.networks]
+    return "" if network.network in missing else f"{' and '.join(missing)} missing"
 
 
 def _with_identity(request: GkeOptions, have: Observed) -> GkeOptions:
@@ -263,11 +263,11 @@ def _assigned(
     networks: Sequence[DataNetwork],
 ) -> list[Dict]:
     """Return the missing node pools, distributed over the reservations with free machines."""
-    paths = [reservation_path(each, request.project) for each in request.reservation]
-    gone = [path for path in paths if not have.guess and have.reservations.get(path) is None]
-    if gone:
+    paths = [reservation_path(reservation, request.project) for reservation in request.reservation]
+    missing_paths = [path for path in paths if not have.guess and have.reservations.get(path) is None]
+    if missing_paths:
         raise NotFoundError(
-            f"reservation {gone[0]} not found in {request.zone}",
+            f"reservation {missing_paths[0]} not found in {request.zone}",
             hint=f"`gcloud compute reservations list --project {request.project}` lists the existing ones",
         )
     rooms = [_room(have.reservations.get(path), shape) for path in paths]
@@ -297,17 +297,20 @@ def _sizing(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Sizing:
     for pool in others:
         pods = int(pool.get("max_pods_constraint", {}).get("max_pods_per_node", 110))
         groups.append((int(pool.get("initial_node_count", 0)), pods))
-    given = any("cluster-ipv4-cidr" in each or "secondary-range" in each for each in request.custom_cluster_arguments)
+    has_pod_range = any(
+        "cluster-ipv4-cidr" in argument or "secondary-range" in argument
+        for argument in request.custom_cluster_arguments
+    )
     return limits.size_of(
         groups,
-        given_pods=given or have.cluster is not None,
+        given_pods=has_pod_range or have.cluster is not None,
         subnetwork=have.subnetwork,
         own=_names_subnetwork(request) or have.cluster is not None,
     )
 
 
 def _names_subnetwork(request: GkeOptions) -> bool:
-    return bool(request.subnetwork) or any("--subnetwork" in each for each in request.custom_cluster_arguments)
+    return bool(request.subnetwork) or any("--subnetwork" in argument for argument in request.custom_cluster_arguments)
 
 
 def _limits(spec: ClusterSpec, request: GkeOptions, have: Observed, missing: Sequence[str], body: Dict) -> list[Limit]:
@@ -317,45 +320,48 @@ def _limits(spec: ClusterSpec, request: GkeOptions, have: Observed, missing: Seq
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
     assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # the version of a new cluster
-    found = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
+    checked_limits = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
     pods = sizing.nodes * 4 + spec.num_hosts  # GKE's own pods on every node, and one of a workload
     longest = max(
-        (len(each) for each in missing), default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1)))
+        (len(pool_name) for pool_name in missing),
+        default=len(names.node_pool_name(spec.name, max(0, spec.num_slices - 1))),
     )
-    found += limits.size_limits(longest, shape, pods, spec.num_hosts, request)
+    checked_limits += limits.size_limits(longest, shape, pods, spec.num_hosts, request)
     if request.capacity == "reservation":
-        paths = [reservation_path(each, request.project) for each in request.reservation]
+        paths = [reservation_path(reservation, request.project) for reservation in request.reservation]
         free = [limits.free_hosts(have.reservations.get(path)) for path in paths]
-        known = None if any(each is None for each in free) else sum(each for each in free if each)
-        found.append(limits.reservation_limit(", ".join(paths), hosts, known))
+        known = None if any(count is None for count in free) else sum(count for count in free if count)
+        checked_limits.append(limits.reservation_limit(", ".join(paths), hosts, known))
     elif shape.kind != "cpu":
-        found.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
+        checked_limits.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
     nodes = hosts + (request.default_pool_cpu_num_nodes if have.cluster is None else 0)
     network = (have.cluster or body).get("private_cluster_config", {})
-    own_disks = any("disk" in each for each in (*request.custom_pool, *request.custom_cluster_arguments))
-    found += limits.nodes_limits(
+    own_disks = any("disk" in argument for argument in (*request.custom_pool, *request.custom_cluster_arguments))
+    checked_limits += limits.nodes_limits(
         nodes, shape, have.region, private=bool(network.get("enable_private_nodes")), own_disks=own_disks
     )
     if have.cluster is None and have.machine:
         vcpus = int(have.machine.get("guestCpus", 0)) * request.default_pool_cpu_num_nodes
-        found.append(limits.default_pool_limit(vcpus, have.region))
-    return found
+        checked_limits.append(limits.default_pool_limit(vcpus, have.region))
+    return checked_limits
 
 
-def _too_little(found: Sequence[Limit], *, new: bool) -> CapacityError | None:
+def _too_little(checked_limits: Sequence[Limit], *, new: bool) -> CapacityError | None:
     """Return why the request cannot fit, None if it may."""
-    short = [limit for limit in found if limit.firm and limit.fits is False]
+    short = [limit for limit in checked_limits if limit.firm and limit.fits is False]
     if not short or not new:
         return None
     more = f"; and {len(short) - 1} other limits" if len(short) > 1 else ""
-    return CapacityError(f"it does not fit: {short[0].line()}{more}", hint=short[0].advice or "`xpk docs scale`")
+    return CapacityError(
+        f"the request does not fit: {short[0].line()}{more}", hint=short[0].advice or "`xpk docs scale`"
+    )
 
 
 def _specs_after(
     spec: ClusterSpec, request: GkeOptions, have: Observed, changes: Sequence[Change]
 ) -> list[ClusterSpec]:
     """Return all slices of the cluster after the plan, including those that GKE may add."""
-    others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
+    others = [other for other in specs_of_pools(spec.name, have.pools) if other.shape != spec.shape]
     new = {change.subject: change.body for change in changes if change.kind == "create-pool"}
     bought = {capacity_of(pool) for pool in (have.slices(spec.shape) | new).values()}
     own = replace(spec, capacities=tuple(sorted(bought)), max_slices=None)
@@ -367,9 +373,9 @@ def _specs_after(
 
 def _chips_alike(spec: ClusterSpec, have: Observed) -> int:
     """Return the chips of all slices with a type's accelerator: existing ones of other types, and requested ones."""
-    others = [each for each in specs_of_pools(spec.name, have.pools) if each.shape != spec.shape]
-    alike = [each for each in others if each.shape.accelerator == spec.shape.accelerator]
-    return sum(each.num_chips for each in [*alike, spec])
+    others = [other for other in specs_of_pools(spec.name, have.pools) if other.shape != spec.shape]
+    alike = [other for other in others if other.shape.accelerator == spec.shape.accelerator]
+    return sum(slices.num_chips for slices in [*alike, spec])
 
 
 def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:

@@ -32,7 +32,7 @@ from xpk.capacity.nodes.cordon import check_deletable, closing_step
 from xpk.capacity.plan.executor import Activity, Step
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import ClusterInfo
-from xpk.capacity.queues.foreign import Judgement
+from xpk.capacity.queues.foreign import Judgment
 from xpk.capacity.state import state_of
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
@@ -68,16 +68,16 @@ class GkeProvider:
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Adds missing slices; slices of other types stay."""
-        asked = self._options
-        check(spec, asked, lenient=True)
-        request = with_room(spec, asked)
+        original = self._options
+        check(spec, original, lenient=True)
+        request = with_room(spec, original)
         spec = fitted(spec, request)
-        lacking: XpkError | None = None
+        refusal: XpkError | None = None
         try:
             self._google.check()
         except AuthorizationError as error:
-            lacking = error
-        have = offline_plans.NOTHING if lacking else self._observed(request, spec.name, spec.shape)
+            refusal = error
+        have = offline_plans.NOTHING if refusal else self._observed(request, spec.name, spec.shape)
         made = draft(spec, request, have)
         controllers.check_limits(lambda: self._api(spec.name, have.cluster), have.cluster, made.specs)
         place = ClusterLocation(project=request.project, location=have.location or request.region, zone=request.zone)
@@ -89,9 +89,9 @@ class GkeProvider:
             made = replace(made, refusal=self._others(spec.name, have.cluster, made.specs, request).refusal)
         return Plan(
             summary_of(spec, request), steps, at_once=request.at_once, activity=self._activity,
-            notes=(*warnings(asked, request), *((offline_plans.CREATED,) if lacking else ()), *made.notes),
-            facts=made.facts | {"guess": lacking is not None}, roll_back=request.roll_back,
-            refusal=made.refusal or (lacking if steps else None), lacking=tuple(lacks(asked)),
+            notes=(*warnings(original, request), *((offline_plans.CREATED,) if refusal else ()), *made.notes),
+            facts=made.facts | {"guess": refusal is not None}, roll_back=request.roll_back,
+            refusal=made.refusal or (refusal if steps else None), lacking=tuple(lacks(original)),
         )  # fmt: skip
 
     def plan_adapt(
@@ -135,11 +135,11 @@ class GkeProvider:
         steps = self._steps(name, place, adapting.addon_changes(name, request, have), request, have, specs)
         if known != place:
             steps.insert(0, Step(f"save the location of '{name}'", partial(self._known.remember, name, place)))
-        there = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
-        notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, there=is_there(cluster))
+        types = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
+        notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, is_reachable=is_there(cluster))
         others = self._others(name, cluster, specs, request)
         return Plan(
-            f"cluster '{name}' in {place.location}: {there}", steps, activity=self._activity,
+            f"cluster '{name}' in {place.location}: {types}", steps, activity=self._activity,
             notes=(*option_lines(request, {}), *differs, *notes, *others.notes), refusal=others.refusal,
         )  # fmt: skip
 
@@ -153,27 +153,27 @@ class GkeProvider:
         shape = resizing.the_shape(name, pools, self._options.tpu_type)
         slices = Observed(cluster=cluster, pools=pools).slices(shape)
         shared, queued = (any(map(test, slices.values())) for test in (is_shared, is_queued))
-        limited = {each.shape: each.max_slices for each in self._specs(name, cluster)}.get(shape)
+        limited = {other.shape: other.max_slices for other in self._specs(name, cluster)}.get(shape)
         spec = ClusterSpec(
             name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued, max_slices=limited
         )  # without any, GKE adds slices on demand
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
         summary = f"cluster '{name}': {num_slices} x {shape.name}, {spec.num_chips} chips"
-        there = [key for key, pool in slices.items() if pool.get("status") != "STOPPING"]
-        if len(there) <= num_slices:
+        existing = [key for key, pool in slices.items() if pool.get("status") != "STOPPING"]
+        if len(existing) <= num_slices:
             return self._grow(summary, spec, place, cluster)
         running = running_operations(self._google, place.project, place.location, name)
         have, request = Observed(cluster=cluster, pools=pools, operations=running), self._request(place, "resize")
-        up = sum(pools[key].get("status") != "ERROR" for key in there)
+        up = sum(pools[key].get("status") != "ERROR" for key in existing)
         specs = self._specs(name, cluster, resized=replace(spec, num_slices=min(num_slices, up)))
-        spec = replace(spec, max_slices=next((each.max_slices for each in specs if each.shape == shape), None))
-        steps = self._shrink(spec, place, request, have, there, specs, force=force)
-        gone = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
+        spec = replace(spec, max_slices=next((other.max_slices for other in specs if other.shape == shape), None))
+        steps = self._shrink(spec, place, request, have, existing, specs, force=force)
+        pool_names = [step.key.partition(":")[2] for step in steps if step.key.startswith("delete-pool:")]
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
             refusal=self._others(name, cluster, specs, request, ends=force).refusal,
-            question=f"Delete node pools {', '.join(gone)} and give their capacity back?" if gone else "",
+            question=f"Delete node pools {', '.join(pool_names)} and release their capacity?" if pool_names else "",
         )  # fmt: skip
 
     def _grow(self, summary: str, spec: ClusterSpec, place: ClusterLocation, cluster: Mapping[str, Any]) -> Plan:
@@ -188,7 +188,7 @@ class GkeProvider:
         steps = shrinking.uncordon_steps(state, list(have.slices(shape)))
         steps += self._steps(name, place, changes, request, have, made.specs)
         notes = controllers.notes_for(
-            lambda: self._api(name, cluster), made.specs, request, there=bool(steps) and is_there(cluster)
+            lambda: self._api(name, cluster), made.specs, request, is_reachable=bool(steps) and is_there(cluster)
         )
         return Plan(
             summary, steps, at_once=request.at_once, activity=self._activity, roll_back=request.roll_back,
@@ -219,7 +219,9 @@ class GkeProvider:
         if any(_CLOSED in change.after for change in changes):
             steps.insert(0, closing_step(self._api(name, cluster), name, key=_CLOSED))
         forget = partial(self._known.forget, name)
-        steps.append(Step(f"forget '{name}'", forget, key="forget", after=tuple(step.key for step in steps)))
+        steps.append(
+            Step(f"remove the connection to '{name}'", forget, key="forget", after=tuple(step.key for step in steps))
+        )
         return Plan(f"delete cluster '{name}'", steps, at_once=request.at_once, activity=self._activity)
 
     def _deletion(self, name: str, cluster: Mapping[str, Any], *, force: bool) -> Change:
@@ -236,7 +238,7 @@ class GkeProvider:
         known = set(self._known.names())
         if project := self._options.project:
             listed = self._google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
-            known |= {str(each["name"]) for each in listed.get("clusters", [])}
+            known |= {str(cluster["name"]) for cluster in listed.get("clusters", [])}
         return sorted(known)
 
     def describe(self, name: str) -> ClusterInfo:
@@ -301,7 +303,7 @@ class GkeProvider:
             slices=None
             if shrinks
             else lambda: slices_of_pools(self._pools_now(name, place) if changes else have.pools, with_nodes=True),
-            there=is_there(have.cluster),
+            is_reachable=is_there(have.cluster),
             after=[change.key for change in changes],
             activity=self._activity,
             poll=self._poll,
@@ -315,21 +317,21 @@ class GkeProvider:
         place: ClusterLocation,
         request: GkeOptions,
         have: Observed,
-        there: list[str],
+        existing: list[str],
         specs: list[ClusterSpec],
         *,
         force: bool,
     ) -> list[Step]:
         """Return the plan of removing slices; uncordon those that an earlier run cordoned and that stay."""
         name = spec.name
-        broken = frozenset(key for key in there if have.pools[key].get("status") == "ERROR")
+        broken = frozenset(key for key in existing if have.pools[key].get("status") == "ERROR")
         state = replace(
             shrinking.read_pool_state(name, partial(self._api, name, have.cluster), must=not force), broken=broken
         )
         try:
-            going = shrinking.choose(state, there, spec, force=force)
+            going = shrinking.choose(state, existing, spec, force=force)
         except ConflictError as error:
-            return shrinking.abort_steps(state, there, error)
+            return shrinking.abort_steps(state, existing, error)
 
         def delete(after: Mapping[str, tuple[str, ...]]) -> list[Step]:
             changes = [Change("delete-pool", pool, {}, keys) for pool, keys in after.items()]
@@ -339,14 +341,14 @@ class GkeProvider:
             state, spec, going, self._steps(name, place, [], request, have, specs, shrinks=True), delete,
             before=self._specs(name, have.cluster or {}), force=force, pause=self._activity.pause, poll=self._poll,
         )  # fmt: skip
-        return [*shrinking.uncordon_steps(state, [pool for pool in there if pool not in going]), *steps]
+        return [*shrinking.uncordon_steps(state, [pool for pool in existing if pool not in going]), *steps]
 
     def _others(
         self, name: str, cluster: Any, specs: list[ClusterSpec], request: GkeOptions, *, ends: bool = False
-    ) -> Judgement:
+    ) -> Judgment:
         """Return the quota changes of queues that another tool made, for these slices."""
         connect = partial(self._api, name, cluster)
-        return controllers.judge_others(connect, specs, request, there=is_there(cluster), ends=ends)
+        return controllers.judge_others(connect, specs, request, is_reachable=is_there(cluster), ends=ends)
 
     def _applier(self, name: str, place: ClusterLocation, request: GkeOptions) -> Applier:
         return Applier(

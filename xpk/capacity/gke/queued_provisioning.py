@@ -18,9 +18,9 @@ def check_alike(spec: ClusterSpec, slices: Mapping[str, Mapping[str, Any]]) -> N
     """Raise ConflictError if existing slices of a type are provisioned differently from the requested ones."""
     for name, pool in slices.items():
         if pool.get("status") != "STOPPING" and is_queued(pool) != spec.queued:
-            there = "with" if is_queued(pool) else "without"
+            preposition = "with" if is_queued(pool) else "without"
             raise ConflictError(
-                f"slice {name} was created {there} --queued-provisioning, and all slices of {spec.shape.name} must "
-                "match",
+                f"slice {name} was created {preposition} --queued-provisioning, and all slices of "
+                f"{spec.shape.name} must match",
                 hint="use the same option, another type, or another cluster",
             )

@@ -79,24 +79,24 @@ def cluster_body(spec: ClusterSpec, request: GkeOptions, version: str | None, si
 
 def changeable(request: GkeOptions) -> dict[str, Dict]:
     """Return the parts of a cluster that can be changed later, by field name."""
-    found: dict[str, Dict] = {}
+    bodies: dict[str, Dict] = {}
     endpoints: Dict = {}
     if not request.enable_private_endpoint:
         endpoints["dns_endpoint_config"] = {"allow_external_traffic": True}
     if request.is_private or request.authorized_networks:
-        networks = [{"cidr_block": each} for each in request.authorized_networks]
+        networks = [{"cidr_block": block} for block in request.authorized_networks]
         blocks = {"cidr_blocks": networks} if networks else {}
         endpoints["ip_endpoints_config"] = {"authorized_networks_config": {"enabled": True, **blocks}}
     if endpoints:
-        found["control_plane_endpoints_config"] = endpoints
+        bodies["control_plane_endpoints_config"] = endpoints
     if request.workload_identity:
-        found["workload_identity_config"] = {"workload_pool": f"{request.project}.svc.id.goog"}
+        bodies["workload_identity_config"] = {"workload_pool": f"{request.project}.svc.id.goog"}
     addons: Dict = {DRIVERS[flag][0]: {"enabled": True} for flag in request.drivers}
     if request.enable_legacy_lustre_port:
         addons["lustre_csi_driver_config"]["enable_legacy_lustre_port"] = True
     if addons:
-        found["addons_config"] = addons
-    return found
+        bodies["addons_config"] = addons
+    return bodies
 
 
 def autoprovisioning(shape: SliceShape, request: GkeOptions, chips: int) -> Dict | None:
@@ -158,7 +158,7 @@ def pool_body(
         pool["network_config"] = {"accelerator_network_profile": "auto"}
         config["labels"]["cloud.google.com/gke-networking-dra-driver"] = "true"
     if networks:
-        pool["network_config"] = {"additional_node_network_configs": [each.config for each in networks]}
+        pool["network_config"] = {"additional_node_network_configs": [network.config for network in networks]}
     if (pods := pods_per_node(shape, request)) != _DEFAULT_PODS or request.max_pods_per_node:
         pool["max_pods_constraint"] = {"max_pods_per_node": pods}
     if request.sub_slicing:

@@ -26,16 +26,16 @@ _NETWORK_ANSWERS = ("pod_range", "pod_ipv4_cidr_block", "pod_ipv4_range_utilizat
 _CONFIG_ANSWERS = ("effective_cgroup_mode", "resource_labels", "boot_disk")
 
 
-def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], wanted: str | None) -> SliceShape:
+def the_shape(name: str, pools: Mapping[str, Mapping[str, Any]], type_name: str | None) -> SliceShape:
     """Return the type of slice to resize. Raises UsageError if there are several, or none."""
-    if wanted:
-        return find_shape(wanted)
+    if type_name:
+        return find_shape(type_name)
     shapes = {shape for pool in pools.values() if (shape := shape_of_pool(pool))}
     if len(shapes) == 1:
         return shapes.pop()
-    there = ", ".join(sorted(shape.name for shape in shapes)) or "none"
+    types = ", ".join(sorted(shape.name for shape in shapes)) or "none"
     raise UsageError(
-        f"no slice type given: cluster '{name}' has several: {there}",
+        f"no slice type given: cluster '{name}' has several: {types}",
         hint="choose one with --tpu-type TYPE"
         if shapes
         else f"`xpk cluster create {name} --provider gke ...` adds some",
@@ -91,7 +91,7 @@ def _alike(model: Dict, beta: Mapping[str, Any], missing: Sequence[str]) -> list
     policy = beta.get("config", {}).get(MAINTENANCE, {})
     if policy.get("maintenance_interval") == "PERIODIC":
         model = {**model, "config": {**model["config"], MAINTENANCE: policy}}
-    return [like(model, each) for each in missing]
+    return [like(model, name) for name in missing]
 
 
 def like(pool: Mapping[str, Any], name: str) -> Dict:
@@ -101,5 +101,5 @@ def like(pool: Mapping[str, Any], name: str) -> Dict:
         body[part] = {key: value for key, value in body.get(part, {}).items() if key not in answers}
     config = body["config"]
     if config.get("taints"):  # GKE adds its own taints for accelerators
-        config["taints"] = [each for each in config["taints"] if each["key"] not in CHIP_RESOURCES]
+        config["taints"] = [taint for taint in config["taints"] if taint["key"] not in CHIP_RESOURCES]
     return {**body, "name": name}

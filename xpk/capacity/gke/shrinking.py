@@ -67,8 +67,8 @@ def read_pool_state(name: str, connect: Callable[[], ObjectApi], *, must: bool =
 
 def occupied_pools(api: ObjectApi, nodes: Objs) -> dict[str, str]:
     """Return the workload on each node pool, by the pool's name."""
-    held = holders(api)
-    return {pool_of(node): held[name] for node in nodes if (name := node["metadata"]["name"]) in held}
+    workloads = holders(api)
+    return {pool_of(node): workloads[name] for node in nodes if (name := node["metadata"]["name"]) in workloads}
 
 
 def pools_to_delete(pools: Sequence[str], state: PoolState, count: int) -> list[str]:
@@ -86,7 +86,7 @@ def choose(state: PoolState, pools: Sequence[str], spec: ClusterSpec, *, force: 
     if busy and not force:
         raise ConflictError(
             f"{len(going)} slices would be removed, but {', '.join(busy)} is running on them",
-            hint=f"`{names.ending(busy[0], spec.name)}`, or --force to end it",
+            hint=f"`{names.deletion_command(busy[0], spec.name)}`, or --force to end it",
         )
     if state.api and not force:
         check_promised(state.api, spec.shape, spec.quota_slices, cluster=spec.name)
@@ -142,7 +142,7 @@ def steps_of(
     steps = [first, *(replace(step, after=(*step.after, _CORDON)) for step in lower)]
     after = (_CORDON, *lowered)
     if not force:
-        again = partial(_look_again, api, going, look, before)
+        again = partial(_recheck, api, going, look, before)
         steps.append(Step(f"check again that nothing runs on {pools}", again, _LOOK, after))
         return [*steps, *delete(dict.fromkeys(going, (*after, _LOOK)))]
     pods = Pods(api, poll)
@@ -174,32 +174,32 @@ def drain(pods: Pods, pool: str, pause: Pause) -> None:
     """
     api, ends = pods.api, pods.clock() + _DRAIN_SECONDS
     nodes = {node["metadata"]["name"] for node in _nodes(api, [pool])}
-    asked = set[tuple[str, str]]()
+    evicted = set[tuple[str, str]]()
     while True:
-        left, kept = [pod for pod in pods.look() if _is_on(pod, nodes)], ""
+        left, blocker = [pod for pod in pods.look() if _is_on(pod, nodes)], ""
         for pod in left:
             key = pod["metadata"]["name"], pod["metadata"].get("namespace", "default")
-            if key not in asked:
+            if key not in evicted:
                 try:
                     api.evict(*key)
-                    asked.add(key)
+                    evicted.add(key)
                 except NotFoundError:
                     continue
                 except (ProtectedError, UnavailableError) as error:
-                    kept = error.message
+                    blocker = error.message
         if not left:
             return
         if pods.clock() >= ends:
-            raise _still_there(pool, left, kept)
+            raise _still_running(pool, left, blocker)
         pause(pods.poll)
 
 
-def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
+def _still_running(pool: str, left: Objs, blocker: str) -> TimedOutError:
     meta = left[0]["metadata"]
     pods = f"`kubectl get pods,pdb -n {meta.get('namespace', 'default')}`"
     again = f"run the same command again to continue; {pods} shows more"
-    if kept:
-        return TimedOutError(f"{pool} was not drained within {_DRAIN_SECONDS:.0f} s: {kept}", hint=again)
+    if blocker:
+        return TimedOutError(f"{pool} was not drained within {_DRAIN_SECONDS:.0f} s: {blocker}", hint=again)
     return TimedOutError(
         f"{len(left)} pods on {pool} do not end within {_DRAIN_SECONDS:.0f} s, {meta['name']} is one of them",
         hint=again,
@@ -208,45 +208,46 @@ def _still_there(pool: str, left: Objs, kept: str) -> TimedOutError:
 
 def _check_unused(api: ObjectApi, spec: ClusterSpec, pools: Sequence[str]) -> None:
     """Raise ConflictError if a workload was placed on a pool, or admitted to its quota, since the plan was made."""
-    held = occupied_pools(api, slice_nodes(api))
+    occupied = occupied_pools(api, slice_nodes(api))
     for pool in pools:
-        if pool in held:
+        if pool in occupied:
             raise ConflictError(
-                f"{held[pool]} runs on {pool} now, which was free when the plan was made; nothing was removed",
+                f"{occupied[pool]} runs on {pool} now, which was free when the plan was made; nothing was removed",
                 hint="run the same command again to choose other free slices, or --force to end it",
             )
-    _check_admitted(api, held, spec)
+    _check_admitted(api, occupied, spec)
 
 
-def _check_admitted(api: ObjectApi, held: Mapping[str, str], spec: ClusterSpec) -> None:
+def _check_admitted(api: ObjectApi, occupied: Mapping[str, str], spec: ClusterSpec) -> None:
     """Raise ConflictError if workloads are admitted to more slices than remain, with or without pods."""
     slices = _admitted(api, spec)
     if sum(slices.values()) > spec.quota_slices:
-        waiting = sorted(set(slices) - set(held.values())) or sorted(slices)
+        waiting = sorted(set(slices) - set(occupied.values())) or sorted(slices)
         raise ConflictError(
             f"{', '.join(waiting)} was admitted, and {sum(slices.values()):g} slices of {spec.shape.name} "
             f"are in use of the {spec.quota_slices} that would be left; nothing was removed",
-            hint=f"`xpk workload delete {names.addressed(waiting[0], spec.name)}`, or --force",
+            hint=f"`xpk workload delete {names.name_and_flags(waiting[0], spec.name)}`, or --force",
         )
 
 
 def _admitted(api: ObjectApi, spec: ClusterSpec) -> dict[str, float]:
     """Return the slices of a type that workloads are admitted to, by workload name."""
     try:
-        there = api.list("Workload", None)
+        workloads = api.list("Workload", None)
     except MissingToolError:  # without Kueue no workload is admitted
         return {}
-    found: dict[str, float] = {}
-    for workload in there:
+    slices: dict[str, float] = {}
+    for workload in workloads:
         used = sum(
-            _units(each, spec) for each in workload.get("status", {}).get("admission", {}).get("podSetAssignments", [])
+            _units(assignment, spec)
+            for assignment in workload.get("status", {}).get("admission", {}).get("podSetAssignments", [])
         )
         if used and not _has_ended(workload):
             meta = workload["metadata"]
             owner = next(iter(meta.get("ownerReferences") or []), meta)
             name = names.qualified(str(owner["name"]), meta.get("namespace", "default"))
-            found[name] = found.get(name, 0.0) + used / spec.shape.units
-    return found
+            slices[name] = slices.get(name, 0.0) + used / spec.shape.units
+    return slices
 
 
 def _units(assignment: Obj, spec: ClusterSpec) -> float:
@@ -260,7 +261,7 @@ def _has_ended(workload: Obj) -> bool:
     return any(item["type"] == "Finished" and item["status"] == "True" for item in conditions)
 
 
-def _look_again(api: ObjectApi, pools: Sequence[str], look: Callable[[], None], before: Sequence[ClusterSpec]) -> None:
+def _recheck(api: ObjectApi, pools: Sequence[str], look: Callable[[], None], before: Sequence[ClusterSpec]) -> None:
     """Check once more after the quota was reduced: restore it for a workload that was admitted in between."""
     try:
         look()
@@ -276,8 +277,8 @@ def _open(api: ObjectApi, pools: Sequence[str]) -> None:
 
 
 def _nodes(api: ObjectApi, pools: Sequence[str]) -> Objs:
-    wanted = set(pools)
-    return [node for node in slice_nodes(api) if pool_of(node) in wanted]
+    pool_names = set(pools)
+    return [node for node in slice_nodes(api) if pool_of(node) in pool_names]
 
 
 def _is_on(pod: Obj, nodes: set[str]) -> bool:

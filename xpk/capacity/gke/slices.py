@@ -20,11 +20,11 @@ def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
     """Return the slices of a cluster's ready node pools, by type; without autoprovisioned ones."""
     shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
     queued = {shape_of_pool(pool) for pool in pools.values() if is_queued(pool)}
-    there = slices_of_pools(pools)
+    types = slices_of_pools(pools)
     bought = {
-        shape: sorted({capacity_of(pools[key]) for key in there if there[key] == shape}) for shape in there.values()
+        shape: sorted({capacity_of(pools[key]) for key in types if types[key] == shape}) for shape in types.values()
     }
-    ordered = sorted(Counter(there.values()).items(), key=lambda item: item[0].name)
+    ordered = sorted(Counter(types.values()).items(), key=lambda item: item[0].name)
     return [
         ClusterSpec(
             name=name,
@@ -69,9 +69,9 @@ def specs_of_cluster(
     """
     specs = specs_of_pools(name, {pool["name"]: pool for pool in cluster.get("node_pools", [])})
     if resized:
-        bought = next((each.capacities for each in specs if each.shape == resized.shape), ())
+        bought = next((spec.capacities for spec in specs if spec.shape == resized.shape), ())
         own = replace(resized, max_slices=None, capacities=bought if resized.num_slices else ())
-        specs = [*(each for each in specs if each.shape != resized.shape), own]
+        specs = [*(spec for spec in specs if spec.shape != resized.shape), own]
     return with_limits(name, specs, cluster.get("autoscaling"), autoprovisioned)
 
 
@@ -84,24 +84,24 @@ def with_limits(
     nothing is allotted twice.
     """
     limits = limits_of(autoscaling)
-    there = {spec.shape: spec for spec in specs}
+    spec_of = {spec.shape: spec for spec in specs}
     made = {
         shape: capacity
         for kind, capacity in sorted(autoprovisioned.items())
         if (shape := find_shape(kind)).accelerator in limits
     }
     for shape in made:
-        there.setdefault(shape, ClusterSpec(name=name, shape=shape, num_slices=0))
-    found = []
-    for shape, spec in there.items():
+        spec_of.setdefault(shape, ClusterSpec(name=name, shape=shape, num_slices=0))
+    limited = []
+    for shape, spec in spec_of.items():
         if shape in made:
             accelerator = shape.accelerator
-            taken = sum(each.num_chips for key, each in there.items() if key.accelerator == accelerator)
-            left = max(0, limits[accelerator] - taken) // sum(each.accelerator == accelerator for each in made)
+            taken = sum(slices.num_chips for key, slices in spec_of.items() if key.accelerator == accelerator)
+            left = max(0, limits[accelerator] - taken) // sum(kind.accelerator == accelerator for kind in made)
             most = spec.num_slices + left // shape.chips
             spec = replace(spec, max_slices=most, provisions=made[shape])
-        found.append(spec)
-    return sorted(found, key=lambda each: each.shape.name)
+        limited.append(spec)
+    return sorted(limited, key=lambda spec: spec.shape.name)
 
 
 def limits_of(autoscaling: Mapping[str, Any] | None) -> dict[str, int]:

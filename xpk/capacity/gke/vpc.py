@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke.client import Google, exists_already, not_yet
+from xpk.capacity.gke.client import Google, is_existing, is_not_ready
 from xpk.capacity.gke.failure import of_compute
 from xpk.model.errors import AuthorizationError, NotFoundError, XpkError
 
@@ -40,29 +40,29 @@ class Vpc:
         for place, name in reversed(list(zip(_PLACES.values(), names, strict=True))):
             path = f"{self._project}/{place.format(self._region)}/{name}"
             with _roles(), suppress(NotFoundError):
-                self._patiently(partial(self._google.compute, path, delete=True))
+                self._retried(partial(self._google.compute, path, delete=True))
 
     def _make(self, collection: str, body: Mapping[str, Any]) -> None:
         try:
-            self._patiently(lambda: self._google.compute(collection, dict(body)))
+            self._retried(lambda: self._google.compute(collection, dict(body)))
         except XpkError as error:
-            if not exists_already(error):
+            if not is_existing(error):
                 raise
 
-    def _patiently(self, ask: Callable[[], Dict]) -> None:
+    def _retried(self, ask: Callable[[], Dict]) -> None:
         """Start an operation, retry while a resource is not ready or in use, and wait until it is done."""
-        begun = time.monotonic()
+        start = time.monotonic()
         while True:
             try:
                 operation = ask()
                 break
             except XpkError as error:
-                if not not_yet(error):
+                if not is_not_ready(error):
                     raise
-            self._again(begun)
+            self._again(start)
         path = str(operation.get("selfLink", "")).partition("/compute/v1/")[2]
         while path and operation.get("status") != "DONE":
-            self._again(begun)
+            self._again(start)
             operation = self._google.compute(path)
         if failure := of_compute(operation):
             raise failure

@@ -87,12 +87,12 @@ def check_pushable(name: str) -> None:
         )
 
 
-def build(engine: Engine, wanted: ImageBuild, platform: str | None) -> bool:
+def build(engine: Engine, request: ImageBuild, platform: str | None) -> bool:
     """Build an image unless the engine has it; return whether it was built."""
-    if wanted.follows_content and engine.has_image(wanted.name):
+    if request.follows_content and engine.has_image(request.name):
         return False
-    with wanted.context() as folder:
-        engine.build(wanted.name, folder, wanted.arguments, platform)
+    with request.context() as folder:
+        engine.build(request.name, folder, request.arguments, platform)
     return True
 
 

@@ -34,7 +34,7 @@ _MIN_SECONDS, _MAX_SECONDS = 10, 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CacheRequest:
     """A user's request: images on the nodes of all slices, or of those of some pools or one type."""
 
     images: tuple[str, ...]
@@ -62,19 +62,20 @@ class Caching:
 class CacheOutcome:
     """The result of pulling images onto nodes."""
 
-    name: str  # of the Job; empty for a local cluster
+    name: str  # name of the Job; empty for a local cluster
     nodes: int  # number of nodes
-    seconds: float  # total time
-    in_time: bool  # finished before the deadline
-    images: tuple[ImagePulls, ...]  # result for each image
+    seconds: float  # total seconds
+    in_time: bool  # whether it finished before the deadline
+    images: tuple[ImagePulls, ...]  # results by image
 
     def error(self) -> XpkError | None:
         """Return the error if some node lacks some image, else None."""
-        for each in self.images:
-            if each.failed:
-                words, nodes = alike(each.failed)[0]
+        for pulls in self.images:
+            if pulls.failed:
+                words, nodes = alike(pulls.failed)[0]
                 text = (
-                    f"image {each.image} is not on {len(each.failed)} of {each.nodes} nodes; {some_of(nodes)}: {words}"
+                    f"image {pulls.image} is not on {len(pulls.failed)} of {pulls.nodes} nodes; "
+                    f"{some_of(nodes)}: {words}"
                 )
                 if self.in_time:
                     return XpkError(
@@ -89,25 +90,27 @@ class CacheOutcome:
 Progress = Callable[[int, int, float], None]  # finished nodes, all nodes, seconds
 
 
-def plan(api: ObjectApi, wanted: Wanted) -> Caching:
+def plan(api: ObjectApi, request: CacheRequest) -> Caching:
     """Return what to pull. Raises UsageError with all problems, NotFoundError if there are no such nodes."""
-    problems = image_problems(wanted.images)
-    if not _MIN_SECONDS <= wanted.seconds <= _MAX_SECONDS:
-        problems.append(f"--timeout must be between {_MIN_SECONDS}s and 7 days, got {wanted.seconds:.0f}s")
+    problems = image_problems(request.images)
+    if not _MIN_SECONDS <= request.seconds <= _MAX_SECONDS:
+        problems.append(f"--timeout must be between {_MIN_SECONDS}s and 7 days, got {request.seconds:.0f}s")
     nodes = slice_nodes(api)
-    there = pools_of(nodes) | pools_of(nodes, spare=True)
-    problems += [f"slice '{pool}' not found" for pool in wanted.pools if pool not in there]
+    existing = pools_of(nodes) | pools_of(nodes, spare=True)
+    problems += [f"slice '{pool}' not found" for pool in request.pools if pool not in existing]
     chosen = [
-        node for node in nodes if pool_of(node) in (wanted.pools or there) and wanted.shape in (None, shape_of(node))
+        node
+        for node in nodes
+        if pool_of(node) in (request.pools or existing) and request.shape in (None, shape_of(node))
     ]
     kinds = {str(node["metadata"]["labels"].get(_ARCHITECTURE, ARCHITECTURES[0])) for node in chosen}
     if len(kinds) > 1 or not kinds.issubset(ARCHITECTURES):
         problems.append(f"the nodes are of {', '.join(sorted(kinds))}: choose those of one kind with --pools")
     if problems:
-        hint = f"existing slices: {', '.join(there)}" if wanted.pools else "see `xpk cluster cache-image --help`"
+        hint = f"existing slices: {', '.join(existing)}" if request.pools else "see `xpk cluster cache-image --help`"
         raise UsageError("invalid options for the image cache", problems=problems, hint=hint)
     if not chosen:
-        what = f" of {wanted.shape.name}" if wanted.shape else ""
+        what = f" of {request.shape.name}" if request.shape else ""
         raise NotFoundError(
             f"the cluster has no nodes of slices{what}", hint="`xpk cluster describe` shows what it has"
         )
@@ -115,14 +118,14 @@ def plan(api: ObjectApi, wanted: Wanted) -> Caching:
     return Caching(
         nodes=chosen,
         spec=ImageCacheSpec(
-            images=wanted.images,
+            images=request.images,
             pools=tuple(sorted({pool_of(node) for node in chosen})),
             taints=tuple(sorted({shape.resource for shape in shapes})),
-            seconds=math.ceil(_MARGIN * wanted.seconds),
+            seconds=math.ceil(_MARGIN * request.seconds),
             architecture=kinds.pop(),
-            namespace=wanted.namespace,
-            image_pull_secret=wanted.image_pull_secret,
-            have_first=wanted.have_first,
+            namespace=request.namespace,
+            image_pull_secret=request.image_pull_secret,
+            have_first=request.have_first,
         ),
     )
 
@@ -146,7 +149,7 @@ def begin(api: ObjectApi, caching: Caching) -> None:
         if made["spec"].get("suspend"):
             raise ConflictError(
                 f"something on this cluster suspends Jobs in namespace '{spec.namespace}'",
-                hint="Kueue does it where manageJobsWithoutQueueName is set: choose another --namespace",
+                hint="choose another --namespace; Kueue suspends Jobs if manageJobsWithoutQueueName is set",
             )
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": spec.name, "uid": made["metadata"]["uid"]}
         for obj in rest:
@@ -172,10 +175,10 @@ def await_all(
     pause: Pause = time.sleep,
 ) -> CacheOutcome:
     """Wait until every node has every image, or cannot pull it; return the outcome and delete all objects."""
-    begun = clock()
+    start = clock()
     try:
         in_time = _wait(api, caching, seconds, progress, clock, pause)
-        return _outcome(api, caching, clock() - begun, in_time=in_time)
+        return _outcome(api, caching, clock() - start, in_time=in_time)
     finally:
         end(api, caching.spec)
 
@@ -189,23 +192,23 @@ def _wait(
     pause: Pause,
 ) -> bool:
     """Wait until no more progress is expected; return whether that was before the deadline."""
-    spec, begun = caching.spec, clock()
-    done, changed, stall = 0, begun, _FIRST_STALL
+    spec, start = caching.spec, clock()
+    done, changed, stall = 0, start, _FIRST_STALL
     while True:
         daemons = _daemons(api, spec)
         status, now = daemons.get("status", {}), clock()
-        seen = status.get("observedGeneration", 0) >= daemons["metadata"].get("generation", 0)
+        is_observed = status.get("observedGeneration", 0) >= daemons["metadata"].get("generation", 0)
         ready, all_ = int(status.get("numberReady", 0)), int(status.get("desiredNumberScheduled", 0))
-        progress(ready, all_ or len(caching.nodes), now - begun)
-        if seen and ready >= all_ > 0:
+        progress(ready, all_ or len(caching.nodes), now - start)
+        if is_observed and ready >= all_ > 0:
             return True
         if ready != done:
             done, changed = ready, now
         if now - changed >= stall:
             stall, changed = min(2 * stall, _LONGEST_STALL), now
-            if seen and _is_over(api, caching, all_):
+            if is_observed and _is_over(api, caching, all_):
                 return True
-        if now - begun >= seconds:
+        if now - start >= seconds:
             return False
         pause(_POLL_SECONDS)
 
@@ -246,10 +249,10 @@ def _outcome(api: ObjectApi, caching: Caching, seconds: float, *, in_time: bool)
 
 def _nodes(api: ObjectApi, caching: Caching) -> Objs:
     """Return the nodes as they are now."""
-    asked = {node["metadata"]["name"] for node in caching.nodes}
-    return [node for node in slice_nodes(api) if node["metadata"]["name"] in asked]
+    node_names = {node["metadata"]["name"] for node in caching.nodes}
+    return [node for node in slice_nodes(api) if node["metadata"]["name"] in node_names]
 
 
 def _pods(api: ObjectApi, spec: ImageCacheSpec) -> Objs:
-    found = api.list("Pod", spec.namespace, {names.IMAGE_CACHE_LABEL: spec.name})
-    return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+    all_pods = api.list("Pod", spec.namespace, {names.IMAGE_CACHE_LABEL: spec.name})
+    return [pod for pod in all_pods if not pod["metadata"].get("deletionTimestamp")]

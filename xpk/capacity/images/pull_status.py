@@ -25,8 +25,8 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
 class PullTrouble:
     """The reason why an image is not on a node."""
 
-    node: str  # its name
-    reason: str  # in one word, as Kubernetes gives it
+    node: str  # name of the node
+    reason: str  # reason in one word, as reported by Kubernetes
     message: str  # details
 
     @property
@@ -39,16 +39,16 @@ class PullTrouble:
 class ImagePulls:
     """Pulls of one image on the nodes. Times are over the nodes that pulled it, 0 without any."""
 
-    image: str  # its name
+    image: str  # name of the image
     nodes: int  # number of nodes
-    pulled: int  # nodes that pulled it
-    present: int  # nodes that had it
-    p50_seconds: float  # median time of a pull
-    p95_seconds: float  # 95th percentile
-    max_seconds: float  # longest pull
-    size_bytes: int | None  # compressed, as nodes report it; null if they do not
-    pulled_bytes: int | None  # of all pulls; null if the size is unknown
-    failed: tuple[PullTrouble, ...] = ()  # nodes without it
+    pulled: int  # number of nodes that pulled it
+    present: int  # number of nodes that already had it
+    p50_seconds: float  # median seconds of a pull
+    p95_seconds: float  # 95th percentile of the seconds of a pull
+    max_seconds: float  # seconds of the longest pull
+    size_bytes: int | None  # compressed size, as reported by nodes; null if unknown
+    pulled_bytes: int | None  # bytes of all pulls; null if the size is unknown
+    failed: tuple[PullTrouble, ...] = ()  # problems of the nodes without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,19 @@ def missing_images(pod: Obj) -> dict[str, PullTrouble | None]:
     An image is present once its container has been started, whatever the result.
     """
     statuses = {item["name"]: item for item in pod.get("status", {}).get("containerStatuses") or []}
-    found: dict[str, PullTrouble | None] = {}
+    troubles: dict[str, PullTrouble | None] = {}
     for container in pod["spec"]["containers"]:
         status = statuses.get(container["name"], {})
         waiting = (status.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "ContainerCreating")
         if reason in IMAGE_TROUBLES:
-            said = image_words(str(waiting.get("message", "")))
+            message = image_words(str(waiting.get("message", "")))
             # The kubelet alternates between trying and waiting: it is one problem.
             kind = "ErrImagePull" if reason == "ImagePullBackOff" else reason
-            found[container["name"]] = PullTrouble(node=node_of(pod), reason=kind, message=said)
+            troubles[container["name"]] = PullTrouble(node=node_of(pod), reason=kind, message=message)
         elif not status or (waiting and reason in ("ContainerCreating", "PodInitializing") and not status["imageID"]):
-            found[container["name"]] = _unplaced(pod)
-    return found
+            troubles[container["name"]] = _unplaced(pod)
+    return troubles
 
 
 def node_of(pod: Obj) -> str:
@@ -108,42 +108,44 @@ def pulls_of(images: Mapping[str, str], nodes: Objs, pods: Objs, events: Objs) -
 
     `images`: by container name. `events`: those of reason `Pulled`.
     """
-    told = _told(pods, events)
+    reported = _pull_events(pods, events)
     covered, here = {node_of(pod) for pod in pods}, {str(node["metadata"]["name"]): node for node in nodes}
-    absent = [PullTrouble(node=name, reason="NoPod", message=_why_not(here[name])) for name in here.keys() - covered]
+    absent = [
+        PullTrouble(node=name, reason="NoPod", message=_not_ready_reason(here[name])) for name in here.keys() - covered
+    ]
     late = {name: "NotInTime" if is_ready(node) else "NotReady" for name, node in here.items()}
     missing = {pod["metadata"]["name"]: missing_images(pod) for pod in pods}
-    found = []
+    results = []
     for container, image in images.items():
-        lacking = {
+        failures = {
             node_of(pod): missing[pod["metadata"]["name"]][container]
             for pod in pods
             if container in missing[pod["metadata"]["name"]]
         }
         failed = absent + [
             trouble or PullTrouble(node=node, reason=late.get(node, "NodeGone"), message="")
-            for node, trouble in lacking.items()
+            for node, trouble in failures.items()
         ]
-        fetched = [told.get((pod["metadata"]["name"], container)) for pod in pods if node_of(pod) not in lacking]
-        found.append(_of_image(image, fetched, failed, _size_on(nodes, image)))
-    return tuple(found)
+        fetched = [reported.get((pod["metadata"]["name"], container)) for pod in pods if node_of(pod) not in failures]
+        results.append(_of_image(image, fetched, failed, _size_on(nodes, image)))
+    return tuple(results)
 
 
 def alike(troubles: Iterable[PullTrouble]) -> list[tuple[str, list[str]]]:
     """Return each distinct problem with its nodes, the most frequent first."""
-    found: dict[str, list[str]] = {}
-    for each in troubles:
-        found.setdefault(": ".join(filter(None, (each.reason, each.message))), []).append(each.node)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
+    nodes_by_words: dict[str, list[str]] = {}
+    for trouble in troubles:
+        nodes_by_words.setdefault(": ".join(filter(None, (trouble.reason, trouble.message))), []).append(trouble.node)
+    return sorted(nodes_by_words.items(), key=lambda item: -len(item[1]))
 
 
 def _of_image(
     image: str, fetched: Sequence[Fetched | None], failed: Sequence[PullTrouble], size: int | None
 ) -> ImagePulls:
     """Return the pulls of an image on the nodes that have it; None stands for a lost event."""
-    pulled = [each for each in fetched if each is None or not each.present]
-    times = [each.seconds for each in pulled if each]
-    size = next((each.size for each in pulled if each and each.size), size)
+    pulled = [pull for pull in fetched if pull is None or not pull.present]
+    times = [pull.seconds for pull in pulled if pull]
+    size = next((pull.size for pull in pulled if pull and pull.size), size)
     return ImagePulls(
         image=image,
         nodes=len(fetched) + len(failed),
@@ -154,38 +156,38 @@ def _of_image(
         max_seconds=max(times, default=0.0),
         size_bytes=size,
         pulled_bytes=None if size is None and pulled else (size or 0) * len(pulled),
-        failed=tuple(sorted(failed, key=lambda each: each.node)),
+        failed=tuple(sorted(failed, key=lambda trouble: trouble.node)),
     )
 
 
-def _told(pods: Objs, events: Objs) -> dict[tuple[str, str], Fetched]:
+def _pull_events(pods: Objs, events: Objs) -> dict[tuple[str, str], Fetched]:
     """Return the pull events by pod and container; of a restarted container, its first pull."""
     uids = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
-    found: dict[tuple[str, str], Fetched] = {}
+    events_by_container: dict[tuple[str, str], Fetched] = {}
     for event in events:
         about = event.get("involvedObject", {})
         container = str(about.get("fieldPath", "")).removeprefix("spec.containers{").removesuffix("}")
-        said = fetched_of(str(event.get("message", "")))
-        if said and about.get("uid") in uids:
+        fetched = fetched_of(str(event.get("message", "")))
+        if fetched and about.get("uid") in uids:
             key = (uids[about["uid"]], container)
-            if key not in found or found[key].present:
-                found[key] = said
-    return found
+            if key not in events_by_container or events_by_container[key].present:
+                events_by_container[key] = fetched
+    return events_by_container
 
 
 def _size_on(nodes: Objs, image: str) -> int | None:
     """Return an image's size as nodes report it; they list names with a registry."""
     for node in nodes:
-        for each in node["status"].get("images", []):
-            if any(name == image or name.endswith(f"/{image}") for name in each.get("names") or []):
-                return int(each["sizeBytes"])
+        for entry in node["status"].get("images", []):
+            if any(name == image or name.endswith(f"/{image}") for name in entry.get("names") or []):
+                return int(entry["sizeBytes"])
     return None
 
 
-def _why_not(node: Obj) -> str:
+def _not_ready_reason(node: Obj) -> str:
     """Return why a DaemonSet's pod cannot run on a node."""
-    taints = [each for each in node["spec"].get("taints", []) if each["effect"] in ("NoSchedule", "NoExecute")]
-    strange = [str(each["key"]) for each in taints if each["key"] not in CHIP_RESOURCES]
+    taints = [taint for taint in node["spec"].get("taints", []) if taint["effect"] in ("NoSchedule", "NoExecute")]
+    strange = [str(taint["key"]) for taint in taints if taint["key"] not in CHIP_RESOURCES]
     return f"it has the taint {', '.join(strange)}" if strange else ""
 
 

@@ -26,9 +26,9 @@ _ON_KUBERNETES = ("adapted", "gke", "kind")
 class Prerequisite:
     """The result of the check of a program, package, controller or permission."""
 
-    name: str  # of what is checked
+    name: str  # name of the program, package, controller or permission
     ok: bool | None  # whether it is present; null if unknown
-    needed: bool  # the chosen provider requires it
+    needed: bool  # whether the chosen provider requires it
     detail: str  # result in one line
     version: str = ""  # of a program, package or controller that is present; may be empty
     next: str = ""  # command or step that installs it; may be empty
@@ -50,10 +50,10 @@ def _program(name: str, providers: tuple[str, ...], purpose: str, hint: str, *, 
         if shutil.which(name) is None:
             return None
         with suppress(XpkError, OSError):
-            told = run_limited(
+            result = run_limited(
                 [name, *flags], env=None, seconds=_VERSION_SECONDS, most=_VERSION_BYTES, interactive=False
             )
-            return found[0] if (found := _VERSION.search(told.stdout)) else ""
+            return match[0] if (match := _VERSION.search(result.stdout)) else ""
         return ""
 
     return _Part(name, read_version, providers, purpose, hint)
@@ -128,13 +128,13 @@ def of_cluster(connect: Callable[[], ObjectApi], provider: str, cluster: str, na
     checks = [Prerequisite(name="cluster", ok=True, needed=True, detail=f"'{cluster}' answers")]
     if provider not in _ON_KUBERNETES:  # the local control plane includes its controllers and has no permissions
         return checks
-    return [*checks, *_controllers(api, _how_to_install(provider, cluster)), *_permissions(api, namespace)]
+    return [*checks, *_controllers(api, _install_hint(provider, cluster)), *_permissions(api, namespace)]
 
 
 def _controllers(api: ObjectApi, hint: str) -> Iterator[Prerequisite]:
     for controller in install.CONTROLLERS:
         try:
-            missing = install.whats_missing(api, controller)
+            missing = install.missing_step(api, controller)
             version = "" if missing else _version(api, controller)
         except XpkError as error:  # users who run workloads may lack the permission to see controllers
             yield Prerequisite(name=controller.name, ok=None, needed=False, detail=error.message)
@@ -154,7 +154,7 @@ def _version(api: ObjectApi, controller: install.Controller) -> str:
     return ".".join(map(str, numbers))
 
 
-def _how_to_install(provider: str, cluster: str) -> str:
+def _install_hint(provider: str, cluster: str) -> str:
     if cluster.startswith(CONTEXT):
         return f"`xpk cluster adapt NAME --context {cluster.removeprefix(CONTEXT)}`"
     if provider == "kind":
@@ -175,7 +175,7 @@ def _permissions(api: ObjectApi, namespace: str) -> Iterator[Prerequisite]:
             yield Prerequisite(name="permissions", ok=None, needed=False, detail=error.message)
             return
         yield Prerequisite(
-            name=f"may I {verb} {kind.plural}",
+            name=f"permission to {verb} {kind.plural}",
             ok=allowed,
             needed=True,
             detail=f"{'yes' if allowed else 'no'}{where}",

@@ -36,15 +36,19 @@ def bundle(sections: Mapping[str, Read]) -> str:
 def of_cluster(api: ObjectApi) -> dict[str, Read]:
     """Return the sections of a cluster's nodes, queues and controllers."""
     sections: dict[str, Read] = {
-        "nodes": lambda: [_node(each) for each in api.list("Node")],
+        "nodes": lambda: [_node(node) for node in api.list("Node")],
         "how workloads run on it": lambda: api.get("ConfigMap", "xpk-cluster").get("data"),
-        "events with a warning": lambda: [_event(each) for each in api.list("Event", None, fields={"type": "Warning"})],
+        "events with a warning": lambda: [
+            _event(event) for event in api.list("Event", None, fields={"type": "Warning"})
+        ],
     }
     for kind in ("ClusterQueue", "LocalQueue", "ResourceFlavor"):
         sections[f"{kind} objects"] = partial(api.list, kind, None)
-    for each in install.CONTROLLERS:
-        sections[f"{each.name}: deployment"] = partial(api.get, "Deployment", each.deployment, each.namespace)
-        sections[f"{each.name}: last {_LOG_LINES} log lines"] = partial(_controller_logs, api, each)
+    for controller in install.CONTROLLERS:
+        sections[f"{controller.name}: deployment"] = partial(
+            api.get, "Deployment", controller.deployment, controller.namespace
+        )
+        sections[f"{controller.name}: last {_LOG_LINES} log lines"] = partial(_controller_logs, api, controller)
     return sections
 
 
@@ -54,15 +58,15 @@ def of_workload(api: ObjectApi, name: str, namespace: str) -> dict[str, Read]:
     return {
         f"JobSet {name}": lambda: api.get("JobSet", name, namespace),
         f"Kueue Workloads of {name}": lambda: [
-            each
-            for each in api.list("Workload", namespace)
-            if any(owner["name"] == name for owner in each["metadata"].get("ownerReferences") or [])
+            workload
+            for workload in api.list("Workload", namespace)
+            if any(owner["name"] == name for owner in workload["metadata"].get("ownerReferences") or [])
         ],
         f"pods of {name}": lambda: api.list("Pod", namespace, selector),
         f"events of {name}": lambda: [
-            _event(each)
-            for each in api.list("Event", namespace)
-            if str((each.get("involvedObject") or {}).get("name", "")).startswith(name)
+            _event(event)
+            for event in api.list("Event", namespace)
+            if str((event.get("involvedObject") or {}).get("name", "")).startswith(name)
         ],
         f"logs of the first host of {name}": lambda: _first_log(api.list("Pod", namespace, selector), api),
     }
@@ -70,12 +74,12 @@ def of_workload(api: ObjectApi, name: str, namespace: str) -> dict[str, Read]:
 
 def _text(read: Read) -> str:
     try:
-        found = read()
+        content = read()
     except XpkError as error:
         return f"not read: {redact(printable(error.message))}\n"
-    if isinstance(found, str):
-        return printable(redact(found), limit=_MOST) + "\n"
-    plain = json.loads(json.dumps(redacted(found), default=str))
+    if isinstance(content, str):
+        return printable(redact(content), limit=_MOST) + "\n"
+    plain = json.loads(json.dumps(redacted(content), default=str))
     return printable(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), limit=_MOST)
 
 
@@ -99,7 +103,7 @@ def _node(node: Obj) -> Obj:
     return {
         "name": node["metadata"]["name"],
         "node_pool": labels.get("cloud.google.com/gke-nodepool", ""),
-        "conditions": {each["type"]: each["status"] for each in status.get("conditions") or []},
+        "conditions": {condition["type"]: condition["status"] for condition in status.get("conditions") or []},
         "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
         "taints": (node.get("spec") or {}).get("taints") or [],
         "allocatable": status.get("allocatable") or {},

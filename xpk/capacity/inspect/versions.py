@@ -16,7 +16,7 @@ class Version:
     """The version of one component."""
 
     name: str  # xpk, or a component of the cluster
-    version: str  # installed one
+    version: str  # installed version
     installs: str = ""  # version that this xpk installs; empty if none
 
 
@@ -32,10 +32,10 @@ def of_cluster(connect: Callable[[], ObjectApi]) -> list[Version]:
         server = api.server_version() if isinstance(api, Versioned) else "local"
     except XpkError as error:
         return [Version(name="API server", version=f"unknown: {error.message}")]
-    found = [Version(name="API server", version=server)]
+    component_versions = [Version(name="API server", version=server)]
     if isinstance(api, Versioned):
-        found += [_controller(api, each) for each in install.CONTROLLERS]
-    return found
+        component_versions += [_controller(api, controller) for controller in install.CONTROLLERS]
+    return component_versions
 
 
 def _controller(api: ObjectApi, controller: install.Controller) -> Version:

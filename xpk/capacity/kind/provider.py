@@ -90,7 +90,7 @@ class KindProvider:
         if have is None or (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
             raise ConflictError(
                 f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
-                hint=f"nodes of kind clusters are fixed: `xpk cluster delete {spec.name}` first, or another name",
+                hint=f"run `xpk cluster delete {spec.name}` first, or choose another name; kind cannot change nodes",
             )
         have_options = _options_of(nodes)
         steps = self._archive_steps(spec.name, options) + self._missing_steps(spec, have_options, api, nodes)
@@ -172,7 +172,7 @@ class KindProvider:
         )
 
     def machines(self, name: str, nodes: Objs) -> Mapping[str, Machine]:
-        """See `Machines.machines`. Docker knows of all of them at once."""
+        """See `Machines.machines`. One Docker command returns all of them."""
         return self._engine.machines(name, [str(node["metadata"]["name"]) for node in nodes])
 
     def _path(self, name: str, file: str) -> Path:
@@ -220,7 +220,7 @@ class KindProvider:
         if not all(advertises(node, spec.shape.resource, _units(spec, options)) for node in nodes):
             steps.append(self._advertise_step(spec, options))
         for controller in install.CONTROLLERS:
-            if title := install.whats_missing(api, controller):
+            if title := install.missing_step(api, controller):
                 steps.append(self._install_step(spec.name, controller, title))
         image = trainer_image(self._options.trainer_image, base=self._options.base_image)
         if image.name != self._loaded_image(spec.name):

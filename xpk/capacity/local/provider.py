@@ -62,7 +62,7 @@ class LocalProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
         _check(spec, "create")
-        summary, alone = _summary(spec), self._alone(spec.name, lambda: self.plan_create(spec))
+        summary, alone = _summary(spec), self._lock(spec.name, lambda: self.plan_create(spec))
         if spec.name not in self.names():
             return Plan(summary, self._build_steps(spec), alone)
         have = self._spec(spec.name)
@@ -89,7 +89,7 @@ class LocalProvider:
         if busy and not force:
             raise ConflictError(
                 f"{len(going)} slices would be removed, but {', '.join(busy)} is running on them",
-                hint=f"`xpk workload delete {names.addressed(busy[0], name)}`, or --force to end it",
+                hint=f"`xpk workload delete {names.name_and_flags(busy[0], name)}`, or --force to end it",
             )
         api = self.connect(name)
         if not force:
@@ -101,7 +101,7 @@ class LocalProvider:
             for item in reversed(going)
         ]
         steps = [*grow, self._queue_step(spec), *shrink]
-        return Plan(_summary(spec), steps, self._alone(name, lambda: self.plan_resize(name, num_slices, force=force)))
+        return Plan(_summary(spec), steps, self._lock(name, lambda: self.plan_resize(name, num_slices, force=force)))
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`."""
@@ -112,7 +112,7 @@ class LocalProvider:
             if running:
                 raise ConflictError(
                     f"workloads are on cluster '{name}': {', '.join(running)}",
-                    hint=f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them",
+                    hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, or --force to end them",
                 )
         folder = self._root / name
         return Plan(
@@ -133,8 +133,8 @@ class LocalProvider:
         """See `Provider.describe`."""
         api = self.connect(name)
         pools = pools_of(api.list("Node"))
-        held, spec = holders(api), self._spec(name)
-        slices = tuple(slice_info(pool, members, len(members), held) for pool, members in pools.items())
+        workloads, spec = holders(api), self._spec(name)
+        slices = tuple(slice_info(pool, members, len(members), workloads) for pool, members in pools.items())
         return ClusterInfo(
             name=name,
             provider=self.name,
@@ -173,8 +173,8 @@ class LocalProvider:
         output = self._root / name / "output"
         return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
 
-    def _alone(self, name: str, again: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
-        """Return a lock on the cluster that fails if planning `again` finds nothing to do."""
+    def _lock(self, name: str, plan: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
+        """Return a lock on the cluster that fails if `plan` returns nothing to do."""
 
         @contextmanager
         def hold(tell: Progress) -> Iterator[None]:
@@ -188,7 +188,7 @@ class LocalProvider:
             try:
                 hint = f"`fuser {file}` shows its process; run this command again when it has ended"
                 wait_for_lock(lock, f"cluster '{name}'", seconds=self._lock_seconds, tell=tell, hint=hint)
-                if not again().steps:
+                if not plan().steps:
                     raise ConflictError(
                         f"cluster '{name}' was modified concurrently", hint="run the same command again"
                     )

@@ -49,7 +49,7 @@ def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], N
 def check_deletable(api: ObjectApi, name: str) -> None:
     """Raise ConflictError if workloads are on a cluster."""
     if running := live_workloads(api, name):
-        hint = f"`xpk workload delete {names.addressed(running[0], name)}`, or --force to end them"
+        hint = f"`xpk workload delete {names.name_and_flags(running[0], name)}`, or --force to end them"
         if any(map(is_marked, slice_nodes(api))):
             hint += f"; `xpk cluster resize {name}` to its present size uncordons its slices"
         raise ConflictError(f"workloads are on cluster '{name}': {', '.join(running)}", hint=hint)

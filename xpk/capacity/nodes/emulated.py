@@ -1,4 +1,4 @@
-"""Emulated slices: nodes without accelerators, labelled as GKE labels them, that advertise chips."""
+"""Emulated slices: nodes without accelerators, labeled as GKE labels them, that advertise chips."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class Adaptation:
     take_over: bool = False
 
 
-def as_before(wanted: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:
+def with_recorded_values(adaptation: Adaptation, recorded: Mapping[str, str] | None, nodes: Objs) -> Adaptation:
     """Return the options for a cluster, with recorded values for those about emulation that are not given."""
     ours = len(_ours(nodes))
-    if wanted.emulated or not ours or (recorded or {}).get("emulated") != "true":
-        return wanted
-    shape = wanted.shape or find_shape((recorded or {})["accelerator-type"])
-    return replace(wanted, emulated=True, shape=shape, num_slices=ours)
+    if adaptation.emulated or not ours or (recorded or {}).get("emulated") != "true":
+        return adaptation
+    shape = adaptation.shape or find_shape((recorded or {})["accelerator-type"])
+    return replace(adaptation, emulated=True, shape=shape, num_slices=ours)
 
 
-def plan(api: ObjectApi, nodes: Objs, wanted: Adaptation) -> tuple[ClusterSpec, list[Step]]:
+def plan(api: ObjectApi, nodes: Objs, adaptation: Adaptation) -> tuple[ClusterSpec, list[Step]]:
     """Return the emulated slices, one node each, and the steps that set them up.
 
     Raises CapacityError if there are too few nodes, ConflictError if they emulate other slices.
     """
-    assert wanted.shape and wanted.num_slices
-    spec = ClusterSpec(name=wanted.name, shape=wanted.shape, num_slices=wanted.num_slices)
+    assert adaptation.shape and adaptation.num_slices
+    spec = ClusterSpec(name=adaptation.name, shape=adaptation.shape, num_slices=adaptation.num_slices)
     units = spec.shape.units
     ours = _ours(nodes)
     wrong = {node["metadata"]["labels"][names.TYPE_ANNOTATION] for node in ours} - {spec.shape.name}
     if wrong or len(ours) > spec.num_slices:
         raise ConflictError(
             f"{len(ours)} nodes already emulate slices of {', '.join(sorted(wrong)) or spec.shape.name}",
-            hint=f"`xpk cluster delete {wanted.name}` removes the emulation; everything else stays",
+            hint=f"`xpk cluster delete {adaptation.name}` removes the emulation; everything else stays",
         )
     free = [node for node in nodes if node not in ours and _is_free(node)]
     missing = spec.num_slices - len(ours)
@@ -107,11 +107,11 @@ def advertise_step(
 def undo(api: ObjectApi, nodes: Objs) -> None:
     """Remove the labels and resources by which nodes emulate slices."""
     for node in in_slices(nodes):
-        meta, kept = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
+        meta, taints = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
         labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(meta["labels"])))
-        api.patch("Node", meta["name"], {"metadata": {"labels": labels}, "spec": {"taints": kept or None}})
-        gone = dict.fromkeys(key for key in node["status"]["capacity"] if key in CHIP_RESOURCES)
-        api.patch("Node", f"{meta['name']}/status", {"status": {"capacity": gone, "allocatable": gone}})
+        api.patch("Node", meta["name"], {"metadata": {"labels": labels}, "spec": {"taints": taints or None}})
+        removed = dict.fromkeys(key for key in node["status"]["capacity"] if key in CHIP_RESOURCES)
+        api.patch("Node", f"{meta['name']}/status", {"status": {"capacity": removed, "allocatable": removed}})
 
 
 def _advertise(api: ObjectApi, resource: str, units: int) -> bool:

@@ -48,11 +48,11 @@ _PLUGINS = {"google.com/tpu": "tpu-device-plugin", "nvidia.com/gpu": "nvidia-gpu
 class HostTrouble:
     """A present or coming problem of a host."""
 
-    node: str  # its name; empty if it does not exist
-    reason: str  # in one word
+    node: str  # name of the node; empty if it does not exist
+    reason: str  # reason in one word
     message: str  # details
-    since: str | None = None  # time of its begin
-    blocks: bool = True  # workloads cannot start there
+    since: str | None = None  # time at which it began
+    blocks: bool = True  # whether workloads cannot start there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class SliceHealth:
     """One slice: its expected and its ready hosts, its expected and its advertised chips."""
 
     node_pool: str  # name of its node pool
-    accelerator_type: str  # unknown if its nodes do not tell
-    hosts: int  # expected hosts
-    hosts_ready: int  # hosts that are ready
-    chips: int  # expected chips
-    chips_offered: int  # chips that nodes advertise
-    workload: str | None = None  # that holds the slice; null if it is free
-    spare: bool = False  # not part of any quota
-    troubles: tuple[HostTrouble, ...] = ()  # of its hosts
+    accelerator_type: str  # accelerator type; unknown if its nodes do not show it
+    hosts: int  # number of expected hosts
+    hosts_ready: int  # number of ready hosts
+    chips: int  # number of expected chips
+    chips_offered: int  # number of chips that nodes advertise
+    workload: str | None = None  # workload on the slice; null if it is free
+    spare: bool = False  # whether it is outside of all quotas
+    troubles: tuple[HostTrouble, ...] = ()  # problems of its hosts
 
     @property
     def is_up(self) -> bool:
@@ -89,15 +89,15 @@ class SliceHealth:
 def health_of(api: ObjectApi, info: ClusterInfo) -> list[SliceHealth]:
     """Return the health of a cluster's slices, in order, including those without nodes."""
     pools, slices, plugins = _by_pool(api.list("Node")), {item.node_pool: item for item in info.slices}, _Plugins(api)
-    found = []
+    healths = []
     for pool in sorted({*pools, *slices}, key=pool_order):
         nodes, item = pools.get(pool, []), slices.get(pool)
         shape = _type_of(nodes, item.accelerator_type if item else "")
         if item and not item.hosts and not nodes:
-            found.append(_empty(pool, shape))
+            healths.append(_empty(pool, shape))
         else:
-            found.append(slice_health(pool, shape, nodes, workload=item.workload if item else None, plugins=plugins))
-    return found
+            healths.append(slice_health(pool, shape, nodes, workload=item.workload if item else None, plugins=plugins))
+    return healths
 
 
 def _empty(pool: str, shape: SliceShape | None) -> SliceHealth:
@@ -114,8 +114,8 @@ def _empty(pool: str, shape: SliceShape | None) -> SliceHealth:
 def lacking(expected: Mapping[str, SliceShape], nodes: Objs) -> list[SliceHealth]:
     """Return the slices whose hosts are not all ready with all their chips. `expected`: types, by node pool."""
     pools = _by_pool(nodes)
-    found = [slice_health(pool, shape, pools.get(pool, [])) for pool, shape in expected.items()]
-    return [each for each in found if not each.is_up]
+    slices = [slice_health(pool, shape, pools.get(pool, [])) for pool, shape in expected.items()]
+    return [health for health in slices if not health.is_up]
 
 
 def wait_step(
@@ -134,16 +134,16 @@ def wait_step(
     """
 
     def act() -> None:
-        api, wanted, waited = connect(), expected(), 0.0
+        api, types, waited = connect(), expected(), 0.0
         try:
-            while late := lacking(wanted, api.list("Node")):
-                ready = len(wanted) - len(late)
+            while late := lacking(types, api.list("Node")):
+                ready = len(types) - len(late)
                 activity.update(
-                    TITLE, f"{ready} of {len(wanted)} slices, {waited:.0f} s; {late[0].node_pool}: {_why(late[0])}"
+                    TITLE, f"{ready} of {len(types)} slices, {waited:.0f} s; {late[0].node_pool}: {_why(late[0])}"
                 )
                 if waited >= _HOSTS_SECONDS:
                     raise TimedOutError(
-                        f"{len(late)} of {len(wanted)} slices are not ready after {_HOSTS_SECONDS:.0f} s; "
+                        f"{len(late)} of {len(types)} slices are not ready after {_HOSTS_SECONDS:.0f} s; "
                         f"{late[0].node_pool}: {_why(late[0])}",
                         hint=f"`xpk cluster health {cluster}` shows each slice; the others accept workloads already",
                     )
@@ -202,8 +202,8 @@ class _Plugins:
         if resource not in self._pods:
             self._pods[resource] = {}
             with suppress(XpkError):  # some users may not list pods of the system's namespace
-                found = self._api.list("Pod", "kube-system", {"k8s-app": _PLUGINS[resource]})
-                self._pods[resource] = {str(pod["spec"].get("nodeName")): pod for pod in found}
+                daemon_pods = self._api.list("Pod", "kube-system", {"k8s-app": _PLUGINS[resource]})
+                self._pods[resource] = {str(pod["spec"].get("nodeName")): pod for pod in daemon_pods}
         pods = self._pods[resource]
         if node not in pods:
             return f"no {_PLUGINS[resource]} runs on it" if pods else ""
@@ -219,10 +219,10 @@ def _by_pool(nodes: Objs) -> dict[str, Objs]:
     return pools_of(here) | pools_of(here, spare=True)
 
 
-def _type_of(nodes: Objs, said: str) -> SliceShape | None:
+def _type_of(nodes: Objs, fallback: str) -> SliceShape | None:
     """Return the type of a slice: from its nodes, else from its cloud."""
-    found = next((shape for node in nodes if (shape := shape_of(node))), None)
-    return found or (find_shape(said) if said else None)
+    recorded = next((shape for node in nodes if (shape := shape_of(node))), None)
+    return recorded or (find_shape(fallback) if fallback else None)
 
 
 def _hosts_of(node: Obj, shape: SliceShape | None) -> int:
@@ -244,17 +244,19 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
         return HostTrouble(node=name, reason=reason, message=short(message), since=since, blocks=blocks)
 
     if not is_ready(node):
-        said = conditions.get("Ready", {})
-        words = ": ".join(filter(None, (str(said.get("reason", "")), str(said.get("message", "")))))
-        yield trouble("NotReady", words, said.get("lastTransitionTime"))
+        ready = conditions.get("Ready", {})
+        words = ": ".join(filter(None, (str(ready.get("reason", "")), str(ready.get("message", "")))))
+        yield trouble("NotReady", words, ready.get("lastTransitionTime"))
     for kind in (*_BLOCKING, *_WARNING):
         item = conditions.get(kind, {})
         if item.get("status") == "True":
             yield trouble(kind, item.get("message", ""), item.get("lastTransitionTime"), blocks=kind in _BLOCKING)
     if node["spec"].get("unschedulable"):
         since = taints.get("node.kubernetes.io/unschedulable", {}).get("timeAdded")
-        told = "cordoned by `xpk cluster resize` or `delete`: run that command again" if is_marked(node) else ""
-        yield trouble("Cordoned", told or f"run `kubectl uncordon {name}`", since)
+        cordon_advice = (
+            "cordoned by `xpk cluster resize` or `delete`: run that command again" if is_marked(node) else ""
+        )
+        yield trouble("Cordoned", cordon_advice or f"run `kubectl uncordon {name}`", since)
     if (reason := marks.reason_of(node)) is not None:
         message = f"{reason}; `xpk cluster fence` releases it when its kubelet is back"
         yield trouble("Fenced", message, taints[marks.TAINT].get("timeAdded"))
@@ -275,8 +277,8 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
 
 def _no_chips(node: Obj, shape: SliceShape, has: int, units: int, plugins: _Plugins | None) -> HostTrouble:
     name = str(node["metadata"]["name"])
-    said = plugins.on(name, shape.resource) if plugins and shape.resource in _PLUGINS else ""
-    message = f"offers {has} of {units} {shape.resource}" + (f"; {said}" if said else "")
+    state = plugins.on(name, shape.resource) if plugins and shape.resource in _PLUGINS else ""
+    message = f"offers {has} of {units} {shape.resource}" + (f"; {state}" if state else "")
     return HostTrouble(node=name, reason="ChipsMissing", message=message)
 
 

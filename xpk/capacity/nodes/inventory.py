@@ -89,10 +89,10 @@ def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
 
 def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
     """Return a Kubernetes cluster's slices. `known`: its name, provider and location."""
-    pools, spare, held = pools_of(nodes), pools_of(nodes, spare=True), holders(api)
+    pools, spare, workloads = pools_of(nodes), pools_of(nodes, spare=True), holders(api)
     num_slices, hosts = (spec.num_slices, spec.shape.hosts) if spec else (len(pools), 0)
-    slices = [slice_info(pool, members, hosts, held) for pool, members in pools.items()]
-    slices += [slice_info(pool, members, hosts, held, spare=True) for pool, members in spare.items()]
+    slices = [slice_info(pool, members, hosts, workloads) for pool, members in pools.items()]
+    slices += [slice_info(pool, members, hosts, workloads, spare=True) for pool, members in spare.items()]
     return ClusterInfo(
         **known,
         accelerator_type=spec.shape.name if spec else "unknown",
@@ -119,10 +119,10 @@ def is_ready(node: Obj) -> bool:
 def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
     """Return whether every object of the cluster's queues exists, with the quotas of `specs`."""
     try:
-        wanted = not_theirs(api, render_queues(*specs, promised=promised(api)))
+        objects = own_objects(api, render_queues(*specs, promised=promised(api)))
     except MissingToolError:
         return False
-    for obj in wanted:
+    for obj in objects:
         try:
             have = api.get(obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "default"))
         except (NotFoundError, MissingToolError):
@@ -138,36 +138,39 @@ def has_queues(api: ObjectApi, *specs: ClusterSpec) -> bool:
     return True
 
 
-def not_theirs(api: ObjectApi, objects: Objs) -> Objs:
+def own_objects(api: ObjectApi, objects: Objs) -> Objs:
     """Return the objects of a cluster's queues without those that another tool already made, in flavors of its own.
 
     If that tool's quota differs, its change is included, under the names of its flavors.
     """
-    wanted = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
+    queue = next(obj for obj in objects if obj["kind"] == "ClusterQueue")
     try:
-        have = api.get("ClusterQueue", wanted["metadata"]["name"])
+        have = api.get("ClusterQueue", queue["metadata"]["name"])
     except (NotFoundError, MissingToolError):
         return objects
     if not is_foreign(have):
         return objects
     types = {type_of(flavor) for flavor, _ in allotments(have)}
-    there = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in api.list("LocalQueue", None)}
+    existing = {
+        (local_queue["metadata"]["namespace"], local_queue["metadata"]["name"])
+        for local_queue in api.list("LocalQueue", None)
+    }
     left = [
         obj
         for obj in objects
         if obj["kind"] not in ("ClusterQueue", "AdmissionCheck", "ProvisioningRequestConfig")
         and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types)
-        and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in there
+        and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in existing
     ]
     flavors = [obj for obj in left if obj["kind"] in ("ResourceFlavor", "Topology")]
-    changed = [] if has_quota(have, wanted) else [with_quota(have, wanted)]
+    changed = [] if has_quota(have, queue) else [with_quota(have, queue)]
     return [*flavors, *changed, *(obj for obj in left if obj not in flavors)]
 
 
 def holders(api: ObjectApi) -> dict[str, str]:
     """Return the workload or pod on each node, by the node's name; "unknown" if this user may not list pods.
 
-    A workload by its qualified name; a plain pod with chips as "Pod NAME", which `names.ending` understands.
+    A workload by its qualified name; a plain pod with chips as "Pod NAME", which `names.deletion_command` understands.
     """
     try:
         pods = api.list("Pod", None)
@@ -193,14 +196,14 @@ def _with_chips(pod: Obj) -> str:
     return f"{names.POD} {pod['metadata']['name']}" if set(CHIP_RESOURCES) & requests(pod["spec"]).keys() else ""
 
 
-def slice_info(pool: str, nodes: Objs, hosts: int, held: dict[str, str], *, spare: bool = False) -> SliceInfo:
+def slice_info(pool: str, nodes: Objs, hosts: int, workloads: dict[str, str], *, spare: bool = False) -> SliceInfo:
     """Return a slice; `hosts` are divided evenly among its nodes."""
-    found = sorted((str(node["metadata"]["name"]) for node in nodes), key=lambda name: (len(name), name))
-    each = max(1, hosts // len(found))
+    hosts_names = sorted((str(node["metadata"]["name"]) for node in nodes), key=lambda name: (len(name), name))
+    each = max(1, hosts // len(hosts_names))
     return SliceInfo(
         node_pool=pool,
-        hosts=tuple(name if each == 1 else f"{name}/{host}" for name in found for host in range(each)),
-        workload=next((held[name] for name in found if name in held), None),
+        hosts=tuple(name if each == 1 else f"{name}/{host}" for name in hosts_names for host in range(each)),
+        workload=next((workloads[name] for name in hosts_names if name in workloads), None),
         spare=spare,
         accelerator_type=shape.name if (shape := shape_of(nodes[0])) else "",
     )

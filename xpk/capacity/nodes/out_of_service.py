@@ -44,8 +44,8 @@ def fence(api: ObjectApi, node: Obj, reason: str, *, renewed: datetime | None, n
 
 def release(api: ObjectApi, node: Obj) -> None:
     """Put a fenced node back into service. Raises Modified if the node has changed since it was read."""
-    kept = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
-    _patch(api, node, {_REASON: None, _LEASE: None}, kept)
+    taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
+    _patch(api, node, {_REASON: None, _LEASE: None}, taints)
 
 
 def parse_time(text: object) -> datetime | None:

@@ -130,8 +130,8 @@ class PlanExecutor:
     def _end(self, executor: ThreadPoolExecutor, left: list[Step], *, roll_back: bool) -> None:
         if not roll_back:
             raise combined_error(self._failed, left)
-        begun = self._done | {step.key for step, _ in self._failed}
-        undone = [step for step in reversed(self._steps) if step.key in begun and step.undo]
+        start = self._done | {step.key for step, _ in self._failed}
+        undone = [step for step in reversed(self._steps) if step.key in start and step.undo]
         for last in (False, True):
             at_once = [step for step in undone if step.undo_last is last]
             for step, future in [(step, executor.submit(step.undo)) for step in at_once if step.undo]:

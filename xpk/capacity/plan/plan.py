@@ -71,7 +71,7 @@ class Plan:
         """Return each step's stage number; the steps of one stage run in parallel."""
         if self.at_once == 1:
             return list(range(1, len(self.steps) + 1))
-        found: dict[str, int] = {}
+        stages: dict[str, int] = {}
         for step in self.steps:
-            found[step.key] = 1 + max((found.get(key, 0) for key in step.after), default=0)
-        return [found[step.key] for step in self.steps]
+            stages[step.key] = 1 + max((stages.get(key, 0) for key in step.after), default=0)
+        return [stages[step.key] for step in self.steps]

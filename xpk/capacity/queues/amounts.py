@@ -21,23 +21,23 @@ def parse_amounts(
 
     `slices`: the cluster's number of slices of each type. `limit`: `none` is a valid amount.
     """
-    found: Amounts = {}
-    for text in (part.strip() for each in texts for part in each.split(",")):
+    amounts: Amounts = {}
+    for text in (part.strip() for argument in texts for part in argument.split(",")):
         name, _, amount = text.rpartition("=")
         shape = _shape(flag, name, slices, problems)
         if shape is None:
             continue
-        if shape.name in found:
+        if shape.name in amounts:
             problems.append(f"{flag} is given twice for {shape.name}")
         if limit and amount == _NO_LIMIT:
-            found[shape.name] = None
+            amounts[shape.name] = None
         elif (number := _slices(amount, shape, slices[shape.name])) is None:
             problems.append(f"{flag} '{text}' is not an amount: use 4 (slices), {4 * shape.chips}chips or 25%")
         elif number != int(number):
             problems.append(f"{flag} '{text}' is {number:.4g} slices of {shape.name}; only whole ones can be used")
         else:
-            found[shape.name] = int(number)
-    return found
+            amounts[shape.name] = int(number)
+    return amounts
 
 
 def amounts_text(amounts: Mapping[str, float | None]) -> str:
@@ -48,17 +48,17 @@ def amounts_text(amounts: Mapping[str, float | None]) -> str:
 
 def _shape(flag: str, name: str, slices: Mapping[str, float], problems: list[str]) -> SliceShape | None:
     """Return the type of an amount; it may be omitted if there is only one."""
-    there = ", ".join(slices) or "none"
+    types = ", ".join(slices) or "none"
     if not name and len(slices) != 1:
-        problems.append(f"{flag}: no type given; the cluster has {there}: pass {flag} TYPE=N")
+        problems.append(f"{flag}: no type given; the cluster has {types}: pass {flag} TYPE=N")
         return None
     try:
         shape = find_shape(name or next(iter(slices)))
     except UsageError as error:
-        problems.append(f"{flag}: {error.message}; the cluster has {there}")
+        problems.append(f"{flag}: {error.message}; the cluster has {types}")
         return None
     if shape.name not in slices:
-        problems.append(f"{flag}: the cluster has no slices of {shape.name}; it has {there}")
+        problems.append(f"{flag}: the cluster has no slices of {shape.name}; it has {types}")
         return None
     return shape
 

@@ -17,7 +17,7 @@ _QUEUES = ("ClusterQueue", "LocalQueue", "ResourceFlavor", "Topology")
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """The changes that adapting makes to the quota of other tools, one line each, and the reasons for refusal."""
 
     notes: tuple[str, ...] = ()
@@ -30,44 +30,46 @@ def is_foreign(queue: Obj) -> bool:
     return bool(flavors) and flavors.isdisjoint(map(type_of, flavors))
 
 
-def has_quota(have: Obj, wanted: Obj) -> bool:
+def has_quota(have: Obj, desired: Obj) -> bool:
     """Return whether another tool's ClusterQueue has the desired quota for each type of slice."""
-    return all(_resource(have, kind, each["name"]) == quantity(each["nominalQuota"]) for kind, each in _entries(wanted))
+    return all(
+        _resource(have, kind, entry["name"]) == quantity(entry["nominalQuota"]) for kind, entry in _entries(desired)
+    )
 
 
-def with_quota(have: Obj, wanted: Obj) -> Obj:
+def with_quota(have: Obj, desired: Obj) -> Obj:
     """Return the change of quota of another tool's ClusterQueue, in its existing flavors.
 
     Nothing else of it is taken over: neither labels, so that it stays when xpk is removed, nor its policies.
     """
     groups = copy.deepcopy(have["spec"].get("resourceGroups") or [])
-    for kind, entry in _entries(wanted):
-        if found := next(_matching(groups, kind, entry["name"]), None):
-            found["nominalQuota"] = entry["nominalQuota"]
+    for kind, entry in _entries(desired):
+        if existing := next(_matching(groups, kind, entry["name"]), None):
+            existing["nominalQuota"] = entry["nominalQuota"]
             continue
         flavor = {"name": kind, "resources": [entry]}
-        group = next((each for each in groups if each["coveredResources"] == [entry["name"]]), None)
+        group = next((candidate for candidate in groups if candidate["coveredResources"] == [entry["name"]]), None)
         if group is None:
             groups.append({"coveredResources": [entry["name"]], "flavors": [flavor]})
         else:
             group["flavors"].append(flavor)
     meta = {"name": have["metadata"]["name"]}
-    return {**wanted, "metadata": meta, "spec": {"resourceGroups": groups}}
+    return {**desired, "metadata": meta, "spec": {"resourceGroups": groups}}
 
 
-def unlabelled(api: ObjectApi, objects: Objs) -> Objs:
+def unlabeled(api: ObjectApi, objects: Objs) -> Objs:
     """Return queues without xpk's label where others made them: the label would let xpk delete them."""
-    found = []
+    queues = []
     for obj in objects:
         have = _find(api, obj)
         if have is not None and maker_of(have) != "xpk":
             meta = {key: value for key, value in obj["metadata"].items() if key != "labels"}
             obj = {**obj, "metadata": meta}
-        found.append(obj)
-    return found
+        queues.append(obj)
+    return queues
 
 
-def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool = False) -> Judgement:
+def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool = False) -> Judgment:
     """Return how applying `objects` would change queues of other tools; nothing is changed.
 
     It is refused if a quota would be less than its use or, unless `take_over`, if another tool manages the fields.
@@ -84,7 +86,7 @@ def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool 
             notes += changes
             if short and not ends:
                 refusal = ConflictError(short, hint="wait until fewer run, or `xpk workload delete` some")
-                return Judgement(tuple(notes), refusal)
+                return Judgment(tuple(notes), refusal)
         try:
             api.apply(obj, dry_run=True, force=take_over)
         except UnavailableError:  # Kueue's webhooks do not answer: it is installed first
@@ -92,22 +94,22 @@ def judge(api: ObjectApi, objects: Objs, *, take_over: bool = False, ends: bool 
         except ConflictError as error:
             managed.append(error.message.partition(" (")[0])
     if not managed:
-        return Judgement(tuple(notes))
+        return Judgment(tuple(notes))
     what = "; ".join([*managed, *notes])
-    return Judgement(
+    return Judgment(
         tuple(notes),
         ConflictError(what, hint="`xpk cluster adapt CLUSTER --take-over` changes them anyway, from now on"),
     )
 
 
-def _changes(have: Obj, wanted: Obj) -> tuple[list[str], str]:
+def _changes(have: Obj, desired: Obj) -> tuple[list[str], str]:
     """Return the change of a ClusterQueue's quota, and the use beyond it; "" if there is none."""
     name, short = have["metadata"]["name"], ""
     notes = []
     before = allotments(have)
-    for (flavor, resource), after in allotments(wanted).items():
-        mine = before.get((flavor, resource))
-        old, used = (mine.nominal, mine.used) if mine else (0.0, 0.0)
+    for (flavor, resource), after in allotments(desired).items():
+        allotment = before.get((flavor, resource))
+        old, used = (allotment.nominal, allotment.used) if allotment else (0.0, 0.0)
         if after.nominal == old:
             continue
         line = f"quota of flavor '{flavor}' in '{name}': {old:g} -> {after.nominal:g} {resource}"
@@ -138,12 +140,12 @@ def _matching(groups: Sequence[Obj], kind: str, resource: str) -> Iterator[Obj]:
     for group in groups:
         for flavor in group["flavors"]:
             if type_of(flavor["name"]) == kind:
-                yield from (each for each in flavor.get("resources") or [] if each["name"] == resource)
+                yield from (entry for entry in flavor.get("resources") or [] if entry["name"] == resource)
 
 
 def _resource(queue: Obj, kind: str, resource: str) -> float:
-    found = _matching(queue["spec"].get("resourceGroups") or [], kind, resource)
-    return sum(quantity(each.get("nominalQuota", 0)) for each in found)
+    entries = _matching(queue["spec"].get("resourceGroups") or [], kind, resource)
+    return sum(quantity(entry.get("nominalQuota", 0)) for entry in entries)
 
 
 def _find(api: ObjectApi, obj: Obj) -> Obj | None:

@@ -14,14 +14,14 @@ from xpk.capacity.apply import apply_all
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.queues import priority_limit
 from xpk.capacity.queues.reading import QueueInfo, Queues, check_passed_on, maker_of, quotas_of, specs_of
-from xpk.capacity.queues.request import RECLAIM, Wanted, as_spec, over, problems_of_own, refuse, spec_of
+from xpk.capacity.queues.request import RECLAIM, QueueRequest, as_spec, over, problems_of_own, refuse, spec_of
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError
 from xpk.model.specs import QueueSpec
 from xpk.render import render_local_queue, render_queue, render_queues
 
 
-def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
+def plan_create(api: ObjectApi, request: QueueRequest) -> Plan:
     """Plan the creation or change of a queue; no steps if it is up to date.
 
     Raises UsageError with all problems, CapacityError if there are too few slices, NotFoundError without its
@@ -30,19 +30,19 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
     queues = Queues.read(api)
     total = queues.total()
     problems = [
-        *names.queue_name_problems(wanted.name),
-        *(problem for each in wanted.namespaces for problem in names.namespace_problems(each)),
+        *names.queue_name_problems(request.name),
+        *(problem for namespace in request.namespaces for problem in names.namespace_problems(namespace)),
     ]
-    new = [] if problems else [each for each in wanted.namespaces if _is_missing(api, each)]
-    _check_theirs(queues, wanted)
-    if wanted.name == names.QUEUE:
-        refuse(wanted, [*problems, *problems_of_own(wanted)], {}, new)
-        return _plan_own(api, queues, wanted, new)
+    new = [] if problems else [namespace for namespace in request.namespaces if _is_missing(api, namespace)]
+    _check_foreign_objects(queues, request)
+    if request.name == names.QUEUE:
+        refuse(request, [*problems, *problems_of_own(request)], {}, new)
+        return _plan_own(api, queues, request, new)
     check_passed_on(queues)
-    have = queues.find(wanted.name)
+    have = queues.find(request.name)
     info = queues.info(have) if have else None
-    spec, before = spec_of(wanted, info, total, problems, queues.queued), as_spec(info) if info else None
-    refuse(wanted, problems, over(queues, spec, before), new)
+    spec, before = spec_of(request, info, total, problems, queues.queued), as_spec(info) if info else None
+    refuse(request, problems, over(queues, spec, before), new)
     left = _left(queues, spec, total)
     steps = [*_namespace_steps(api, new), *priority_limit.lifting(api, spec, before)]
     if (
@@ -53,12 +53,12 @@ def plan_create(api: ObjectApi, wanted: Wanted) -> Plan:
         for obj in [*_own(queues, {spec.name: _quotas(spec)}), *_of_kind("ClusterQueue", render_queue(spec))]:
             api.apply(obj, dry_run=True)  # checks permissions and field ownership
         title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(left)}"
-        steps.append(Step(title, partial(_pass_on, api, spec, before, force=wanted.force)))
+        steps.append(Step(title, partial(_pass_on, api, spec, before, force=request.force)))
     limit_steps, limit_notes = priority_limit.enforcing(api, spec)
     steps += limit_steps
     local_queues = _of_kind("LocalQueue", render_queue(spec))
-    there = before.namespaces if before else ()
-    steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in there]
+    current = before.namespaces if before else ()
+    steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in current]
     notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), left))
     question = f"{notes[0]}. Continue?" if notes and steps else ""
     return Plan(_summary(spec, total), steps, notes=(*notes, *limit_notes), question=question)
@@ -81,11 +81,11 @@ def _of_kind(kind: str, objects: Objs) -> Objs:
 
 def _promised(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the slices of each type that are allotted to queues, or are about to be."""
-    found = {kind: sum(each.values()) for kind, each in queues.promised(without=coming).items()}
+    allotted = {kind: sum(shares.values()) for kind, shares in queues.promised(without=coming).items()}
     for quotas in coming.values():
         for kind, number in quotas.items():
-            found[kind] = found.get(kind, 0) + number
-    return found
+            allotted[kind] = allotted.get(kind, 0) + number
+    return allotted
 
 
 def _is_missing(api: ObjectApi, namespace: str) -> bool:
@@ -97,36 +97,36 @@ def _is_missing(api: ObjectApi, namespace: str) -> bool:
         return False
 
 
-def _check_theirs(queues: Queues, wanted: Wanted) -> None:
+def _check_foreign_objects(queues: Queues, request: QueueRequest) -> None:
     """Raise ConflictError if another tool made the object of this name, or if it is being deleted."""
-    if wanted.name in queues.going:
+    if request.name in queues.going:
         raise ConflictError(
-            f"queue '{wanted.name}' is being deleted: its last workloads are still ending",
+            f"queue '{request.name}' is being deleted: its last workloads are still ending",
             hint="run the same command again later",
         )
-    have = queues.find(wanted.name)
+    have = queues.find(request.name)
     if have and maker_of(have) != "xpk":
         raise ConflictError(
-            f"ClusterQueue '{wanted.name}' already exists, made by {maker_of(have)}, not xpk",
+            f"ClusterQueue '{request.name}' already exists, created by {maker_of(have)}, not xpk",
             hint="choose another name",
         )
-    target = names.CLUSTER_QUEUE if wanted.name == names.QUEUE else wanted.name
-    for each in queues.local_queues:
-        meta, leads_to = each["metadata"], each["spec"].get("clusterQueue")
-        if meta["name"] == wanted.name and meta["namespace"] in wanted.namespaces and leads_to != target:
+    target = names.CLUSTER_QUEUE if request.name == names.QUEUE else request.name
+    for local_queue in queues.local_queues:
+        meta, leads_to = local_queue["metadata"], local_queue["spec"].get("clusterQueue")
+        if meta["name"] == request.name and meta["namespace"] in request.namespaces and leads_to != target:
             raise ConflictError(
-                f"queue '{wanted.name}' of namespace '{meta['namespace']}' points to ClusterQueue '{leads_to}'",
+                f"queue '{request.name}' of namespace '{meta['namespace']}' points to ClusterQueue '{leads_to}'",
                 hint="choose another name",
             )
 
 
-def _plan_own(api: ObjectApi, queues: Queues, wanted: Wanted, new: Sequence[str]) -> Plan:
+def _plan_own(api: ObjectApi, queues: Queues, request: QueueRequest, new: Sequence[str]) -> Plan:
     """Return the plan that opens the cluster's own queue to namespaces."""
-    there = queues.info(queues.own).namespaces
+    current = queues.info(queues.own).namespaces
     steps = _namespace_steps(api, new)
-    joining = [each for each in wanted.namespaces if each not in there]
-    steps += [_local_queue_step(api, render_local_queue(each)) for each in joining]
-    return Plan(f"queue '{names.QUEUE}' for {_listed('namespace', [*there, *wanted.namespaces])}", steps)
+    joining = [namespace for namespace in request.namespaces if namespace not in current]
+    steps += [_local_queue_step(api, render_local_queue(namespace)) for namespace in joining]
+    return Plan(f"queue '{names.QUEUE}' for {_listed('namespace', [*current, *request.namespaces])}", steps)
 
 
 def _change(spec: QueueSpec, before: QueueSpec | None) -> str:
@@ -147,7 +147,7 @@ def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force
     if (too_much := over(Queues.read(api), spec, before)) and not force:
         raise ConflictError(
             f"slices were allotted to other queues concurrently: {'; '.join(too_much.values())}",
-            hint=f"`xpk queue create {spec.name} " + " ".join(f"--quota {each}" for each in too_much) + "`",
+            hint=f"`xpk queue create {spec.name} " + " ".join(f"--quota {amount}" for amount in too_much) + "`",
         )
 
 
@@ -163,11 +163,11 @@ def _namespace_steps(api: ObjectApi, missing: Sequence[str]) -> list[Step]:
         obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
         return Step(f"create namespace '{namespace}'", partial(apply_all, api, [obj]))
 
-    return [step(each) for each in missing]
+    return [step(namespace) for namespace in missing]
 
 
 def _local_queue_step(api: ObjectApi, obj: Obj) -> Step:
-    return Step(f"let namespace '{obj['metadata']['namespace']}' use it", partial(apply_all, api, [obj]))
+    return Step(f"create a LocalQueue in namespace '{obj['metadata']['namespace']}'", partial(apply_all, api, [obj]))
 
 
 def _below(*quotas: tuple[QueueInfo, Mapping[str, float]]) -> tuple[str, ...]:
@@ -182,14 +182,14 @@ def _below(*quotas: tuple[QueueInfo, Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def _quotas(spec: QueueSpec) -> dict[str, float]:
-    return {each.shape.name: each.num_slices for each in spec.quotas}
+    return {quota.shape.name: quota.num_slices for quota in spec.quotas}
 
 
 def _described(spec: QueueSpec) -> str:
     """Return a queue's quota as text."""
     text = f"a quota of {_words(_quotas(spec))}"
-    borrows = {each.shape.name: each.borrowing_limit for each in spec.quotas if each.borrowing_limit is not None}
-    lends = {each.shape.name: each.lending_limit for each in spec.quotas if each.lending_limit is not None}
+    borrows = {quota.shape.name: quota.borrowing_limit for quota in spec.quotas if quota.borrowing_limit is not None}
+    lends = {quota.shape.name: quota.lending_limit for quota in spec.quotas if quota.lending_limit is not None}
     text += f", borrowing at most {_words(borrows)}" if borrows else ""
     text += f", lending at most {_words(lends)}" if lends else ""
     reclaim = next(word for word, policy in RECLAIM.items() if policy == spec.reclaim)
@@ -206,6 +206,6 @@ def _words(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{number:g} x {kind}" for kind, number in amounts.items())
 
 
-def _listed(what: str, found: Sequence[str]) -> str:
-    each = dict.fromkeys(found)
+def _listed(what: str, items: Sequence[str]) -> str:
+    each = dict.fromkeys(items)
     return f"{what}{'s' if len(each) > 1 else ''} {', '.join(each)}"

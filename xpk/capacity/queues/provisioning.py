@@ -40,17 +40,17 @@ def settle(api: ObjectApi) -> None:
 
 def _outdated(queues: Queues) -> Iterator[QueueSpec]:
     """Yield xpk's queues whose checks have other types, with their new state."""
-    for each in queues.teams():
-        if maker_of(each) != "xpk":
+    for team in queues.teams():
+        if maker_of(team) != "xpk":
             continue  # it may be a flavor that is not an accelerator type
-        have = as_spec(queues.info(each))
+        have = as_spec(queues.info(team))
         quotas = tuple(replace(quota, queued=quota.shape.name in queues.queued) for quota in have.quotas)
         if quotas != have.quotas:
             yield replace(have, quotas=quotas)
 
 
 def _ours(api: ObjectApi) -> Iterator[tuple[str, str]]:
-    """Return the existing objects of the check if xpk made it; none if this user may not look: then xpk did not."""
+    """Return the existing objects of the check if xpk created it; none if this user may not read them."""
     for kind, name in _OBJECTS:
         with suppress(NotFoundError, MissingToolError, AuthorizationError):
             if maker_of(api.get(kind, name)) == "xpk":

@@ -27,28 +27,28 @@ class TypeShare:
     """
 
     type: str  # accelerator type
-    quota: float  # its own
-    used: float  # in use
-    free: float
-    most: float
-    borrowing_limit: float | None  # beyond its own; null without a limit
-    lending_limit: float | None  # of its own; null without a limit
-    queued: bool = False
+    quota: float  # quota of the queue
+    used: float  # slices in use
+    free: float  # slices available now
+    most: float  # maximum, including all that others lend
+    borrowing_limit: float | None  # limit beyond its own quota; null without one
+    lending_limit: float | None  # limit for lending its own quota; null without one
+    queued: bool = False  # whether nodes are created only when a workload requests them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
     """An existing queue. `namespaces`: those that may use it; `maker`: `xpk`, or the tool that made it."""
 
-    name: str  # unique in its namespaces
-    cluster_queue: str  # its ClusterQueue in Kueue
-    namespaces: tuple[str, ...]
-    shares: tuple[TypeShare, ...]  # for each accelerator type
+    name: str  # name, unique in its namespaces
+    cluster_queue: str  # ClusterQueue of Kueue
+    namespaces: tuple[str, ...]  # namespaces that may use it
+    shares: tuple[TypeShare, ...]  # shares of each accelerator type
     pending: int  # number of waiting workloads
     admitted: int  # number of admitted workloads
     cohort: str  # group of queues that lend to each other
-    reclaim: str  # whose loans it takes back: Any, LowerPriority or Never
-    maker: str
+    reclaim: str  # queues whose loans it takes back: Any, LowerPriority or Never
+    maker: str  # creating tool: `xpk` or another one
     created: str  # time of the creation
     max_priority: str | None = None  # highest priority of its workloads; null without a limit
 
@@ -68,21 +68,23 @@ class Queues:
     @classmethod
     def read(cls, api: ObjectApi) -> Queues:
         """Read the queues; those that are being deleted do not count."""
-        there = api.list("ClusterQueue", None)
-        going = tuple(each["metadata"]["name"] for each in there if _is_going(each))
-        local_queues = [each for each in api.list("LocalQueue", None) if not _is_going(each)]
-        return cls([each for each in there if not _is_going(each)], local_queues, going, types_of(api, there))
+        queues = api.list("ClusterQueue", None)
+        going = tuple(queue["metadata"]["name"] for queue in queues if _is_terminating(queue))
+        local_queues = [local_queue for local_queue in api.list("LocalQueue", None) if not _is_terminating(local_queue)]
+        return cls(
+            [queue for queue in queues if not _is_terminating(queue)], local_queues, going, types_of(api, queues)
+        )
 
     @property
     def own(self) -> Obj:
         """Return the cluster's own queue. Raises NotFoundError without one."""
-        found = self.find(names.CLUSTER_QUEUE)
-        if found is None:
+        queue = self.find(names.CLUSTER_QUEUE)
+        if queue is None:
             raise NotFoundError(
                 "the cluster has no queue of its own from which others could take quota",
                 hint="`xpk cluster create` or `xpk cluster adapt` creates one",
             )
-        return found
+        return queue
 
     @property
     def queued(self) -> frozenset[str]:
@@ -91,49 +93,50 @@ class Queues:
 
     def find(self, name: str) -> Obj | None:
         """Return a ClusterQueue by its name."""
-        return next((each for each in self.cluster_queues if each["metadata"]["name"] == name), None)
+        return next((queue for queue in self.cluster_queues if queue["metadata"]["name"] == name), None)
 
     def locals_of(self, cluster_queue: str) -> Objs:
         """Return the LocalQueues of a ClusterQueue."""
-        return [each for each in self.local_queues if each["spec"].get("clusterQueue") == cluster_queue]
+        return [queue for queue in self.local_queues if queue["spec"].get("clusterQueue") == cluster_queue]
 
     def promised(self, *, without: Collection[str] = ()) -> dict[str, dict[str, float]]:
         """Return the slices of each type that are allotted to queues, by queue name."""
-        found: dict[str, dict[str, float]] = {}
+        allotted: dict[str, dict[str, float]] = {}
         for queue in self.teams():
             name = queue["metadata"]["name"]
             if name not in without:
                 for kind, number in quotas_of(queue, self.types).items():
-                    found.setdefault(kind, {})[name] = number
-        return found
+                    allotted.setdefault(kind, {})[name] = number
+        return allotted
 
     def total(self) -> dict[str, float]:
         """Return the slices of each type that all queues share: as recorded, else the sum of their quotas."""
         try:
-            told = json.loads(self.own["metadata"].get("annotations", {}).get(names.SLICES_ANNOTATION, "{}"))
+            recorded = json.loads(self.own["metadata"].get("annotations", {}).get(names.SLICES_ANNOTATION, "{}"))
         except ValueError:
-            told = {}
+            recorded = {}
         promised = self.promised()
         return {
-            kind: told.get(kind, left + sum(promised.get(kind, {}).values()))
+            kind: recorded.get(kind, left + sum(promised.get(kind, {}).values()))
             for kind, left in quotas_of(self.own, self.types).items()
         }
 
     def infos(self) -> list[QueueInfo]:
         """Return all queues, the cluster's own first."""
-        ordered = sorted(self.cluster_queues, key=lambda each: each["metadata"]["name"] != names.CLUSTER_QUEUE)
-        return [self.info(each) for each in ordered]
+        ordered = sorted(self.cluster_queues, key=lambda queue: queue["metadata"]["name"] != names.CLUSTER_QUEUE)
+        return [self.info(queue) for queue in ordered]
 
     def info(self, queue: Obj) -> QueueInfo:
         """Return a ClusterQueue's description and state."""
         meta, status = queue["metadata"], queue.get("status", {})
         name = queue_name(meta["name"])
-        where = [each["metadata"] for each in self.locals_of(meta["name"])]
+        where = [local_queue["metadata"] for local_queue in self.locals_of(meta["name"])]
         return QueueInfo(
             name=name,
             cluster_queue=meta["name"],
             namespaces=tuple(
-                each["namespace"] if each["name"] == name else f"{each['namespace']}/{each['name']}" for each in where
+                entry["namespace"] if entry["name"] == name else f"{entry['namespace']}/{entry['name']}"
+                for entry in where
             ),
             shares=tuple(self._shares(queue)),
             pending=int(status.get("pendingWorkloads", 0)),
@@ -148,43 +151,43 @@ class Queues:
     def teams(self) -> Objs:
         """Return the ClusterQueues that have a part of the cluster's quota."""
         return [
-            each
-            for each in self.cluster_queues
-            if cohort_of(each) == names.COHORT and each["metadata"]["name"] != names.CLUSTER_QUEUE
+            queue
+            for queue in self.cluster_queues
+            if cohort_of(queue) == names.COHORT and queue["metadata"]["name"] != names.CLUSTER_QUEUE
         ]
 
     def _shares(self, queue: Obj) -> list[TypeShare]:
-        cohort = [allotments(each) for each in members(queue, self.cluster_queues)]
-        queued, found = queued_flavors(queue), []
-        for (flavor, resource), mine in allotments(queue).items():
+        cohort = [allotments(member) for member in members(queue, self.cluster_queues)]
+        queued, shares = queued_flavors(queue), []
+        for (flavor, resource), allotment in allotments(queue).items():
             kind = self.types.get(flavor, flavor)
             if not _counts(kind, resource):
                 continue
             units = _units(kind, resource)
-            everybody = [each[flavor, resource] for each in cohort if (flavor, resource) in each]
+            everybody = [quotas[flavor, resource] for quotas in cohort if (flavor, resource) in quotas]
 
             def slices(amount: float | None, units: int = units) -> Any:
                 return None if amount is None else _whole(amount / units)
 
-            found.append(
+            shares.append(
                 TypeShare(
                     type=kind,
-                    quota=slices(mine.nominal),
-                    used=slices(mine.used),
-                    free=slices(max(0, available(mine, everybody))),
-                    most=slices(ceiling(mine, everybody)),
-                    borrowing_limit=slices(mine.borrowing_limit),
-                    lending_limit=slices(mine.lending_limit),
+                    quota=slices(allotment.nominal),
+                    used=slices(allotment.used),
+                    free=slices(max(0, available(allotment, everybody))),
+                    most=slices(ceiling(allotment, everybody)),
+                    borrowing_limit=slices(allotment.borrowing_limit),
+                    lending_limit=slices(allotment.lending_limit),
                     queued=flavor in queued,
                 )
             )
-        return found
+        return shares
 
 
 def promised(api: ObjectApi) -> Mapping[str, float] | None:
     """Return the slices of each type allotted to other queues than the cluster's own; None without any."""
-    found = Queues.read(api).promised()
-    return {kind: sum(numbers.values()) for kind, numbers in found.items()} or None
+    slices = Queues.read(api).promised()
+    return {kind: sum(numbers.values()) for kind, numbers in slices.items()} or None
 
 
 def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluster: str) -> None:
@@ -204,13 +207,13 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluste
 
 def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, float]:
     """Return a ClusterQueue's own slices of each type; `types`: those of its flavors."""
-    found: dict[str, float] = {}
-    for (flavor, resource), each in allotments(queue).items():
+    slices: dict[str, float] = {}
+    for (flavor, resource), allotment in allotments(queue).items():
         kind = (types or {}).get(flavor) or type_of(flavor) or flavor
         if not _counts(kind, resource):
             continue
-        found[kind] = _whole(found.get(kind, 0) + each.nominal / _units(kind, resource))
-    return found
+        slices[kind] = _whole(slices.get(kind, 0) + allotment.nominal / _units(kind, resource))
+    return slices
 
 
 def check_passed_on(queues: Queues) -> None:
@@ -218,7 +221,7 @@ def check_passed_on(queues: Queues) -> None:
     strange = [flavor for flavor, _ in allotments(queues.own) if queues.types.get(flavor, flavor) != flavor]
     if strange:
         raise ConflictError(
-            f"'{names.CLUSTER_QUEUE}' was made by {maker_of(queues.own)}: its quota is of flavor '{strange[0]}', "
+            f"'{names.CLUSTER_QUEUE}' was created by {maker_of(queues.own)}: its quota is of flavor '{strange[0]}', "
             f"not {queues.types[strange[0]]}",
             hint=f"`xpk queue create {names.QUEUE} -n NAMESPACE` lets a namespace use all of it",
         )
@@ -239,10 +242,10 @@ def queue_name(cluster_queue: str) -> str:
 
 def maker_of(obj: Obj) -> str:
     """Return the tool that made an object: `xpk`, or the one that its label names."""
-    return str((obj["metadata"].get("labels") or {}).get(_MANAGER, "somebody else"))
+    return str((obj["metadata"].get("labels") or {}).get(_MANAGER, "another tool"))
 
 
-def _is_going(obj: Obj) -> bool:
+def _is_terminating(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 

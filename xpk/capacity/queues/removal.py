@@ -35,39 +35,44 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
         )
     if not own and info.maker != "xpk":
         raise ConflictError(
-            f"ClusterQueue '{name}' was made by {info.maker}, not xpk", hint=f"`kubectl delete clusterqueue {name}`"
+            f"ClusterQueue '{name}' was created by {info.maker}, not xpk", hint=f"`kubectl delete clusterqueue {name}`"
         )
-    there = queues.locals_of(info.cluster_queue)
-    leaving = [each for each in there if not namespace or each["metadata"]["namespace"] == namespace]
+    local_queues = queues.locals_of(info.cluster_queue)
+    leaving = [
+        local_queue
+        for local_queue in local_queues
+        if not namespace or local_queue["metadata"]["namespace"] == namespace
+    ]
     if namespace and not leaving:
         raise NotFoundError(
-            f"namespace '{namespace}' has no queue '{name}'", hint=f"these have: {', '.join(info.namespaces) or 'none'}"
+            f"namespace '{namespace}' has no queue '{name}'", hint=f"choose from {', '.join(info.namespaces) or 'none'}"
         )
     inside = workloads_in(api, leaving)
     if inside and not force:
         raise _in_use(inside, name, where)
-    steps = [Step(f"end {_path(each)}", partial(_end, api, each)) for each in inside]
+    steps = [Step(f"end {_path(workload)}", partial(_end, api, workload)) for workload in inside]
     steps += [
         Step(
-            f"remove it from namespace '{each['namespace']}'",
-            partial(_delete, api, "LocalQueue", each["name"], each["namespace"]),
+            f"delete the LocalQueue in namespace '{meta['namespace']}'",
+            partial(_delete, api, "LocalQueue", meta["name"], meta["namespace"]),
         )
-        for each in (obj["metadata"] for obj in leaving)
+        for meta in (obj["metadata"] for obj in leaving)
     ]
     if namespace:
-        return Plan(f"namespace '{namespace}' leaves queue '{name}'", steps)
-    title = f"remove queue '{name}', and give its quota back to '{names.QUEUE}'"
+        return Plan(f"remove queue '{name}' from namespace '{namespace}'", steps)
+    title = f"delete the ClusterQueue, and return its quota to '{names.QUEUE}'"
     return Plan(f"delete queue '{name}'", [*steps, Step(title, partial(_remove, api, info))])
 
 
 def find(queues: Queues, name: str) -> QueueInfo:
-    """Return the queue of a name. Raises NotFoundError that names the existing ones."""
-    found = {each.name: each for each in queues.infos()}
-    if name not in found:
+    """Return a queue by its name. Raises NotFoundError with the existing names."""
+    info_of = {info.name: info for info in queues.infos()}
+    if name not in info_of:
         raise NotFoundError(
-            f"queue '{name}' not found", hint=f"there are: {', '.join(found)}" if found else "`xpk cluster adapt`"
+            f"queue '{name}' not found",
+            hint=f"choose from {', '.join(info_of)}" if info_of else "run `xpk cluster adapt`",
         )
-    return found[name]
+    return info_of[name]
 
 
 def team_objects(api: ObjectApi) -> Objs:
@@ -76,9 +81,14 @@ def team_objects(api: ObjectApi) -> Objs:
         queues = Queues.read(api)
     except MissingToolError:
         return []
-    ours = [each for each in queues.cluster_queues if maker_of(each) == "xpk"]
-    local = [each for queue in ours for each in queues.locals_of(queue["metadata"]["name"]) if maker_of(each) == "xpk"]
-    return [each for each in ours if queue_name(each["metadata"]["name"]) != names.QUEUE] + local
+    ours = [candidate for candidate in queues.cluster_queues if maker_of(candidate) == "xpk"]
+    local = [
+        local_queue
+        for queue in ours
+        for local_queue in queues.locals_of(queue["metadata"]["name"])
+        if maker_of(local_queue) == "xpk"
+    ]
+    return [queue for queue in ours if queue_name(queue["metadata"]["name"]) != names.QUEUE] + local
 
 
 def _in_use(inside: Objs, name: str, where: str) -> ConflictError:
@@ -105,7 +115,7 @@ def _end(api: ObjectApi, workload: Obj) -> None:
 def _remove(api: ObjectApi, info: QueueInfo) -> None:
     """Remove a queue's quota before the queue: as long as the queue exists, the same command can be repeated."""
     have = as_spec(info)
-    nothing = tuple(replace(each, num_slices=0, lending_limit=None) for each in have.quotas)
+    nothing = tuple(replace(quota, num_slices=0, lending_limit=None) for quota in have.quotas)
     apply_all(api, [obj for obj in render_queue(replace(have, quotas=nothing)) if obj["kind"] == "ClusterQueue"])
     settle(api)
     if info.max_priority:

@@ -16,7 +16,7 @@ RECLAIM = {"any": "Any", "lower-priority": "LowerPriority", "never": "Never"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class QueueRequest:
     """A user's request; amounts are texts such as `v5litepod-16=4`. None keeps the present value.
 
     `force`: allow more quota than capacity.
@@ -34,7 +34,7 @@ class Wanted:
 
 
 def spec_of(
-    wanted: Wanted,
+    request: QueueRequest,
     have: QueueInfo | None,
     total: Mapping[str, float],
     problems: list[str],
@@ -44,11 +44,11 @@ def spec_of(
 
     `queued`: the types whose nodes are created on request.
     """
-    quota = parse_amounts("--quota", wanted.quota, total, problems)
-    borrowing = parse_amounts("--borrowing-limit", wanted.borrowing_limit, total, problems, limit=True)
-    lending = parse_amounts("--lending-limit", wanted.lending_limit, total, problems, limit=True)
-    shares = {each.type: each for each in have.shares} if have else {}
-    numbers = {kind: each.quota for kind, each in shares.items()} | quota
+    quota = parse_amounts("--quota", request.quota, total, problems)
+    borrowing = parse_amounts("--borrowing-limit", request.borrowing_limit, total, problems, limit=True)
+    lending = parse_amounts("--lending-limit", request.lending_limit, total, problems, limit=True)
+    shares = {share.type: share for share in have.shares} if have else {}
+    numbers = {kind: share.quota for kind, share in shares.items()} | quota
     if not numbers and not problems:
         problems.append("no quota given: pass --quota N, or --quota TYPE=N")
     for flag, limits in (("--borrowing-limit", borrowing), ("--lending-limit", lending)):
@@ -66,9 +66,11 @@ def spec_of(
         for kind, (_, lends) in limits_of.items()
         if lends is not None and lends > (numbers[kind] or 0)
     ]
-    namespaces = [each for each in (have.namespaces if have else ()) if "/" not in each] + [*wanted.namespaces]
+    namespaces = [namespace for namespace in (have.namespaces if have else ()) if "/" not in namespace] + [
+        *request.namespaces
+    ]
     return QueueSpec(
-        name=wanted.name,
+        name=request.name,
         namespaces=tuple(dict.fromkeys(namespaces or ["default"])),
         quotas=tuple(
             SliceQuota(
@@ -81,8 +83,8 @@ def spec_of(
             for kind, number in numbers.items()
             for borrows, lends in [limits_of[kind]]
         ),
-        reclaim=RECLAIM[wanted.reclaim] if wanted.reclaim else have.reclaim if have else "Any",
-        max_priority=_limit(wanted.max_priority or (have.max_priority if have else None)),
+        reclaim=RECLAIM[request.reclaim] if request.reclaim else have.reclaim if have else "Any",
+        max_priority=_limit(request.max_priority or (have.max_priority if have else None)),
     )
 
 
@@ -97,52 +99,52 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
     `before`: the queue's present state, if it exists.
     """
     total, problems = queues.total(), {}
-    have = {each.shape: each.num_slices for each in before.quotas} if before else {}
-    for each in spec.quotas:
-        kind, there = each.shape.name, total.get(each.shape.name, 0)
+    have = {quota.shape: quota.num_slices for quota in before.quotas} if before else {}
+    for quota in spec.quotas:
+        kind, capacity = quota.shape.name, total.get(quota.shape.name, 0)
         others = queues.promised(without=[spec.name]).get(kind, {})
-        left = max(0, there - sum(others.values()))
-        if each.num_slices > max(left, have.get(each.shape, 0)):  # it may keep its present quota
+        left = max(0, capacity - sum(others.values()))
+        if quota.num_slices > max(left, have.get(quota.shape, 0)):  # it may keep its present quota
             whose = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
             problems[f"{kind}={left:g}"] = (
-                f"queue '{spec.name}' cannot have {each.num_slices:g} slices of {kind}: the cluster has {there:g}"
+                f"queue '{spec.name}' cannot have {quota.num_slices:g} slices of {kind}: the cluster has {capacity:g}"
                 + (f", other queues have {sum(others.values()):g} ({whose}), {left:g} are left" if whose else "")
             )
     return problems
 
 
-def refuse(wanted: Wanted, problems: Sequence[str], too_much: Mapping[str, str], missing: Sequence[str]) -> None:
+def refuse(request: QueueRequest, problems: Sequence[str], too_much: Mapping[str, str], missing: Sequence[str]) -> None:
     """Raise all problems at once; if they are of one kind, with its exit code."""
-    too_much = {} if wanted.force else too_much
-    absent = [] if wanted.create_namespace else [f"namespace '{each}' not found" for each in missing]
+    too_much = {} if request.force else too_much
+    absent = [] if request.create_namespace else [f"namespace '{namespace}' not found" for namespace in missing]
     lines = [*problems, *too_much.values(), *absent]
     if not lines:
         return
     if len(lines) == len(absent):
         raise NotFoundError("; ".join(absent), hint="--create-namespace creates it")
     if len(lines) == len(too_much):
-        fitting = " ".join(f"--quota {each}" for each in too_much)
+        fitting = " ".join(f"--quota {amount}" for amount in too_much)
         raise CapacityError(
             "; ".join(too_much.values()), hint=f"{fitting}, or --force to exceed the cluster's capacity"
         )
-    raise UsageError(f"queue '{wanted.name}' cannot be created", problems=lines, hint="see `xpk queue create --help`")
+    raise UsageError(f"queue '{request.name}' cannot be created", problems=lines, hint="see `xpk queue create --help`")
 
 
-def problems_of_own(wanted: Wanted) -> list[str]:
+def problems_of_own(request: QueueRequest) -> list[str]:
     """Return options that the cluster's own queue does not support."""
-    given = {
-        "--quota": wanted.quota,
-        "--borrowing-limit": wanted.borrowing_limit,
-        "--lending-limit": wanted.lending_limit,
-        "--reclaim": wanted.reclaim,
-        "--max-priority": wanted.max_priority,
+    values = {
+        "--quota": request.quota,
+        "--borrowing-limit": request.borrowing_limit,
+        "--lending-limit": request.lending_limit,
+        "--reclaim": request.reclaim,
+        "--max-priority": request.max_priority,
     }
     why = f"'{names.QUEUE}' is the cluster's own queue: it has the rest of the quota"
-    found = [f"{flag} does not apply to it: {why}" for flag, value in given.items() if value]
+    problems = [f"{flag} does not apply to it: {why}" for flag, value in values.items() if value]
     return (
-        found
-        if wanted.namespaces
-        else [*found, f"'{names.QUEUE}' already exists: pass -n NAMESPACE to let a namespace use it"]
+        problems
+        if request.namespaces
+        else [*problems, f"'{names.QUEUE}' already exists: pass -n NAMESPACE to let a namespace use it"]
     )
 
 
@@ -153,13 +155,13 @@ def as_spec(have: QueueInfo) -> QueueSpec:
         namespaces=have.namespaces,
         quotas=tuple(
             SliceQuota(
-                shape=find_shape(each.type),
-                num_slices=each.quota,
-                borrowing_limit=each.borrowing_limit,
-                lending_limit=each.lending_limit,
-                queued=each.queued,
+                shape=find_shape(share.type),
+                num_slices=share.quota,
+                borrowing_limit=share.borrowing_limit,
+                lending_limit=share.lending_limit,
+                queued=share.queued,
             )
-            for each in have.shares
+            for share in have.shares
         ),
         reclaim=have.reclaim,
         max_priority=have.max_priority,

@@ -65,19 +65,21 @@ def adapt(
     Idempotent: a second run applies only differences. Your kubeconfig is read, never written. GKE clusters are found
     by --project, without a context; clusters created by xpk, by their name.
     """
-    chosen = the_name("cluster", name, name_flag)
-    kind = _whose(chosen, provider, given_flags(flags))
+    cluster_name = the_name("cluster", name, name_flag)
+    kind = _provider_kind(cluster_name, provider, given_flags(flags))
     if kind not in _PLANS:
         load_provider(kind)  # raises for an unknown name
         raise UsageError(
             f"provider '{kind}' does not support `adapt`",
-            hint=f"run `xpk cluster create {chosen} --provider {kind} ...` again; it completes missing parts",
+            hint=f"run `xpk cluster create {cluster_name} --provider {kind} ...` again; it completes missing parts",
         )
-    check_free(chosen, kind)
+    check_free(cluster_name, kind)
     if num_nodes is not None:
         flags["num_slices"] = _counted(flags["num_slices"], num_nodes, flags["tpu_type"])
-    plan = _PLANS[kind](chosen, flags)
-    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+    plan = _PLANS[kind](cluster_name, flags)
+    carry_out(
+        console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {cluster_name}"
+    )
 
 
 def adapt_as_created(
@@ -90,10 +92,10 @@ def adapt_as_created(
     dry_run: bool,
 ) -> None:
     """Adapt a GKE cluster by the flags of `xpk cluster create`; its nodes exist, so no capacity is needed."""
-    chosen = the_name("cluster", *names)
-    others = {"tpu_type": tpu_type, "num_slices": next((each for each in counts if each is not None), None)}
-    plan = _gke(chosen, {**flags, **others, "fenced": None, "take_over": False})
-    carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {chosen}")
+    cluster_name = the_name("cluster", *names)
+    others = {"tpu_type": tpu_type, "num_slices": next((count for count in counts if count is not None), None)}
+    plan = _gke(cluster_name, {**flags, **others, "fenced": None, "take_over": False})
+    carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {cluster_name}")
 
 
 def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
@@ -104,9 +106,9 @@ def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> in
     return num_nodes
 
 
-def _whose(name: str, provider: str | None, given: list[str]) -> str:
+def _provider_kind(name: str, provider: str | None, flags: list[str]) -> str:
     """Return the provider to adapt a cluster with: the given one, or the one that knows the cluster."""
-    of_cloud = [flag for flag in given if flag != "--output-root"]  # other providers have it, too
+    of_cloud = [flag for flag in flags if flag != "--output-root"]  # other providers have it, too
     if provider or chosen_provider(None, of_cloud) == "gke":
         return provider or "gke"
     return next((kind for kind in provider_names() if name in load_provider(kind).names()), _ADAPTED)
@@ -117,14 +119,14 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.nodes.emulated import Adaptation
 
     options = valid_options(AdaptedProvider.name, _without(flags, *_OWN))
-    wanted = Adaptation(
+    adaptation = Adaptation(
         name=name,
         shape=find_shape(flags["tpu_type"]) if flags["tpu_type"] else None,
         output_root=options.output_root,
         trainer_image=options.trainer_image,
-        **{each: flags[each] for each in _OWN if each != "tpu_type"},
+        **{name: flags[name] for name in _OWN if name != "tpu_type"},
     )
-    return AdaptedProvider(options=options).plan_adapt(wanted)
+    return AdaptedProvider(options=options).plan_adapt(adaptation)
 
 
 def _gke(name: str, flags: dict[str, Any]) -> Plan:
@@ -161,11 +163,11 @@ def _local(name: str, flags: dict[str, Any]) -> Plan:
 
 def _check_known(name: str, provider: str, options_type: type[Any], flags: dict[str, Any]) -> None:
     """Raise UsageError for flags that do not fit a cluster that xpk created."""
-    given = given_flags(_without(flags, "fenced"))
+    flags_given = given_flags(_without(flags, "fenced"))
     if flags.get("fenced") is not None:
-        given.append("--fenced" if flags["fenced"] else "--no-fenced")
+        flags_given.append("--fenced" if flags["fenced"] else "--no-fenced")
     supported = {option.flag for _, option in options_of(options_type)}
-    if unsupported := [flag for flag in given if flag in _OF_NODES or flag not in supported]:
+    if unsupported := [flag for flag in flags_given if flag in _OF_NODES or flag not in supported]:
         raise UsageError(
             f"cluster '{name}' is of provider '{provider}', which does not support {', '.join(unsupported)}",
             hint="omit these flags; another cluster needs another name",
@@ -173,7 +175,7 @@ def _check_known(name: str, provider: str, options_type: type[Any], flags: dict[
 
 
 def _without(flags: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {each: value for each, value in flags.items() if each not in names}
+    return {flag: value for flag, value in flags.items() if flag not in names}
 
 
 _PLANS = {_ADAPTED: _adapted, "gke": _gke, "kind": _kind, "local": _local}

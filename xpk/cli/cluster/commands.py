@@ -15,7 +15,7 @@ from xpk.cli.cluster.adapt import adapt, adapt_as_created
 from xpk.cli.cluster.fence import fence
 from xpk.cli.cluster.nodes import cache_image, health
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, provider_options, valid_options
-from xpk.cli.cluster.request import asked_to_create, asked_to_resize
+from xpk.cli.cluster.request import parse_create_request, parse_resize_request
 from xpk.cli.cluster.run_plan import (
     ask,
     carry_out,
@@ -102,7 +102,7 @@ def create(
     if adapt_from_ct:
         adapt_as_created(console.choosing(output), names, accelerator_type, counts, flags, dry_run=dry_run)
         return
-    spec, plan = asked_to_create(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
+    spec, plan = parse_create_request(names, accelerator_type, counts, provider, flags, dry_run=dry_run)
     carry_out(
         console.choosing(output),
         plan,
@@ -121,8 +121,8 @@ def kubeconfig(name: str | None, name_flag: str | None) -> None:
       xpk cluster kubeconfig dev > dev.kubeconfig
       kubectl --kubeconfig dev.kubeconfig get pods
     """
-    chosen = the_cluster(name or name_flag)
-    click.echo(provider_of(chosen).kubeconfig(chosen), nl=False)
+    cluster_name = the_cluster(name or name_flag)
+    click.echo(provider_of(cluster_name).kubeconfig(cluster_name), nl=False)
 
 
 @cluster.command(cls=ClusterCommand)
@@ -149,11 +149,11 @@ def resize(
     **flags: Any,
 ) -> None:
     """Change a cluster's number of slices."""
-    chosen, count = asked_to_resize((name, name_flag), num_slices, flags)
-    plan = provider_with(chosen, provider, flags).plan_resize(chosen, count, force=force)
+    cluster_name, count = parse_resize_request((name, name_flag), num_slices, flags)
+    plan = provider_with(cluster_name, provider, flags).plan_resize(cluster_name, count, force=force)
     if plan.question and not (yes or force or dry_run):
         ask(plan.question)
-    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {chosen}")
+    carry_out(console.choosing(output), plan, dry_run=dry_run, then=f"xpk cluster describe {cluster_name}")
 
 
 @cluster.command("list", cls=ClusterCommand)
@@ -165,12 +165,12 @@ def resize(
 def list_(console: Console, /, provider: str | None, output: str | None, **flags: Any) -> None:
     """List clusters; with --project, all clusters in the project."""
     console = console.choosing(output, headers=not flags.pop("no_headers"), sort_by=flags.pop("sort_by"))
-    given = given_flags(flags)
-    provider = chosen_provider(provider, given) if given else provider
-    options = valid_options(provider, flags) if provider and given else None
-    found = find_clusters(provider, options, warn=console.warn)
-    console.items(found, columns=_COLUMNS, wide=_WIDE, data=asdict)
-    if not found:
+    flag_names = given_flags(flags)
+    provider = chosen_provider(provider, flag_names) if flag_names else provider
+    options = valid_options(provider, flags) if provider and flag_names else None
+    infos = find_clusters(provider, options, warn=console.warn)
+    console.items(infos, columns=_COLUMNS, wide=_WIDE, data=asdict)
+    if not infos:
         console.tell("no clusters; `xpk cluster create dev --tpu-type v5litepod-8` creates one")
 
 
@@ -186,8 +186,8 @@ def describe(
 ) -> None:
     """Show a cluster and the workload on each of its slices."""
     console = console.choosing(output)
-    chosen = the_cluster(name or name_flag, provider)
-    info = provider_with(chosen, provider, flags).describe(chosen)
+    cluster_name = the_cluster(name or name_flag, provider)
+    info = provider_with(cluster_name, provider, flags).describe(cluster_name)
     if console.is_data:
         console.data(asdict(info))
         return
@@ -230,16 +230,16 @@ def delete(
     **flags: Any,
 ) -> None:
     """Delete a cluster with everything on it, including the output of its workloads."""
-    console, chosen = console.choosing(output), the_name("cluster", name, name_flag)
+    console, cluster_name = console.choosing(output), the_name("cluster", name, name_flag)
     try:
-        plan = provider_with(chosen, provider, flags).plan_delete(chosen, force=force)
+        plan = provider_with(cluster_name, provider, flags).plan_delete(cluster_name, force=force)
     except NotFoundError:
         if not ignore_not_found:
             raise
-        console.tell(f"there is no cluster '{chosen}'")
+        console.tell(f"there is no cluster '{cluster_name}'")
         return
     if not (yes or force or dry_run):
-        ask(f"Delete cluster '{chosen}' and all output on it?")
+        ask(f"Delete cluster '{cluster_name}' and all output on it?")
     carry_out(console, plan, dry_run=dry_run)
 
 

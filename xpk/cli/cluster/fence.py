@@ -44,12 +44,12 @@ _LONGEST_SECONDS, _SHORTEST_SECONDS = 3600.0, 1.0
 @click.command(cls=ClusterCommand)
 @name_argument("cluster")
 @click.option("-w", "--watch", "watch_", is_flag=True, help="Keep running until Ctrl-C.")
-@click.option("--interval", metavar="TIME", default="2s", show_default=True, help="Pause between two looks of --watch.")
+@click.option("--interval", metavar="TIME", default="2s", show_default=True, help="Interval of --watch.")
 @click.option(
     "--max-nodes",
     type=click.IntRange(1),
     metavar="N",
-    help="Fence at most N nodes in the time of --per. [default: the nodes of the largest slice, or a tenth of all]",
+    help="Maximum number of nodes to fence within --per. [default: the nodes of the largest slice, or a tenth of all]",
 )
 @click.option("--per", metavar="TIME", default="10m", show_default=True, help="Period of --max-nodes.")
 @click.option("--dry-run", is_flag=True, help="Show the nodes to fence and to release without changing anything.")
@@ -80,14 +80,14 @@ def fence(
     seconds, per_seconds = _read_time(interval, "--interval"), _read_time(per, "--per", longest=7 * 86400.0)
     if watch_ and (console.is_data or console.output == "name"):
         raise UsageError("--watch only prints lines", hint="omit -o, or run the command without --watch")
-    chosen = the_cluster(name or name_flag, provider)
-    source = provider_with(chosen, provider, flags)
-    if source.target(chosen).on_this_machine:
-        console.tell(f"hosts of '{chosen}' are processes of this machine and have no nodes to fence")
+    cluster_name = the_cluster(name or name_flag, provider)
+    source = provider_with(cluster_name, provider, flags)
+    if source.target(cluster_name).on_this_machine:
+        console.tell(f"hosts of '{cluster_name}' are processes of this machine and have no nodes to fence")
         if console.is_data:
             console.data([])
         return
-    fencer = _fencer(source, chosen, max_nodes, per_seconds)
+    fencer = _fencer(source, cluster_name, max_nodes, per_seconds)
     if watch_:
         _watch(console, fencer, seconds, dry_run=dry_run)
         return
@@ -115,7 +115,7 @@ def _fencer(source: Any, cluster: str, max_nodes: int | None, per_seconds: float
 
 
 def _watch(console: Console, fencer: Fencer, seconds: float, *, dry_run: bool) -> None:
-    """Print each action until Ctrl-C. After the first look, failures are printed and the next look tries again."""
+    """Print each action until Ctrl-C. After the first check, failures are printed, and the next check tries again."""
     last, failure = fencer.run(dry_run=dry_run), ""
     console.tell(f"looking at the nodes every {seconds:g} s, until Ctrl-C")
     _print(last, dry_run=dry_run)

@@ -107,16 +107,16 @@ def cache_image(
         console.warn(f"cannot read the nodes of the cluster: {why}")
         echo(f"pull onto all nodes of {shape.name if shape else 'all'} slices: {', '.join(images)}")
         return
-    console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
-    source = provider_with(chosen, provider, flags)
-    target = source.target(chosen)
+    console, cluster_name = console.choosing(output), the_cluster(name or name_flag, provider)
+    source = provider_with(cluster_name, provider, flags)
+    target = source.target(cluster_name)
     if target.on_this_machine:
-        console.tell(f"hosts of '{chosen}' are processes of this machine and need no images")
+        console.tell(f"hosts of '{cluster_name}' are processes of this machine and need no images")
         if console.is_data:
             console.data(asdict(caching.CacheOutcome(name="", nodes=0, seconds=0.0, in_time=True, images=())))
         return
     seconds = parse_duration(timeout, "--timeout") or 0.0
-    wanted = caching.Wanted(
+    request = caching.CacheRequest(
         images=images,
         pools=tuple(filter(None, (pools or "").split(","))),
         shape=shape,
@@ -125,8 +125,8 @@ def cache_image(
         seconds=seconds,
         have_first=target.shared_folder is not None,  # as for workloads there
     )
-    api = source.connect(chosen)
-    planned = caching.plan(api, wanted)
+    api = source.connect(cluster_name)
+    planned = caching.plan(api, request)
     if dry_run:
         _show(console, planned)
         return
@@ -153,8 +153,8 @@ def cache_image(
 def _unreachable(cluster: str | None, provider: str | None, flags: dict[str, Any]) -> str:
     """Return the reason why this user cannot reach a cluster, "" if they can."""
     try:
-        chosen = the_cluster(cluster, provider)
-        provider_with(chosen, provider, flags).connect(chosen)
+        cluster_name = the_cluster(cluster, provider)
+        provider_with(cluster_name, provider, flags).connect(cluster_name)
     except AuthorizationError as error:
         return error.message
     return ""
@@ -177,27 +177,30 @@ def health(
     from xpk.capacity.nodes.health import health_of  # the other commands need neither
     from xpk.capacity.nodes.inventory import some_of
 
-    console, chosen = console.choosing(output), the_cluster(name or name_flag, provider)
-    source = provider_with(chosen, provider, flags)
-    slices = health_of(source.connect(chosen), source.describe(chosen))
+    console, cluster_name = console.choosing(output), the_cluster(name or name_flag, provider)
+    source = provider_with(cluster_name, provider, flags)
+    slices = health_of(source.connect(cluster_name), source.describe(cluster_name))
     console.items(
         slices,
         columns=_SLICE_COLUMNS,
         data=lambda s: {"name": s.node_pool, "state": s.state, "usable": s.is_usable, **asdict(s)},
     )
-    troubles = [(each.node_pool, trouble) for each in slices for trouble in each.troubles]
+    troubles = [(health.node_pool, trouble) for health in slices for trouble in health.troubles]
     if troubles and console.output in ("table", "wide"):
         echo()
         echo(console.table(troubles, _TROUBLE_COLUMNS))
-    if bad := [each for each in slices if not each.is_usable]:
-        node = next((trouble.node for each in bad for trouble in each.troubles if trouble.blocks and trouble.node), "")
+    if bad := [health for health in slices if not health.is_usable]:
+        node = next(
+            (trouble.node for health in bad for trouble in health.troubles if trouble.blocks and trouble.node), ""
+        )
         look = (
-            f"`kubectl describe node {node}` with the kubeconfig of `xpk cluster kubeconfig {chosen}`"
+            f"`kubectl describe node {node}` with the kubeconfig of `xpk cluster kubeconfig {cluster_name}`"
             if node
-            else f"`xpk cluster describe {chosen}`; run `create` again to add missing hosts"
+            else f"`xpk cluster describe {cluster_name}`; run `create` again to add missing hosts"
         )
         raise XpkError(
-            f"{len(bad)} of {len(slices)} slices do not accept workloads: {some_of([each.node_pool for each in bad])}",
+            f"{len(bad)} of {len(slices)} slices do not accept workloads: "
+            f"{some_of([health.node_pool for health in bad])}",
             hint=look,
         )
 
@@ -208,7 +211,7 @@ def _print(console: Console, outcome: Any) -> None:
     from xpk.capacity.nodes.inventory import some_of
 
     echo(console.table(outcome.images, _IMAGE_COLUMNS))
-    troubles = [(each.image, words, nodes) for each in outcome.images for words, nodes in alike(each.failed)]
+    troubles = [(pulls.image, words, nodes) for pulls in outcome.images for words, nodes in alike(pulls.failed)]
     if rows := [(image, len(nodes), some_of(nodes), words) for image, words, nodes in troubles]:
         echo()
         echo(console.table(rows, _FAILURE_COLUMNS))

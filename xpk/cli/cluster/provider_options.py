@@ -1,4 +1,4 @@
-"""Options of providers on the command line: made from the fields of their classes, and read back into an object."""
+"""Options of providers on the command line, created from the fields of their classes and read back into an object."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class _Option(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value of the first variable that is set."""
-        there = (value for name in self._hidden_variables if (value := os.environ.get(name)))
-        return super().resolve_envvar_value(ctx) or next(there, None)
+        values = (value for name in self._hidden_variables if (value := os.environ.get(name)))
+        return super().resolve_envvar_value(ctx) or next(values, None)
 
 
 def provider_options(command: str, *kinds: type[Any]) -> Callable[[Command], Command]:
-    """Add the options that a command has for these providers; the first one of a flag decides about its help."""
-    found: dict[str, tuple[Field[Any], Option]] = {}
+    """Add the options of these providers to a command; the first provider with a flag determines its help."""
+    option_of_flag: dict[str, tuple[Field[Any], Option]] = {}
     for kind in kinds:
         for field, option in options_of(kind):
             if command in option.commands:
-                before = found.get(option.flag, (field, option))[1]
+                before = option_of_flag.get(option.flag, (field, option))[1]
                 variables = tuple(dict.fromkeys((*before.variables, *option.variables)))
-                found[option.flag] = field, replace(before, variables=variables)
+                option_of_flag[option.flag] = field, replace(before, variables=variables)
 
     def decorate(decorated: Command) -> Command:
-        for field, option in reversed(found.values()):
+        for field, option in reversed(option_of_flag.values()):
             decorated = _click_option(field, option)(decorated)
         return decorated
 
@@ -58,20 +58,20 @@ def provider_options(command: str, *kinds: type[Any]) -> Callable[[Command], Com
 
 def given_flags(flags: dict[str, Any]) -> list[str]:
     """Return the flags among `flags` that were given on the command line, or by a variable of this one command."""
-    ctx, found = click.get_current_context(), list[str]()
-    for each in ctx.command.params:
-        name = each.name or ""
-        if not isinstance(each, click.Option) or flags.get(name) in (None, False, ()):
+    ctx, names = click.get_current_context(), list[str]()
+    for param in ctx.command.params:
+        name = param.name or ""
+        if not isinstance(param, click.Option) or flags.get(name) in (None, False, ()):
             continue
-        if _source(ctx, name) == "flag" or _variable(each) is None:
-            found.append(each.opts[0])
-    return found
+        if _source(ctx, name) == "flag" or _variable(param) is None:
+            names.append(param.opts[0])
+    return names
 
 
-def chosen_provider(provider: str | None, given: list[str], otherwise: str = "local") -> str:
+def chosen_provider(provider: str | None, flags: list[str], otherwise: str = "local") -> str:
     """Return the given provider; gke if a flag of Google Cloud is given; else `otherwise`."""
     of_gke, shared = ({option.flag for _, option in options_of(kind)} for kind in (GkeOptions, KindOptions))
-    return provider or ("gke" if (of_gke - shared - {"--tpu-type"}) & set(given) else otherwise)
+    return provider or ("gke" if (of_gke - shared - {"--tpu-type"}) & set(flags) else otherwise)
 
 
 def valid_options(kind: str, flags: dict[str, Any]) -> Any:
@@ -95,7 +95,7 @@ def read_options(kind: str, flags: dict[str, Any], problems: Problems) -> Any:
 
 
 def located(options: _Options, flags: dict[str, Any], cluster: str) -> _Options:
-    """Return options with the place where a cluster is looked for: flags only if this machine knows the cluster."""
+    """Return options with the project and zone of a cluster; defaults apply only to unknown clusters."""
     if not isinstance(options, GkeOptions):
         return options
     if cluster not in cluster_names("gke"):
@@ -127,9 +127,9 @@ def _click_option(field: Field[Any], option: Option) -> Callable[[Command], Comm
     return click.option(*option.flags, option.parameter, shell_complete=_COMPLETIONS.get(field.name), **more)
 
 
-def _check_supported(kind: str, given: list[str], options_type: type[Any]) -> None:
+def _check_supported(kind: str, flags: list[str], options_type: type[Any]) -> None:
     own = {option.flag for _, option in options_of(options_type)}
-    if problems := [f"{flag} is not supported by the {kind} provider" for flag in given if flag not in own]:
+    if problems := [f"{flag} is not supported by the {kind} provider" for flag in flags if flag not in own]:
         raise UsageError(problems[0], problems=problems, hint="omit it, or choose another --provider")
 
 
@@ -138,7 +138,9 @@ def _parse(field: Field[Any], option: Option, value: Any) -> Any:
     ctx = click.get_current_context()
     name = option.flag
     if _source(ctx, option.parameter) == "variable":
-        variable = next((each for each in (*option.variables, *option.hidden) if os.environ.get(each)), None)
+        variable = next(
+            (candidate for candidate in (*option.variables, *option.hidden) if os.environ.get(candidate)), None
+        )
         if variable is None:  # it belongs to the option of another provider
             return field.default
         name = variable
@@ -154,7 +156,7 @@ def _source(ctx: click.Context, name: str) -> str:
     source = ctx.get_parameter_source(name)
     if source is click.core.ParameterSource.COMMANDLINE:
         return "flag"
-    option = next((each for each in ctx.command.params if each.name == name), None)
+    option = next((param for param in ctx.command.params if param.name == name), None)
     is_named = isinstance(option, click.Option) and _variable(option) is not None
     return "variable" if source is click.core.ParameterSource.ENVIRONMENT and is_named else "other"
 

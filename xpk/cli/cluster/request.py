@@ -22,7 +22,7 @@ Counted = tuple[int | None, int | None, int | None]  # --num-slices, --num-nodes
 _UNNAMED = "unnamed"  # placeholder for a missing name while the rest is checked
 
 
-def asked_to_create(
+def parse_create_request(
     name: tuple[str | None, str | None],
     accelerator_type: str | None,
     counts: Counted,
@@ -36,11 +36,11 @@ def asked_to_create(
     `name`: the values of NAME and --cluster. `dry_run`: values that only a real run needs may be missing.
     """
     problems = Problems()
-    chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
+    cluster_name = problems.read(_UNNAMED, the_name, "cluster", *name)
     num_slices, num_nodes = problems.read(counts[:2], _without_cubes, counts, accelerator_type)
     kind = chosen_provider(provider, given_flags(flags), user_config.load().get("provider", "local"))
     return plan_create(
-        chosen,
+        cluster_name,
         accelerator_type,
         num_slices,
         num_nodes=num_nodes,
@@ -51,16 +51,16 @@ def asked_to_create(
     )
 
 
-def asked_to_resize(
+def parse_resize_request(
     name: tuple[str | None, str | None], num_slices: int | None, flags: dict[str, Any]
 ) -> tuple[str, int]:
     """Return the cluster and its new number of slices. Raises UsageError with all problems, also of the options."""
     problems = Problems()
     read_options("gke", flags, problems)  # the only provider that has options of `resize`
-    chosen = problems.read(_UNNAMED, the_name, "cluster", *name)
+    cluster_name = problems.read(_UNNAMED, the_name, "cluster", *name)
     count = problems.read(1, _count, num_slices)
-    problems.check(f"cluster '{chosen}' cannot be resized", hint="see `xpk cluster resize --help`")
-    return chosen, count
+    problems.check(f"cluster '{cluster_name}' cannot be resized", hint="see `xpk cluster resize --help`")
+    return cluster_name, count
 
 
 def _without_cubes(counts: Counted, accelerator_type: str | None) -> tuple[int | None, int | None]:

@@ -36,10 +36,10 @@ def plan_output_option(command: Command) -> Command:
 
 def provider_with(cluster: str, provider: str | None, flags: dict[str, Any]) -> Provider:
     """Return the provider of a cluster, configured by the flags."""
-    given = given_flags(flags)
-    if "--project" not in given and provider in (None, "gke"):
-        given = [*given, *preferred_place(cluster)]
-    is_on_gke = bool(given) and chosen_provider(provider, given) == "gke"
+    flag_names = given_flags(flags)
+    if "--project" not in flag_names and provider in (None, "gke"):
+        flag_names = [*flag_names, *preferred_place(cluster)]
+    is_on_gke = bool(flag_names) and chosen_provider(provider, flag_names) == "gke"
     kind = "gke" if is_on_gke else provider_of(cluster, provider).name
     return load_provider(kind, located(valid_options(kind, flags), flags, cluster))
 
@@ -58,7 +58,7 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
     if dry_run:
         _show(console, plan)
         for problem in plan.lacking:
-            console.warn(f"a run would be refused: {problem}")
+            console.warn(f"without --dry-run, this command would fail: {problem}")
         if plan.refusal and not (plan.facts.get("guess") and isinstance(plan.refusal, AuthorizationError)):
             raise plan.refusal  # except for missing credentials: the plan is a guess without them
         return

@@ -185,7 +185,11 @@ class CommandGroup(click.Group):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, each.get_short_help_str(limit=1000)) for name, each in commands if each and not each.hidden]
+                [
+                    (name, command.get_short_help_str(limit=1000))
+                    for name, command in commands
+                    if command and not command.hidden
+                ]
             )
 
 
@@ -193,7 +197,7 @@ def _take_global_flags(command: click.Command) -> None:
     """Add `-q`, `-v` and `--color` as hidden options, unless the command has its own."""
     taken = {flag for parameter in command.params for flag in parameter.opts}
     options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-        (("-q", "--quiet"), {"is_flag": True, "callback": _be_quiet}),
+        (("-q", "--quiet"), {"is_flag": True, "callback": _set_quiet}),
         (("-v", "--verbose"), {"is_flag": True}),
         (("--color",), {"type": click.Choice(COLORS), "callback": _choose_color}),
     )
@@ -208,6 +212,6 @@ def _choose_color(ctx: click.Context, _: click.Parameter, value: str | None) -> 
         ctx.obj = replace(ctx.obj, color=ctx.color)
 
 
-def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         ctx.obj = replace(ctx.obj, quiet=True)

@@ -60,7 +60,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal that stdout is, None if it is not one."""
+        """Width of the terminal in columns; None if stdout is not a terminal."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def table(self, objects: Sequence[Any], columns: Sequence[Column]) -> str:
@@ -108,8 +108,8 @@ class Console:
         if self.output == "json":
             self.data({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         elif self.output == "name":
-            for each in objects:
-                echo(f"{each['kind'].lower()}/{each['metadata']['name']}")
+            for obj in objects:
+                echo(f"{obj['kind'].lower()}/{obj['metadata']['name']}")
         else:
             from xpk.render import to_yaml
 
@@ -123,7 +123,7 @@ class Console:
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, color: bool | None = None) -> None:
     """Print text for people: our own colors are kept, other control characters are escaped."""
-    click.echo(printable(text, colours=True), err=err, nl=nl, color=color)
+    click.echo(printable(text, colors=True), err=err, nl=nl, color=color)
 
 
 def age(time: str | None) -> str:

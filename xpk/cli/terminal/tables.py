@@ -49,16 +49,16 @@ def table(
     words = [
         max((len(word) for row in rows for word in row[index].split()), default=0) for index in range(len(columns))
     ]
-    least = [_least(*each, whole) for each in zip(columns, natural, words, strict=True)]
-    if width is not None and whole and sum(least) + _GAP * (len(least) - 1) > width:
+    min_widths = [_least(*sizes, whole) for sizes in zip(columns, natural, words, strict=True)]
+    if width is not None and whole and sum(min_widths) + _GAP * (len(min_widths) - 1) > width:
         width = None  # lines that the terminal breaks read better than very narrow cells
-    kept = list(range(len(columns))) if width is None else _kept(columns, least, width)
-    widths = [natural[index] for index in kept]
+    indices = list(range(len(columns))) if width is None else _kept(columns, min_widths, width)
+    widths = [natural[index] for index in indices]
     if width is not None:
-        widths = _shrunk(widths, [least[index] for index in kept], width)
+        widths = _shrunk(widths, [min_widths[index] for index in indices], width)
     lines = []
     for row in rows:
-        cells = [_cell(row[index], size, columns[index]) for index, size in zip(kept, widths, strict=True)]
+        cells = [_cell(row[index], size, columns[index]) for index, size in zip(indices, widths, strict=True)]
         for part in range(max(map(len, cells))):
             texts = [cell[part] if part < len(cell) else "" for cell in cells]
             lines.append((" " * _GAP).join(t.ljust(size) for t, size in zip(texts, widths, strict=True)).rstrip())
@@ -94,22 +94,22 @@ def _least(column: Column, natural: int, word: int, whole: bool) -> int:
     return min(natural, max(column.cut, len(column.title))) if column.cut and not whole else natural
 
 
-def _kept(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
+def _kept(columns: Sequence[Column], min_widths: Sequence[int], width: int) -> list[int]:
     """Return the indices of the columns to show."""
-    kept = list(range(len(columns)))
-    while sum(least[index] + _GAP for index in kept) - _GAP > width:
-        drops = [index for index in kept if columns[index].drop]
+    indices = list(range(len(columns)))
+    while sum(min_widths[index] + _GAP for index in indices) - _GAP > width:
+        drops = [index for index in indices if columns[index].drop]
         if not drops:
             break
-        kept.remove(max(drops, key=lambda index: (columns[index].drop, index)))
-    return kept
+        indices.remove(max(drops, key=lambda index: (columns[index].drop, index)))
+    return indices
 
 
-def _shrunk(widths: list[int], least: Sequence[int], width: int) -> list[int]:
-    """Return widths that fit, shrinking the widest first, down to `least`."""
+def _shrunk(widths: list[int], min_widths: Sequence[int], width: int) -> list[int]:
+    """Return widths that fit, shrinking the widest first, down to `min_widths`."""
     shrunk = list(widths)
     while sum(shrunk) + _GAP * (len(shrunk) - 1) > width:
-        able = [index for index in range(len(shrunk)) if shrunk[index] > least[index]]
+        able = [index for index in range(len(shrunk)) if shrunk[index] > min_widths[index]]
         if not able:
             break
         shrunk[max(able, key=lambda index: shrunk[index])] -= 1

@@ -47,9 +47,9 @@ def watch(
     while True:
         try:
             rows = read()
-            outage.over()
+            outage.end()
         except SIGNS as error:
-            outage.goes_on(error)
+            outage.pause_or_raise(error)
             continue
         if screen.is_live:
             screen.show(render(rows, True))
@@ -69,12 +69,12 @@ class _Screen:
 
     def show(self, text: str) -> None:
         """Show a text in place of the previous one, cut to the size of the terminal."""
-        lines = printable(text, colours=True).splitlines()
+        lines = printable(text, colors=True).splitlines()
         room = shutil.get_terminal_size().lines - 1
         if len(lines) > room:
             lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more lines"]
-        up = f"\x1b[{self._lines}A" if self._lines else ""
+        cursor_up = f"\x1b[{self._lines}A" if self._lines else ""
         # No line may wrap: the cursor would not return to the first line.
         shown = "".join(f"{line}\x1b[K\n" for line in lines)
-        click.echo(f"{up}\r\x1b[?7l{shown}\x1b[J\x1b[?7h", nl=False)
+        click.echo(f"{cursor_up}\r\x1b[?7l{shown}\x1b[J\x1b[?7h", nl=False)
         self._lines = len(lines)

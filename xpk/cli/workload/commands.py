@@ -62,11 +62,15 @@ def status(
     output: str | None,
 ) -> None:
     """Show a workload's status and why it is not running."""
-    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    place, workload_name, console = (
+        the_cluster(cluster),
+        the_name("workload", name, name_flag),
+        console.choosing(output),
+    )
     api, roots = provider_of(place).connect(place), output_roots(place)
 
     def read() -> Rows:
-        snapshot, _ = reader.inspect(api, chosen, namespace, roots)
+        snapshot, _ = reader.inspect(api, workload_name, namespace, roots)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:
@@ -79,7 +83,7 @@ def status(
     if console.is_data:
         console.data(with_progress(console, rows[0][0], place))
     elif console.output == "name":
-        echo(chosen)
+        echo(workload_name)
     else:
         echo(render(rows, True))
 
@@ -95,9 +99,9 @@ def describe(
     console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str, output: str | None
 ) -> None:
     """Show a workload's status with all its hosts, restarts, mounts and events."""
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
-    snapshot, events = reader.inspect(api, chosen, namespace, output_roots(place))
+    snapshot, events = reader.inspect(api, workload_name, namespace, output_roots(place))
     if console.is_data:
         console.data(with_progress(console, replace(snapshot, events=events), place))
     elif console.output == "name":
@@ -117,7 +121,7 @@ def describe(
     "-p",
     "--previous",
     is_flag=True,
-    help="Print the log before the last restart with new pods; on local only, as Kubernetes deletes them.",
+    help="Print the log before the last restart with new pods (local clusters only: Kubernetes deletes them).",
 )
 @click.option("--since", metavar="TIME", help="Print only lines newer than 90s, 5m, 2h, or since an RFC 3339 time.")
 @click.option("--tail", type=click.IntRange(0, 10**9), help="Print only the last N lines of each host.", metavar="N")
@@ -135,7 +139,7 @@ def logs(
     Reads at most 128 hosts; use --slice or --host to select fewer. Hosts without a log are listed on stderr.
     With --follow, the exit code is 0 if the workload succeeded and 8 if it failed.
     """
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     if options["follow"] and options["previous"]:
         raise UsageError("--follow and --previous exclude each other", hint="omit --follow")
     query = logging.LogQuery(
@@ -148,14 +152,14 @@ def logs(
     )
     api = provider_of(place).connect(place)
     if options["follow"]:
-        lines = logging.follow_logs(api, chosen, namespace, query)
+        lines = logging.follow_logs(api, workload_name, namespace, query)
     else:
-        lines = logging.read_logs(api, chosen, namespace, query, previous=options["previous"], tell=console.tell)
+        lines = logging.read_logs(api, workload_name, namespace, query, previous=options["previous"], tell=console.tell)
     style = {key: options[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
     for line in lines:
         click.echo(views.log_line(line, **style))
     if options["follow"]:
-        _tell_outcome(console, api, chosen, namespace, names.where(place, namespace))
+        _tell_outcome(console, api, workload_name, namespace, names.location_flags(place, namespace))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -179,8 +183,8 @@ def wait(
 
     Exit code 0 if it succeeded, 8 if it failed, 124 after --timeout.
     """
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    wait_for(console.choosing(output), place, chosen, namespace, timeout)
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
+    wait_for(console.choosing(output), place, workload_name, namespace, timeout)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -189,11 +193,12 @@ def wait(
 @namespace_option
 @click.pass_obj
 def suspend(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
-    """Suspend a workload: it saves a checkpoint and releases its slices until `resume`."""
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=False)
+    """Suspend a workload. It saves a checkpoint and releases its slices until `xpk workload resume`."""
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
+    lifecycle.set_active(provider_of(place).connect(place), workload_name, namespace, active=False)
     console.done(
-        f"workload '{chosen}' suspended; `xpk workload resume {chosen}{names.where(place, namespace)}` queues it again"
+        f"workload '{workload_name}' suspended; "
+        f"`xpk workload resume {workload_name}{names.location_flags(place, namespace)}` queues it again"
     )
 
 
@@ -204,9 +209,9 @@ def suspend(console: Console, name: str | None, name_flag: str | None, cluster: 
 @click.pass_obj
 def resume(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
     """Resume a suspended workload: it is queued again and continues from its newest checkpoint."""
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
-    lifecycle.set_active(provider_of(place).connect(place), chosen, namespace, active=True)
-    console.done(f"workload '{chosen}' queued again")
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
+    lifecycle.set_active(provider_of(place).connect(place), workload_name, namespace, active=True)
+    console.done(f"workload '{workload_name}' queued again")
 
 
 @workload.command("exec", cls=WorkloadCommand)
@@ -219,12 +224,12 @@ def resume(console: Console, name: str | None, name_flag: str | None, cluster: s
 @click.pass_context
 def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **options: Any) -> None:
     """Run COMMAND on a host, with the host's environment: `xpk workload exec NAME -- COMMAND`."""
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     command = ctx.meta.get("trainer_args") or ()
     if not command:
-        raise UsageError("no command given", hint=f"xpk workload exec {chosen} -- COMMAND")
+        raise UsageError("no command given", hint=f"xpk workload exec {workload_name} -- COMMAND")
     api = provider_of(place).connect(place)
-    pod = reader.find_pod(api, chosen, options["namespace"], options["slice_id"], options["host"])
+    pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
     ctx.exit(api.exec(pod, command, interactive=options["interactive"]))
 
 
@@ -244,20 +249,20 @@ def port_forward(
     PORT defaults to 8265, the port of Ray's dashboard and jobs API. On local, where hosts are processes of this
     machine, only the address is printed; elsewhere forwarding runs until Ctrl-C.
     """
-    place, chosen = the_cluster(cluster), the_name("workload", name, name_flag)
+    place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     local, remote = forwarding.parse_ports(ports)
     provider = provider_of(place)
     api = provider.connect(place)
-    pod = reader.find_pod(api, chosen, options["namespace"], options["slice_id"], options["host"])
+    pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
     api.connect(pod, remote).close()  # fail before an address is printed
     if provider.target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{remote}"
-        _tell_of_ray(console, api, pod, address)
+        _print_ray_address(console, api, pod, address)
         echo(address)
         return
     with forwarding.listen(local) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        _tell_of_ray(console, api, pod, address)
+        _print_ray_address(console, api, pod, address)
         echo(address)  # after the token is in its file, as a program that reads this line continues at once
         console.tell(f"forwarding to port {remote} of host s{options['slice_id']}/h{options['host']}; Ctrl-C stops")
         forwarding.serve(listener, lambda: api.connect(pod, remote), console.tell)
@@ -287,32 +292,36 @@ def report(
     """Write a report page about a run: loss, goodput, restarts and a timeline of every host."""
     from xpk.jobs.report import figures as reporting  # imports jinja2, which no other command needs
 
-    place, chosen, console = the_cluster(cluster), the_name("workload", name, name_flag), console.choosing(output)
+    place, workload_name, console = (
+        the_cluster(cluster),
+        the_name("workload", name, name_flag),
+        console.choosing(output),
+    )
     roots = output_roots(place)
-    status = with_restarts_in_place(reader.find(provider_of(place).connect(place), chosen, namespace), roots)
+    status = with_restarts_in_place(reader.find(provider_of(place).connect(place), workload_name, namespace), roots)
     account = reporting.account(status, place, roots, kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)
         if file is None and not open_page:
             return
-    written = reporting.write_page(account, file or Path(f"{chosen}.html"))
-    address = written.absolute().as_uri()
-    console.done(f"report written to {written} ({address})")
+    page = reporting.write_page(account, file or Path(f"{workload_name}.html"))
+    address = page.absolute().as_uri()
+    console.done(f"report written to {page} ({address})")
     if open_page and click.launch(address):
         console.tell(f"warning: cannot start a browser; open {address}")
 
 
-def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, where: str) -> None:
+def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, flags: str) -> None:
     """Report the end of a workload whose log was followed. Raises WorkloadFailedError, or NotFoundError."""
     try:
         ended = reader.find(api, name, namespace)
     except NotFoundError:
-        raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{where}`") from None
-    lifecycle.check_succeeded(ended, where=where, then="status")
+        raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{flags}`") from None
+    lifecycle.check_succeeded(ended, where=flags, then="status")
     console.done(f"workload '{name}' succeeded")
 
 
-def _tell_of_ray(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:
+def _print_ray_address(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:
     """Print how to reach a workload's Ray cluster with Ray's own client; its token is written to a private file."""
     if token := forwarding.ray_token(api, pod):
         from xpk.capacity.kubeconfig import write_private  # no other command here needs these imports

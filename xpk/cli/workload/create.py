@@ -44,9 +44,9 @@ from xpk.render import to_yaml
 @click.option(
     "--dry-run",
     type=click.Choice(["client", "server"]),
-    help="Print the objects and create nothing; server: as the cluster would store them.",
+    help="Print the objects without creating them; server: print them as the API server would store them.",
 )
-@click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Write the objects to this file too.")
+@click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Also write the objects to this file.")
 @google_xpk.upstream_options
 @spec_file.file_option
 @click.option(
@@ -56,7 +56,7 @@ from xpk.render import to_yaml
     help="Output format; spec, with --dry-run: a file for -f. [default: table]",
 )
 @click.pass_context
-def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **given: Any) -> None:
+def create(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster: str | None, **params: Any) -> None:
     """Create a workload: the same command on every host of N slices.
 
     Without --command, every host runs the bundled trainer with the arguments after `--`:
@@ -66,38 +66,38 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
 
     With `--launcher ray`, one driver controls all hosts: the trainer's, or your own program.
     """
-    console: Console = ctx.obj.choosing(given["output"])
-    chosen = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
+    console: Console = ctx.obj.choosing(params["output"])
+    workload_name = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
     problems, runner = Problems(), InProcessRunner()
-    timeout = problems.read(None, parse_duration, given["timeout"], "--timeout")
-    problems.read(None, options.check_resume, resume=given["resume"], fresh=given["fresh"])
-    if given["output"] == "spec":
-        if not given["dry_run"]:
+    timeout = problems.read(None, parse_duration, params["timeout"], "--timeout")
+    problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
+    if params["output"] == "spec":
+        if not params["dry_run"]:
             problems.add("-o spec requires --dry-run", hint="add --dry-run")
         invalid_options(ctx, problems)
-        problems.check(f"workload '{chosen}' cannot be written as a file", hint=creating.HELP)
-        click.echo(spec_file.spec_of(ctx, chosen), nl=False)
+        problems.check(f"workload '{workload_name}' cannot be written as a file", hint=creating.HELP)
+        click.echo(spec_file.spec_of(ctx, workload_name), nl=False)
         return
-    request = read_request(ctx, chosen, given, problems)
-    destination = find_destination(console, cluster, request, problems, runner, dry_run=given["dry_run"])
+    request = read_request(ctx, workload_name, params, problems)
+    destination = find_destination(console, cluster, request, problems, runner, dry_run=params["dry_run"])
     resolved = resolve(request, destination, print_notices(console), problems, runner)
     submit.preflight(resolved, print_steps(console), runner)
-    _write_manifest(resolved.spec, given["output_manifest_file"])
-    if given["dry_run"]:
-        _preview(console, destination, resolved.spec, given["dry_run"])
+    _write_manifest(resolved.spec, params["output_manifest_file"])
+    if params["dry_run"]:
+        _preview(console, destination, resolved.spec, params["dry_run"])
         return
     submitted = submit.create_resolved(resolved, destination, report=print_steps(console), price=price)
     _tell_submitted(console, submitted)
     status = None
     api, place, namespace = destination.reached(), submitted.cluster, request.namespace
-    if given["wait"]:
-        status = await_end(console, api, chosen, namespace, place, timeout, must_start=True)
+    if params["wait"]:
+        status = await_end(console, api, workload_name, namespace, place, timeout, must_start=True)
     else:
-        console.tell(f"  next: xpk workload logs {chosen}{names.where(place, namespace)} -f")
+        console.tell(f"  next: xpk workload logs {workload_name}{names.location_flags(place, namespace)} -f")
     if console.is_data:
-        console.data(asdict(status or reader.find(api, chosen, namespace)))
+        console.data(asdict(status or reader.find(api, workload_name, namespace)))
     if status:
-        lifecycle.check_succeeded(status, where=names.where(place, namespace))
+        lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
 
 
 def print_notices(console: Console) -> Report:
@@ -138,7 +138,7 @@ def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry
         except CapacityError as error:
             if is_stored:
                 raise
-            console.warn(f"a run would be refused: {error.message}")
+            console.warn(f"without --dry-run, this command would fail: {error.message}")
     console.objects(creating.preview(destination.reached(), spec) if is_stored else creating.manifest(spec))
 
 

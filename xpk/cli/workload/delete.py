@@ -62,7 +62,7 @@ def delete(
         raise UsageError("--with-output and --no-wait exclude each other", hint="omit --no-wait")
     if options["dry_run"]:
         if not many and not named:
-            console.warn("a run would be refused: deleting all workloads requires --all")
+            console.warn("without --dry-run, this command would fail: deleting all workloads requires --all")
         _preview(console, named, cluster, namespace, options)
         return
     if not many and not named:
@@ -74,7 +74,7 @@ def delete(
         console.tell(f"no workloads on '{place}' to delete")
         return
     if many and not options["yes"]:
-        _ask([each.name for each in deletions], place, every=not some)
+        _ask([deletion.name for deletion in deletions], place, every=not some)
     deletion.carry_out(
         api,
         deletions,
@@ -98,12 +98,12 @@ def _preview(console: Console, named: list[str], cluster: str | None, namespace:
         if api is None and not isinstance(error, OUT_OF_REACH):
             raise
         for problem in error.problems if isinstance(error, UsageError) else [error.message]:
-            console.warn(f"a run would be refused: {problem}")
+            console.warn(f"without --dry-run, this command would fail: {problem}")
         if isinstance(error, OUT_OF_REACH) and not (api and isinstance(error, NotFoundError)):
             deletions = [Deletion(one) for one in dict.fromkeys(named)]
-    for each in deletions:
-        output = f", and its output {each.output_dir}" if each.output_dir else ""
-        echo(f"workload '{each.name}' would be deleted{output}")
+    for item in deletions:
+        output = f", and its output {item.output_dir}" if item.output_dir else ""
+        echo(f"workload '{item.name}' would be deleted{output}")
     if not deletions:
         console.tell("no workloads would be deleted")
 
@@ -133,9 +133,9 @@ def _printer(console: Console) -> Report:
     return lambda notice: console.warn(notice.text) if notice.is_warning else console.done(notice.text)
 
 
-def _ask(chosen: list[str], cluster: str, *, every: bool) -> None:
+def _ask(names: list[str], cluster: str, *, every: bool) -> None:
     """Prompt for confirmation; abort unless it is given. Raises UsageError without a terminal."""
-    which = f"all {len(chosen)} workloads" if every else f"{len(chosen)} workloads ({', '.join(chosen)})"
+    which = f"all {len(names)} workloads" if every else f"{len(names)} workloads ({', '.join(names)})"
     if not interactive():
         raise UsageError(f"confirmation required: delete {which}?", hint="pass --yes to confirm")
     click.confirm(f"Delete {which} on '{cluster}'?", abort=True, err=True)

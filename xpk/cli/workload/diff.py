@@ -33,10 +33,10 @@ _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone"
 class WorkloadDiff:
     """Difference between a running workload and a new or another one."""
 
-    name: str  # of the running workload
-    other: str | None  # name of the other one; null for a new one
+    name: str  # name of the running workload
+    other: str | None  # name of the other workload; null for a new one
     equal: bool  # whether both are equal
-    fields: tuple[difference.FieldDifference, ...]  # that differ
+    fields: tuple[difference.FieldDifference, ...]  # fields that differ
     diff: str  # unified diff of YAML; empty if both are equal
 
 
@@ -57,25 +57,25 @@ def diff(ctx: click.Context, /, name: str | None, name_flag: str | None, cluster
     exit with 1. Values of variables with names of secrets (TOKEN, PASSWORD, ..._KEY) are not shown.
     """
     console: Console = ctx.obj.choosing(options["output"])
-    chosen = the_name("workload", name, name_flag)
-    with _one_means_different():
+    workload_name = the_name("workload", name, name_flag)
+    with _reserve_exit_code():
         other = options.pop("other")
         if other:
             _check_alone(ctx)
             place = the_cluster(cluster)
             api = provider_of(place).connect(place)
-            pair = [difference.running(api, each, options["namespace"]) for each in (chosen, other)]
+            pair = [difference.running(api, workload, options["namespace"]) for workload in (workload_name, other)]
             compared = difference.of_two(*pair)
         else:
             problems, runner = Problems(), InProcessRunner()
-            request = read_request(ctx, chosen, options, problems)
+            request = read_request(ctx, workload_name, options, problems)
             destination = find_destination(console, cluster, request, problems, runner)
             resolved = resolve(request, destination, print_notices(console), problems, runner)
             api = destination.reached()
-            have = difference.running(api, chosen, request.namespace)
+            have = difference.running(api, workload_name, request.namespace)
             preflight(resolved, print_steps(console), runner)
             compared = difference.with_create(api, have, resolved.spec)
-    _print(console, chosen, other, compared)
+    _print(console, workload_name, other, compared)
     ctx.exit(_DIFFERENT if compared.text else 0)
 
 
@@ -94,10 +94,10 @@ def _print(console: Console, name: str, other: str | None, compared: difference.
 def _check_alone(ctx: click.Context) -> None:
     """Raise UsageError for all options of `create`: they do not apply to two running workloads."""
     flags = [
-        each.opts[0]
-        for each in ctx.command.params
-        if each.name not in _OF_TWO
-        and ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
+        param.opts[0]
+        for param in ctx.command.params
+        if param.name not in _OF_TWO
+        and ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     problems = [f"{flag} does not apply when two workloads are compared" for flag in flags]
     problems += ["arguments after `--` do not apply when two workloads are compared"] * bool(
@@ -108,7 +108,7 @@ def _check_alone(ctx: click.Context) -> None:
 
 
 @contextmanager
-def _one_means_different() -> Iterator[None]:
+def _reserve_exit_code() -> Iterator[None]:
     """Reserve exit code 1 for a difference, as `diff` and `kubectl diff` do."""
     try:
         yield
@@ -122,7 +122,7 @@ _output = click.Option(["-o", "--output"], type=click.Choice(FORMATS), help="Out
 _other = click.Argument(["other"], required=False)
 diff.params = [
     parameter
-    for each in create.params
-    if each.name not in _OF_CREATE
-    for parameter in {"name": (each, _other), "output": (_output,)}.get(each.name or "", (each,))
+    for param in create.params
+    if param.name not in _OF_CREATE
+    for parameter in {"name": (param, _other), "output": (_output,)}.get(param.name or "", (param,))
 ]

@@ -49,13 +49,13 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
         place = the_cluster(cluster)
         queue = creating.read_queue(provider_of(place).connect(place), names.QUEUE, namespace, cluster=place)
         shape = creating.choose_shape(queue, None, cluster=place)[0]
-    chosen = ["--config", options["config"]] if options["config"] else []
-    chosen += [word for setting in options["settings"] for word in ("--set", setting)]
+    arguments = ["--config", options["config"]] if options["config"] else []
+    arguments += [word for setting in options["settings"] for word in ("--set", setting)]
     figures = memory_estimate.estimate(
         InProcessRunner(),
         shape,
         options["num_slices"],
-        [*chosen, *ctx.meta.get("trainer_args", ())],
+        [*arguments, *ctx.meta.get("trainer_args", ())],
         report=print_notices(console),
     )
     if console.is_data:
@@ -67,7 +67,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return " x ".join(f"{key} {each}" for key, each in value.items())
+        return " x ".join(f"{key} {size}" for key, size in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -37,7 +37,7 @@ def filter_options(command: Command) -> Command:
 
 def filtered(statuses: Iterable[WorkloadStatus], status: str | None, job: str | None) -> list[WorkloadStatus]:
     """Return the workloads that pass both filters; an absent filter passes all."""
-    return [each for each in statuses if is_match(each, phase=status, text=job)]
+    return [workload for workload in statuses if is_match(workload, phase=status, text=job)]
 
 
 def is_match(status: WorkloadStatus, *, phase: str | None, text: str | None) -> bool:

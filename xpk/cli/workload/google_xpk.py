@@ -46,15 +46,15 @@ def upstream_options(command: Command) -> Command:
     return command
 
 
-def translate(ctx: click.Context, given: dict[str, Any]) -> None:
+def translate(ctx: click.Context, options: dict[str, Any]) -> None:
     """Translate these flags into the others. Raises UsageError for flags that exclude each other."""
     preferred = ctx.get_parameter_source("script_dir") is click.core.ParameterSource.DEFAULT_MAP
-    if preferred and given["script_dir"].is_dir() and not any(given["script_dir"].iterdir()):
-        given["script_dir"] = None
-    if base := given.pop("base_docker_image"):
+    if preferred and options["script_dir"].is_dir() and not any(options["script_dir"].iterdir()):
+        options["script_dir"] = None
+    if base := options.pop("base_docker_image"):
         if ctx.get_parameter_source("image") is click.core.ParameterSource.COMMANDLINE:
             raise UsageError("--base-docker-image and --docker-image exclude each other", hint="pass one of them")
-        here = Path() if any(Path().iterdir()) else None
-        given["image"], given["script_dir"] = base, given["script_dir"] or here
-    if given.pop("enable_debug_logs"):
-        given["env"] = (*_DEBUG_ENV, *given["env"])
+        current_folder = Path() if any(Path().iterdir()) else None
+        options["image"], options["script_dir"] = base, options["script_dir"] or current_folder
+    if options.pop("enable_debug_logs"):
+        options["env"] = (*_DEBUG_ENV, *options["env"])

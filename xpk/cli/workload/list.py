@@ -54,19 +54,19 @@ def list_(
         return
     if timeout:
         raise UsageError("--timeout requires --wait-for-job-completion", hint="--wait-for-job-completion NAME")
-    api, where = provider_of(place).connect(place), None if all_namespaces else namespace
+    api, list_namespace = provider_of(place).connect(place), None if all_namespaces else namespace
     roots = output_roots(place)
     columns = (views.NAMESPACE, *views.COLUMNS) if all_namespaces or console.output == "wide" else views.COLUMNS
 
     def read() -> Rows:
-        statuses = with_local_restarts(reader.find_all(api, where, selector), roots)
+        statuses = with_local_restarts(reader.find_all(api, list_namespace, selector), roots)
         return filtered(statuses, filter_by_status, filter_by_job)
 
     def render(rows: Rows, begins: bool) -> str:
         return replace(console, headers=console.headers and begins).rows(rows, columns=columns, wide=views.WIDE)
 
     if options["watch_"]:
-        watch(console, api, read, render, namespace=where)
+        watch(console, api, read, render, namespace=list_namespace)
         return
     statuses = read()
     console.items(statuses, columns=columns, wide=views.WIDE, data=asdict)

@@ -18,30 +18,32 @@ from xpk.model.options import Option, default_of, options_of
 _CAPACITIES = ("on_demand", "spot", "flex", "reservation")
 
 
-def read_request(ctx: click.Context, name: str, given: dict[str, Any], problems: Problems) -> Workload:
+def read_request(ctx: click.Context, name: str, params: dict[str, Any], problems: Problems) -> Workload:
     """Return the workload that options describe; `problems` takes what is wrong with them.
 
     Raises UsageError for options of Google's xpk that exclude others.
     """
     invalid_options(ctx, problems)
-    google_xpk.translate(ctx, given)
+    google_xpk.translate(ctx, params)
     values: dict[str, Any] = {}
     for field, option in options_of(Workload):
-        if option.parameter in given:  # `workload diff` has not all of them
-            values[field.name] = problems.read(default_of(field), _parse, field, option, given[option.parameter])
+        if option.parameter in params:  # `workload diff` has not all of them
+            values[field.name] = problems.read(default_of(field), _parse, field, option, params[option.parameter])
     read = problems.read
     return Workload(
         **values,
         name=name,
-        namespace=given["namespace"],
-        accelerator_type=given["accelerator_type"],
-        capacity=read(None, capacity_choice.capacity_of_flags, **{key: given[key] for key in _CAPACITIES}),
+        namespace=params["namespace"],
+        accelerator_type=params["accelerator_type"],
+        capacity=read(None, capacity_choice.capacity_of_flags, **{key: params[key] for key in _CAPACITIES}),
         args=ctx.meta.get("trainer_args", ()),
-        storages=given["storages"],
-        debug_dump_gcs=given["debug_dump_gcs"],
-        env=read({}, options.parse_env, given["env"], given["env_files"]),
-        scheduler=given["scheduler"] or "",
-        fatal_exit_codes=read((), options.fatal_exit_codes, given["fatal_exit_codes"], given["restart_on_exit_codes"]),
+        storages=params["storages"],
+        debug_dump_gcs=params["debug_dump_gcs"],
+        env=read({}, options.parse_env, params["env"], params["env_files"]),
+        scheduler=params["scheduler"] or "",
+        fatal_exit_codes=read(
+            (), options.fatal_exit_codes, params["fatal_exit_codes"], params["restart_on_exit_codes"]
+        ),
     )
 
 

@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 _INT = "tag:yaml.org,2002:int"
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in known if each[0] != _INT]
+    first: [resolver for resolver in known if resolver[0] != _INT]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_INT, re.compile(r"-?(?:0|[1-9][0-9]*)$"), list("-0123456789"))
@@ -104,8 +104,8 @@ def _fields(command: click.Command) -> Fields:
         if parameter.name == "name_flag":
             fields["name"] = parameter
         elif isinstance(parameter, click.Option) and not parameter.hidden and parameter.name not in _NOT_OF_A_WORKLOAD:
-            long = next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0])
-            fields[long.lstrip("-")] = parameter
+            long_flag = next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0])
+            fields[long_flag.lstrip("-")] = parameter
     return fields
 
 
@@ -120,13 +120,13 @@ def _load(file: Path) -> dict[str, Any]:
             raise UsageError(f"{file} is larger than {_MOST_BYTES >> 20} MiB", hint=_HINT)
         if b"&" in content and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content)):
             raise UsageError(f"{file} has YAML aliases, which are not supported", hint="write the values out")
-        found = yaml.load(content, _Loader)
+        fields = yaml.load(content, _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise UsageError(f"cannot read {file}: {why}", hint=_HINT) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise UsageError(f"{file} must hold fields, such as `num-slices: 2`", hint=_HINT)
-    return found
+    return fields
 
 
 def _values(content: dict[str, Any], fields: Fields, file: Path) -> dict[str, Any]:
@@ -156,10 +156,10 @@ def _words(value: Any, file: Path) -> list[str]:
 def _value(parameter: click.Parameter, field: str, value: Any, file: Path) -> Any:
     if parameter.multiple:
         if isinstance(value, dict):
-            texts = _strings({f"{field}.{key}": each for key, each in value.items()}, file)
+            texts = _strings({f"{field}.{key}": item for key, item in value.items()}, file)
             return [f"{key}={text}" for key, text in zip(value, texts, strict=True)]
         values = value if isinstance(value, list) else [value]
-        return _strings({f"{field}[{index}]": each for index, each in enumerate(values)}, file)
+        return _strings({f"{field}[{index}]": item for index, item in enumerate(values)}, file)
     if isinstance(value, dict | list):
         raise UsageError(f"{file}: {field} must be one value, got {str(value)[:80]!r}", hint=_HINT)
     if value is None:
@@ -196,5 +196,5 @@ def _yaml_word(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """Return a parameter's value as plain data for YAML."""
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float) else str(value)

@@ -54,12 +54,14 @@ def _find(console: Console, cluster: str | None, request: Workload, *, is_dry: b
         if not is_dry or cluster is None:
             raise
         if not request.accelerator_type:
-            raise type(error)(error.message, hint="a dry run without the cluster requires --tpu-type TYPE") from error
-        console.warn(f"a run would be refused: {error.message}; the objects are those for a new GKE cluster")
-        return _imagined(cluster, request.accelerator_type, request.queue)
+            raise type(error)(error.message, hint="pass --tpu-type TYPE: the cluster is unreachable") from error
+        console.warn(
+            f"without --dry-run, this command would fail: {error.message}; the objects are those for a new GKE cluster"
+        )
+        return _assumed_destination(cluster, request.accelerator_type, request.queue)
 
 
-def _imagined(cluster: str, accelerator_type: str, queue: str | None) -> Destination:
+def _assumed_destination(cluster: str, accelerator_type: str, queue: str | None) -> Destination:
     """Return an assumed GKE cluster with slices of the requested type and capacity."""
     kind = find_shape(accelerator_type).name
     target = Target(emulated=False, sets_slice_environment=False, output_root="", autoprovisioned={kind: ""})

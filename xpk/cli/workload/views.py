@@ -57,7 +57,7 @@ _ROWS_SHOWN = 5
 _INDENT = 13  # columns of a fact's continuation lines
 _MESSAGE_LENGTH = 240
 _SAID = ("Pending",)  # events that only repeat the headline
-_COLOURS = {
+_COLORS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
     Phase.FAILED: "red",
@@ -66,7 +66,7 @@ _COLOURS = {
     Phase.SUSPENDED: "yellow",
     Phase.UNKNOWN: "yellow",
 }
-_HOST_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta", "bright_blue")
+_HOST_COLORS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta", "bright_blue")
 
 
 def _rank(priority: str) -> int:
@@ -79,8 +79,8 @@ def log_line(line: HostLine, *, prefix: bool, timestamps: bool, raw: bool = Fals
     if timestamps:
         parts.append(line.time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
     if prefix:
-        colour = _HOST_COLOURS[(line.slice * 3 + line.host) % len(_HOST_COLOURS)]
-        parts.append(click.style(f"s{line.slice}/h{line.host} │", fg=colour if color else None, reset=color))
+        host_color = _HOST_COLORS[(line.slice * 3 + line.host) % len(_HOST_COLORS)]
+        parts.append(click.style(f"s{line.slice}/h{line.host} │", fg=host_color if color else None, reset=color))
     text = " ".join([*parts, line.text if raw else printable(line.text)])
     return text.encode(errors="surrogateescape")
 
@@ -92,7 +92,7 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
     )
     lines = [("size", size + (f", priority {workload.priority}" if workload.priority else ""))]
     if workload.maker != "xpk":
-        lines.insert(0, ("made by", f"{workload.maker}, not xpk"))
+        lines.insert(0, ("created by", f"{workload.maker}, not xpk"))
     lines += _queue_lines(workload)
     lines += [("trouble", str(trouble)) for trouble in workload.troubles[:_ROWS_SHOWN]]
     if progress:
@@ -136,10 +136,10 @@ def _fact(title: str, text: str, width: int | None) -> str:
 
 def _headline(workload: WorkloadStatus, width: int | None) -> str:
     """Return the name, the phase and its reason; the reason of missing quota is in slices, not in Kueue's words."""
-    reason = next((text for each in workload.quota if (text := _short_of(workload, each))), workload.reason)
+    reason = next((text for quota in workload.quota if (text := _short_of(workload, quota))), workload.reason)
     line = wrapped(f"{workload.name}: {workload.phase} — {reason}", width, 2)
     return line.replace(
-        f": {workload.phase} ", f": {click.style(str(workload.phase), fg=_COLOURS.get(workload.phase))} ", 1
+        f": {workload.phase} ", f": {click.style(str(workload.phase), fg=_COLORS.get(workload.phase))} ", 1
     )
 
 
@@ -157,46 +157,50 @@ def _short_of(workload: WorkloadStatus, quota: Quota) -> str:
 
 def next_command(workload: WorkloadStatus, progress: Progress | None, cluster: str) -> str:
     """Return the most useful next command."""
-    where = workload.name + names.where(cluster, workload.namespace)
+    arguments = workload.name + names.location_flags(cluster, workload.namespace)
     if workload.phase is Phase.QUEUED:
-        return _next_of_queued(workload, cluster, where)
+        return _next_of_queued(workload, cluster, arguments)
     if workload.phase is Phase.SUSPENDED:
-        return f"xpk workload {'resume' if workload.queue else 'describe'} {where}"
+        return f"xpk workload {'resume' if workload.queue else 'describe'} {arguments}"
     if workload.phase is Phase.SUCCEEDED:
-        return f"xpk workload {'report' if progress else 'logs'} {where}"
+        return f"xpk workload {'report' if progress else 'logs'} {arguments}"
     if workload.phase is Phase.FAILED:
         bad = next((host for host in workload.hosts if host.exit_code not in (None, 0, 75, 143)), None)
-        return f"xpk workload logs {where}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
+        return f"xpk workload logs {arguments}" + (f" --slice {bad.slice} --host {bad.host}" if bad else "")
     if workload.phase is Phase.UNKNOWN:
         return f"kubectl get jobset {workload.name} -n {workload.namespace} -o yaml"
     reasons = {trouble.reason for trouble in workload.troubles}
     if any("Image" in reason for reason in reasons):
-        return f"xpk workload delete {where}"  # an image is fixed for a workload's life
+        return f"xpk workload delete {arguments}"  # an image is fixed for a workload's life
     if reasons & {"Unschedulable", "NodeLost"}:
         return f"xpk cluster describe {cluster}"
     if reasons:
-        return f"xpk workload describe {where}"
+        return f"xpk workload describe {arguments}"
     if workload.phase is Phase.RESTARTING and workload.previous_logs:
-        return f"xpk workload logs {where} --previous"
-    return f"xpk workload logs {where} -f"
+        return f"xpk workload logs {arguments} --previous"
+    return f"xpk workload logs {arguments} -f"
 
 
-def _next_of_queued(workload: WorkloadStatus, cluster: str, where: str) -> str:
-    if any(each.needed > each.most for each in workload.quota):
-        return f"xpk workload delete {where}"  # it will never fit
-    if any(each.type == "QuotaReserved" and each.reason == "Inadmissible" for each in workload.conditions):
+def _next_of_queued(workload: WorkloadStatus, cluster: str, arguments: str) -> str:
+    if any(quota.needed > quota.most for quota in workload.quota):
+        return f"xpk workload delete {arguments}"  # it will never fit
+    if any(
+        condition.type == "QuotaReserved" and condition.reason == "Inadmissible" for condition in workload.conditions
+    ):
         return f"xpk cluster describe {cluster}"
     if _has_quota(workload):
-        return f"xpk workload describe {where}"
-    others = [*workload.ahead, *(share.workload for each in workload.quota for share in each.holders)]
+        return f"xpk workload describe {arguments}"
+    others = [*workload.ahead, *(share.workload for quota in workload.quota for share in quota.holders)]
     everywhere = any("/" in other for other in others)
     return "xpk workload list" + (
-        f" --cluster {cluster} --all-namespaces" if everywhere else names.where(cluster, workload.namespace)
+        f" --cluster {cluster} --all-namespaces" if everywhere else names.location_flags(cluster, workload.namespace)
     )
 
 
 def _has_quota(workload: WorkloadStatus) -> bool:
-    reserved = any(each.type == "QuotaReserved" and each.status == "True" for each in workload.conditions)
+    reserved = any(
+        condition.type == "QuotaReserved" and condition.status == "True" for condition in workload.conditions
+    )
     return reserved and workload.position is None
 
 
@@ -211,16 +215,16 @@ def _queue_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
         place += f" (ClusterQueue {workload.cluster_queue})"
     more = f" and {len(workload.ahead) - _ROWS_SHOWN} more" if len(workload.ahead) > _ROWS_SHOWN else ""
     behind = f"; behind {', '.join(workload.ahead[:_ROWS_SHOWN])}{more}" if workload.ahead else ""
-    lines = [("position", f"{place}{behind}"), *(("quota", _quota_words(each)) for each in workload.quota)]
+    lines = [("position", f"{place}{behind}"), *(("quota", _quota_words(quota)) for quota in workload.quota)]
     # The status with which a condition keeps the workload from running.
     bad = {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Preempted": "True"}
     states = ", ".join(
-        f"{each.type} {each.reason} {age(each.time)}"
-        for each in workload.conditions
-        if bad.get(each.type) == each.status
+        f"{condition.type} {condition.reason} {age(condition.time)}"
+        for condition in workload.conditions
+        if bad.get(condition.type) == condition.status
     )
-    said = workload.reason if any(_short_of(workload, each) for each in workload.quota) else ""
-    return [*lines, *([("kueue", ": ".join(filter(None, (states, said))))] if states or said else [])]
+    reason = workload.reason if any(_short_of(workload, quota) for quota in workload.quota) else ""
+    return [*lines, *([("kueue", ": ".join(filter(None, (states, reason))))] if states or reason else [])]
 
 
 def _quota_words(quota: Quota) -> str:
@@ -231,17 +235,17 @@ def _quota_words(quota: Quota) -> str:
             f"{quota.used:g} {quota.resource} in use (own quota {quota.quota:g}, borrowed {quota.used - quota.quota:g})"
         )
     lent = f", at most {quota.most:g} with borrowing" if quota.most > quota.quota else ""
-    held = ", ".join(f"{share.workload} ({share.amount:g})" for share in quota.holders[:_ROWS_SHOWN])
+    holders = ", ".join(f"{share.workload} ({share.amount:g})" for share in quota.holders[:_ROWS_SHOWN])
     return f"{quota.flavor}: {used}; {quota.needed:g} needed, {quota.free:g} free{lent}" + (
-        f"; held by {held}" if held else ""
+        f"; held by {holders}" if holders else ""
     )
 
 
 def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:
     others = workload.restarts - workload.restarts_counted
     more = f" ({others} more not counted)" if others else ""
-    where = f", {workload.restarts_in_place} in place" if workload.restarts_in_place else ""
-    lines = [f"{workload.restarts_counted} of {workload.max_restarts} allowed{where}{more}"]
+    in_place = f", {workload.restarts_in_place} in place" if workload.restarts_in_place else ""
+    lines = [f"{workload.restarts_counted} of {workload.max_restarts} allowed{in_place}{more}"]
     if replacements:
         lines.append(f"and {counted(replacements, 'replacement')} of trainers on the same hosts, which count as well")
     shown = workload.restart_history[-_ROWS_SHOWN:]
@@ -253,10 +257,10 @@ def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[st
 
 def _event_lines(events: Sequence[Occurrence]) -> list[tuple[str, str]]:
     lines = [
-        f"{age(each.time):<4} {each.reason}"
-        + (f" x{each.count}" if each.count > 1 else "")
-        + f": {_one_line(each.message)}"
-        for each in events
+        f"{age(event.time):<4} {event.reason}"
+        + (f" x{event.count}" if event.count > 1 else "")
+        + f": {_one_line(event.message)}"
+        for event in events
     ]
     return [("" if index else "events", line) for index, line in enumerate(lines)]
 

@@ -52,7 +52,7 @@ def await_end(
     Raises TimedOutError, NotFoundError if it is deleted, and with `must_start` WorkloadFailedError if its image cannot
     be pulled.
     """
-    where, last = names.where(cluster, namespace), list[WorkloadStatus]()
+    flags, last = names.location_flags(cluster, namespace), list[WorkloadStatus]()
     roots = output_roots(cluster)
 
     def read(status: WorkloadStatus) -> output.Progress | None:
@@ -68,12 +68,12 @@ def await_end(
 
     try:
         with meter:
-            return lifecycle.wait(api, name, namespace, timeout=timeout, tell=tell, where=where, must_start=must_start)
+            return lifecycle.wait(api, name, namespace, timeout=timeout, tell=tell, where=flags, must_start=must_start)
     except KeyboardInterrupt:
         state = f" ({_state(last[0], meter.progress)})" if last else ""
         console.tell(f"stopped waiting; workload '{name}' continues{state}")
         for verb, more in (("wait", ""), ("logs", " -f"), ("delete", "")):
-            console.tell(f"  xpk workload {verb} {name}{where}{more}")
+            console.tell(f"  xpk workload {verb} {name}{flags}{more}")
         raise
 
 
@@ -93,7 +93,7 @@ def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout:
     ended = await_end(console, api, name, namespace, cluster, seconds)
     if console.is_data:
         console.data(with_progress(console, ended, cluster))
-    lifecycle.check_succeeded(ended, where=names.where(cluster, namespace))
+    lifecycle.check_succeeded(ended, where=names.location_flags(cluster, namespace))
 
 
 def with_progress(console: Console, workload: WorkloadStatus, cluster: str) -> dict[str, Any]:

@@ -88,17 +88,17 @@ def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
         if entry.is_symlink() or not entry.is_dir():
             continue
         try:
-            inside = sorted(entry.iterdir(), key=lambda path: path.name, reverse=True)
-            kept = [each for each in inside if not _ignored(each, each.relative_to(folder), patterns)]
+            children = sorted(entry.iterdir(), key=lambda path: path.name, reverse=True)
+            entries = [entry for entry in children if not _ignored(entry, entry.relative_to(folder), patterns)]
         except OSError as error:
             raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"list it in {IGNORE_FILE}") from error
-        count += len(kept)
+        count += len(entries)
         if count > MOST_FILES:
             raise UsageError(
                 f"--script-dir: '{folder}' holds more than {MOST_FILES:,} files",
                 hint=f"choose a smaller folder, or list unneeded files in {IGNORE_FILE}",
             )
-        rest += kept
+        rest += entries
 
 
 def _patterns(folder: Path) -> list[str]:
@@ -143,8 +143,8 @@ def _problem(folder: Path, entry: Path) -> str:
         return f"the name of {os.fsencode(entry)!r} is not UTF-8"
     if entry.is_symlink():
         to = os.readlink(entry)
-        inside = Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder))
-        if os.path.isabs(to) or not inside:
+        is_inside = Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder))
+        if os.path.isabs(to) or not is_inside:
             return f"{name} is a link that leaves the folder, to {to}"
     elif not os.access(entry, os.R_OK):
         return f"{name} cannot be read: {os.strerror(13)}"

@@ -54,15 +54,15 @@ def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool
         new = _snapshot(archive, Path(code.source))
         _remove_unused(api, Path(code.source).parent, archive.name)
         return new
-    where, _, file = code.source.rpartition("/")
-    folder = open_folder(where)
+    parent, _, file = code.source.rpartition("/")
+    folder = open_folder(parent)
     new = not folder.has(file)
     if new:
         folder.write(file, archive.content)
-    if not in_bucket(where):
+    if not in_bucket(parent):
         _keep(Path(code.source))
     if target.exclusive:  # otherwise unknown clusters may use code that this one does not
-        _remove_unused(api, Path(where), archive.name)
+        _remove_unused(api, Path(parent), archive.name)
     return new
 
 
@@ -101,15 +101,15 @@ def share_configmap(api: ObjectApi, configmap: Obj, have: Obj | None, owner: Obj
 
 def owner_reference(owner: Obj) -> Obj:
     """Return the reference with which Kubernetes deletes an object along with its owner."""
-    mine = owner["metadata"]
-    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": mine["name"], "uid": mine["uid"]}
+    meta = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
 
 
 def describe(archive: Archive, *, new: bool) -> str:
     """Return a description of the shipped code for people."""
     files = "1 file" if archive.files == 1 else f"{archive.files} files"
-    what = f"{files}, {format_size(archive.size)}, as {archive.name}"
-    return f"code shipped: {what}" if new else f"code unchanged, not shipped again: {what}"
+    summary = f"{files}, {format_size(archive.size)}, as {archive.name}"
+    return f"code shipped: {summary}" if new else f"code unchanged, not shipped again: {summary}"
 
 
 def _snapshot(archive: Archive, folder: Path) -> bool:
@@ -154,6 +154,6 @@ def _remove_unused(api: ObjectApi, folder: Path, coming: str) -> None:
     named = {jobset["metadata"].get("annotations", {}).get(names.CODE_ANNOTATION) for jobset in jobsets} | {coming}
     with suppress(OSError):
         for entry in folder.iterdir():
-            used = entry.name.removesuffix(".tar.gz") in named
-            if not used and time.time() - entry.stat().st_mtime > _UNUSED_SECONDS:
+            is_used = entry.name.removesuffix(".tar.gz") in named
+            if not is_used and time.time() - entry.stat().st_mtime > _UNUSED_SECONDS:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

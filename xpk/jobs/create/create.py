@@ -40,7 +40,7 @@ class Queue:
     """A queue and its maximum quota."""
 
     name: str
-    most: Mapping[str, Mapping[str, float]]  # by accelerator type and resource, loans of other queues included
+    most: Mapping[str, Mapping[str, float]]  # by accelerator type and resource, including loans of other queues
     is_judged: bool = True  # whether `most` is known: for cohorts that are not xpk's only Kueue knows
     queued: frozenset[str] = frozenset()  # accelerator types with queued provisioning
     max_priority: str | None = None  # of its workloads; None: any
@@ -62,12 +62,12 @@ def read_queue(api: ObjectApi, name: str | None, namespace: str, *, cluster: str
         listed = ", ".join(queue["metadata"]["name"] for queue in queues)
         raise NotFoundError(
             f"queue '{name or names.QUEUE}' not found in namespace '{namespace}'",
-            hint=f"there are: {listed}" if queues else _where_queues_are(namespace, cluster),
+            hint=f"choose from {listed}" if queues else _queue_hint(namespace, cluster),
             resource=f"queue '{name or names.QUEUE}'",
         ) from None
 
 
-def _where_queues_are(namespace: str, cluster: str) -> str:
+def _queue_hint(namespace: str, cluster: str) -> str:
     if namespace == "default":
         return f"`xpk cluster create {cluster}` creates one"
     return (
@@ -80,8 +80,8 @@ def choose_shape(
 ) -> tuple[SliceShape, SliceShape | None]:
     """Return the requested slice shape, or the only one of the queue. Raises UsageError if the queue lacks it.
 
-    The second value is the shape of the whole slices if the requested ones are parts of those: `sub_slicing`, the type
-    that workloads share.
+    `sub_slicing`: the type of slices that workloads share. The second value is the shape of the whole slices if the
+    requested ones are parts of them.
     """
     have = list(queue.most)
     if accelerator_type is None and len(have) != 1:
@@ -191,7 +191,7 @@ def _check_replaceable(existing: Obj, meta: Obj) -> None:
     labels = existing.get("labels") or {}
     if any(labels.get(key) != value for key, value in meta["labels"].items()):
         raise NameTaken(
-            f"Secret '{meta['name']}' already exists in namespace '{meta['namespace']}', not made by xpk",
+            f"Secret '{meta['name']}' already exists in namespace '{meta['namespace']}', not created by xpk",
             hint="choose another name",
             resource=f"Secret '{meta['name']}'",
         )
@@ -251,12 +251,12 @@ def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str
         raise QuotaExceeded(
             f"{spec.num_slices} slices of {spec.shape.name} need {spec.total} {spec.shape.resource}; "
             f"queue '{spec.queue}' of cluster '{cluster}' has {int(quota)} in all",
-            hint=_what_fits(api, spec, quota, cluster),
+            hint=_fitting_hint(api, spec, quota, cluster),
             resource=f"queue '{spec.queue}'",
         )
 
 
-def _what_fits(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -> str:
+def _fitting_hint(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str) -> str:
     """Return the hint: fewer slices, or a queue of the namespace that is large enough."""
     fitting = int(quota // spec.shape.units)
     parts = [f"use --num-slices {fitting}"] if fitting else []
@@ -275,13 +275,15 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
     except NotFoundError:
         return Queue(name, {})
     cohort = members(own, queues) if cohort_of(own) == names.COHORT else [own]
-    everybody = [allotments(each) for each in cohort]
+    everybody = [allotments(queue) for queue in cohort]
     types = types_of(api, [own])
     most: dict[str, dict[str, float]] = {}
-    for (flavor, resource), each in allotments(own).items():
+    for (flavor, resource), allotment in allotments(own).items():
         lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
         of_type = most.setdefault(types[flavor], {})
-        of_type[resource] = max(of_type.get(resource, 0), ceiling(each, lent))  # a workload gets one of its flavors
+        of_type[resource] = max(
+            of_type.get(resource, 0), ceiling(allotment, lent)
+        )  # a workload gets one of its flavors
     queued = frozenset(types[flavor] for flavor in queued_flavors(own))
     judged = cohort_of(own) in ("", names.COHORT)
     return Queue(name, most, is_judged=judged, queued=queued, max_priority=max_priority_of(own))
@@ -306,17 +308,18 @@ def _taken(have: Obj, spec: WorkloadSpec, cluster: str) -> NameTaken:
     maker, resource = maker_of(have), f"JobSet '{spec.name}'"
     if maker != "xpk":
         return NameTaken(
-            f"JobSet '{spec.name}' already exists in namespace '{spec.namespace}', made by {maker}, not xpk",
+            f"JobSet '{spec.name}' already exists in namespace '{spec.namespace}', created by {maker}, not xpk",
             hint="choose another name",
             resource=resource,
         )
     rendered = render_workload(spec)[-1]
     changed = different_fields(rendered["spec"], have["spec"])
-    what = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
-    it = spec.name + names.where(cluster, spec.namespace)
+    comparison = f"with other settings ({', '.join(changed[:3])})" if changed else "with the same settings"
+    arguments = spec.name + names.location_flags(cluster, spec.namespace)
     return NameTaken(
-        f"workload '{spec.name}' already exists {what}",
-        hint=f"choose another name, or run `xpk workload delete {it}` first; `xpk workload status {it}` shows it",
+        f"workload '{spec.name}' already exists {comparison}",
+        hint=f"choose another name, or run `xpk workload delete {arguments}` first; "
+        f"`xpk workload status {arguments}` shows it",
         resource=resource,
     )
 

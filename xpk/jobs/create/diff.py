@@ -36,7 +36,7 @@ class FieldDifference(TypedDict):
 
     field: str  # path of the field
     before: Any  # value in the running workload
-    after: Any  # value in the other one
+    after: Any  # value in the other workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ def running(api: ObjectApi, name: str, namespace: str) -> Obj:
 def with_create(api: ObjectApi, have: Obj, spec: WorkloadSpec) -> Difference:
     """Return the difference between a running JobSet and that of `create`, by one dry-run request."""
     before, after = _stated(have), _stated(_as_stored(api, render_workload(spec)[-1]))
-    for mine, theirs in zip(_templates(before), _templates(after), strict=False):
-        _forget_placement(mine, theirs)
+    for left_pod, right_pod in zip(_templates(before), _templates(after), strict=False):
+        _forget_placement(left_pod, right_pod)
     return _compare(before, after, f"running/{spec.name}", f"create/{spec.name}")
 
 
 def of_two(left: Obj, right: Obj) -> Difference:
     """Return the difference between two workloads, ignoring their names."""
-    before, after = (_unnamed(_stated(each), each["metadata"]["name"]) for each in (left, right))
-    return _compare(before, after, *(f"running/{each['metadata']['name']}" for each in (left, right)))
+    before, after = (_unnamed(_stated(jobset), jobset["metadata"]["name"]) for jobset in (left, right))
+    return _compare(before, after, *(f"running/{jobset['metadata']['name']}" for jobset in (left, right)))
 
 
 def _as_stored(api: ObjectApi, obj: Obj) -> Obj:
@@ -96,10 +96,10 @@ def _stated(jobset: Obj) -> Obj:
     for template in _templates(stated):
         inner = template.get("metadata") or {}
         for part, is_theirs in (("labels", _KUEUE), ("annotations", _ADMITTED)):
-            kept = {key: value for key, value in (inner.get(part) or {}).items() if not key.startswith(is_theirs)}
+            own = {key: value for key, value in (inner.get(part) or {}).items() if not key.startswith(is_theirs)}
             inner.pop(part, None)
-            if kept:
-                inner[part] = kept
+            if own:
+                inner[part] = own
         inner.pop("creationTimestamp", None)  # null in a template, and not every server returns it
         gates = [gate for gate in template["spec"].pop("schedulingGates", None) or () if _KUEUE not in gate["name"]]
         if gates:
@@ -117,11 +117,11 @@ def _forget_placement(have: Obj, new: Obj) -> None:
     """Drop the nodes that Kueue's flavor added when it admitted a workload."""
     selector, tolerations = have["spec"].get("nodeSelector"), have["spec"].get("tolerations")
     if selector:
-        asked = new["spec"].get("nodeSelector") or {}
-        have["spec"]["nodeSelector"] = {key: value for key, value in selector.items() if key in asked}
+        labels = new["spec"].get("nodeSelector") or {}
+        have["spec"]["nodeSelector"] = {key: value for key, value in selector.items() if key in labels}
     if tolerations:
-        known = {each.get("key") for each in new["spec"].get("tolerations") or ()}
-        have["spec"]["tolerations"] = [each for each in tolerations if each.get("key") in known]
+        known = {toleration.get("key") for toleration in new["spec"].get("tolerations") or ()}
+        have["spec"]["tolerations"] = [toleration for toleration in tolerations if toleration.get("key") in known]
 
 
 def _unnamed(stated: Obj, name: str) -> Obj:
@@ -153,16 +153,16 @@ def _unnamed(stated: Obj, name: str) -> Obj:
 
 def _compare(before: Obj, after: Obj, left: str, right: str) -> Difference:
     _hide_secrets(before, after)
-    words = {word: set(_texts(each)) for word, each in (("after", before), ("before", after))}
-    before, after = (_redacted(each, word, words[word]) for each, word in ((before, "before"), (after, "after")))
-    old, new = (to_yaml([_sorted(each)]).splitlines(keepends=True) for each in (before, after))
+    words = {word: set(_texts(obj)) for word, obj in (("after", before), ("before", after))}
+    before, after = (_redacted(obj, word, words[word]) for obj, word in ((before, "before"), (after, "after")))
+    old, new = (to_yaml([_sorted(obj)]).splitlines(keepends=True) for obj in (before, after))
     return Difference("".join(difflib.unified_diff(old, new, left, right)), tuple(_fields(before, after)))
 
 
 def _hide_secrets(before: Obj, after: Obj) -> None:
     """Redact values of variables with a secret's name; whether they differ stays visible."""
     pairs = [dict(_variables(before)), dict(_variables(after))]
-    values = [{key: entry.get("value") for key, entry in each.items()} for each in pairs]
+    values = [{key: entry.get("value") for key, entry in pair.items()} for pair in pairs]
     for entries, word in zip(pairs, ("before", "after"), strict=True):
         for key, entry in entries.items():
             if "value" in entry and SECRET_NAME.search(entry["name"]):
@@ -173,7 +173,7 @@ def _hide_secrets(before: Obj, after: Obj) -> None:
 def _redacted(value: Any, word: str, others: set[str]) -> Any:
     """Return an object without secrets. A redacted text that the other object lacks is marked with `word`."""
     if isinstance(value, dict):
-        return {key: _redacted(each, word, others) for key, each in value.items()}
+        return {key: _redacted(item, word, others) for key, item in value.items()}
     if not isinstance(value, (list, str)):
         return value
     if isinstance(value, list):
@@ -181,7 +181,7 @@ def _redacted(value: Any, word: str, others: set[str]) -> Any:
             old if old == new else GONE if old in others else f"{GONE} ({word})"
             for old, new in zip(value, redact_words(value), strict=True)
         ]
-        return [_redacted(each, word, others) for each in hidden]
+        return [_redacted(item, word, others) for item in hidden]
     without = redact(value)
     return without if without == value or value in others else f"{without} ({word})"
 
@@ -190,8 +190,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _variables(value: Any, path: str = "") -> Iterator[tuple[str, Obj]]:

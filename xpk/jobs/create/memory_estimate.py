@@ -21,24 +21,24 @@ class Estimate(TypedDict):
 
     config: str  # name of the configuration, or the path of its file
     tpu_type: str  # accelerator type of the slices
-    num_slices: int  # of the request
-    chips: int  # of all slices
+    num_slices: int  # number of slices
+    chips: int  # chips of all slices
     mesh: dict[str, int]  # size of each axis: dp, stages, fsdp and tp
-    parameters: int  # of the model
-    global_batch: int  # examples a step
+    parameters: int  # parameters of the model
+    global_batch: int  # number of examples in a step
     hbm_gib: float  # memory of a chip that a program can use
     fits: bool  # whether `peak_gib` is at most `hbm_gib`
     peak_gib: float  # peak memory of a step
     state_gib: float  # parameters and the optimizer's state
     activations_gib: float  # memory that depends on the batch
-    flops_per_step: float  # of the whole run, without recomputation
-    dcn_gib_per_step: float  # sent between slices
-    ici_gib_per_step: float  # sent inside a slice
+    flops_per_step: float  # floating-point operations of all chips in a step, without recomputation
+    dcn_gib_per_step: float  # data sent between slices in a step
+    ici_gib_per_step: float  # data sent inside a slice in a step
     step_seconds: float  # lower bound of a step's time
-    bound_by: Literal["compute", "ici", "dcn"]  # what takes longest
-    tokens_per_second: int  # of the whole run
+    bound_by: Literal["compute", "ici", "dcn"]  # slowest part of a step
+    tokens_per_second: int  # tokens per second of all chips
     mfu_bound: float  # upper bound of the model FLOPs utilization, 0 to 1; the peak counts int8 products
-    emfu_bound: float  # the same against the bfloat16 peak; may exceed 1 with int8 products
+    emfu_bound: float  # upper bound relative to the bfloat16 peak; may exceed 1 with int8 products
 
 
 def estimate(

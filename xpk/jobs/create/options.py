@@ -97,7 +97,7 @@ def _codes(text: str, flag: str) -> set[int]:
         first, _, last = (end.strip() for end in part.partition("-"))
         if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= 255):
             message = f"{flag} '{text}' is not a list of codes from 1 to 255: '{part.strip()}'"
-            raise UsageError(message, hint="for example 3,10-12")
+            raise UsageError(message, hint="use a list such as 3,10-12")
         codes.update(range(int(first), int(last or first) + 1))
     return codes
 
@@ -176,18 +176,18 @@ def _is_here(name: str) -> bool:
         return False
 
 
-def choose_image(asked: str | None, target: Target, *, cluster: str, needs_trainer: bool) -> str:
+def choose_image(image: str | None, target: Target, *, cluster: str, needs_trainer: bool) -> str:
     """Return the hosts' image. Raises UsageError if none is known, or if the requested name is invalid."""
-    if asked:
-        if problems := image_problems([asked]):
+    if image:
+        if problems := image_problems([image]):
             raise UsageError(problems[0], hint="pass --docker-image [REGISTRY/]NAME[:TAG][@DIGEST]")
-        return asked
+        return image
     if target.on_this_machine:
         return TRAINER_IMAGE
     if target.trainer_image is None and needs_trainer:
         build = f"xpk image build REGISTRY/xpk-trainer {'' if target.emulated else '--tpu '}--push"
         raise UsageError(
-            f"no image is known for the trainer on cluster '{cluster}'",
+            f"cluster '{cluster}' has no trainer image",
             hint=f"`{build}` builds one; pass it with --docker-image, or set it with `xpk config set image IMAGE`",
         )
     return target.trainer_image or COMMAND_IMAGE
@@ -198,8 +198,8 @@ def check_local_path(trainer_args: Sequence[str], spec: WorkloadSpec) -> None:
     paths = [word[match.end() :] for word in trainer_args if (match := _LOCAL_PATH.match(word))]
     if not paths or not paths[-1] or spec.target.on_this_machine:
         return
-    path, kept = PurePosixPath(paths[-1]), (spec.node_folder, spec.target.shared_folder)
-    if not any(folder and path.is_relative_to(folder) for folder in kept):
+    path, folders = PurePosixPath(paths[-1]), (spec.node_folder, spec.target.shared_folder)
+    if not any(folder and path.is_relative_to(folder) for folder in folders):
         raise UsageError(
             f"checkpoint.local_path={path} is a folder of the pods, and is deleted with them",
             hint=f"pass --node-folder {path}; the folder must exist on the nodes and be writable, like /dev/shm",
@@ -213,13 +213,13 @@ def bucket_env(target: Target, environ: Mapping[str, str] = os.environ) -> dict[
     return {key: environ[key] for key in _BUCKET_ENV if environ.get(key)}
 
 
-def _take(pair: str, where: str, env: dict[str, str], problems: list[str], environ: Mapping[str, str]) -> None:
+def _take(pair: str, source: str, env: dict[str, str], problems: list[str], environ: Mapping[str, str]) -> None:
     key, equals, value = pair.partition("=")
     if key.startswith("export "):
-        problems.append(f"{where}: write {key.removeprefix('export ').strip()}=... without `export`")
+        problems.append(f"{source}: write {key.removeprefix('export ').strip()}=... without `export`")
     elif equals:
         env[key] = value
     elif key in environ:
         env[key] = environ[key]
     else:
-        problems.append(f"{where}: '{key}' has no '=' and is not set in this shell")
+        problems.append(f"{source}: '{key}' has no '=' and is not set in this shell")

@@ -68,13 +68,13 @@ def resolve(
     wrong = problems or Problems()
     request = valid_fields(request, wrong)
     try:
-        chosen, request, archive = _choose(request, destination, report, wrong)
+        choice, request, archive = _choose(request, destination, report, wrong)
     except XpkError as error:
         raise with_problems_of(request, error, wrong, runner) from error
     if not request.script_dir and (files := options.files_here([request.command or "", *request.args])):
         text = f"hosts do not see the current folder: '{files[0]}' is not shipped; --script-dir . ships it"
         report(Notice(text, is_warning=True))
-    spec = _spec(request, destination, chosen, archive, wrong)
+    spec = _spec(request, destination, choice, archive, wrong)
     if wrong:
         _check_settings(request, wrong, runner)
         wrong.check(_refused(request), hint=create.HELP)
@@ -144,14 +144,14 @@ def _choose(
         queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
     )
     request = _fit(request, target, shape, report)
-    chosen = _Choice(
+    choice = _Choice(
         shape=shape,
         within=within,
         capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
         storages=wrong.read((), _storages, request, destination, report),
         image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
     )
-    return chosen, request, archive
+    return choice, request, archive
 
 
 def _refused(request: Workload) -> str:
@@ -179,22 +179,22 @@ def _fit(request: Workload, target: Target, shape: SliceShape, report: Report) -
 
 
 def _spec(
-    request: Workload, destination: Destination, chosen: _Choice, archive: Archive | None, wrong: Problems
+    request: Workload, destination: Destination, choice: _Choice, archive: Archive | None, wrong: Problems
 ) -> WorkloadSpec:
     """Return the spec; `wrong` has its problems."""
-    own, shape = destination.target, chosen.shape
+    own, shape = destination.target, choice.shape
     target = wrong.read(own, folder.at_root, own, request.output_root)
     code = wrong.read(None, upload.place, archive, own, target) if archive else None
     ray = wrong.read(None, _ray, request)
     spec = WorkloadSpec(
         **_passed(request),
         shape=shape,
-        within=chosen.within,
+        within=choice.within,
         num_slices=wrong.read(1, count_slices, request.num_slices, request.num_nodes, shape.kind),
-        capacity=chosen.capacity,
+        capacity=choice.capacity,
         queue=destination.queue.name,
         target=target,
-        image=chosen.image,
+        image=choice.image,
         command=wrong.read(("true",), _command, request, ray, shape),
         ray=ray is not None,
         # The trainer's hosts, and Ray's, watch each other.
@@ -205,7 +205,7 @@ def _spec(
         env=_with_dump(options.bucket_env(target) | dict(request.env), request),
         mounts=(
             *wrong.read((), mounts.read_mounts, request.mounts, target, request.node_folder),
-            *chosen.storages,
+            *choice.storages,
         ),
         requires_output=request.runs_trainer and destination.api is not None,
         user=getpass.getuser(),
@@ -217,8 +217,8 @@ def _spec(
 
 def _passed(request: Workload) -> dict[str, Any]:
     """Return the fields of a spec that are those of the request."""
-    own = {each.name for each in fields(Workload)} - _COMPLETED
-    return {each.name: getattr(request, each.name) for each in fields(WorkloadSpec) if each.name in own}
+    own = {field.name for field in fields(Workload)} - _COMPLETED
+    return {field.name: getattr(request, field.name) for field in fields(WorkloadSpec) if field.name in own}
 
 
 def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:
@@ -274,7 +274,7 @@ def _image(request: Workload, destination: Destination, report: Report) -> str:
     except UsageError as error:
         if destination.api or request.image:
             raise
-        report(Notice(f"a run would be refused: {error.message}", is_warning=True))
+        report(Notice(f"without --dry-run, this command would fail: {error.message}", is_warning=True))
         return options.TRAINER_IMAGE
     if image == options.COMMAND_IMAGE and not request.image:
         report(Notice(f"image {image}; --docker-image chooses another"))

@@ -96,7 +96,7 @@ def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) ->
     if earlier:
         create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
         if not request.fresh:
-            raise output.in_the_way(earlier, spec.name)
+            raise output.existing_output(earlier, spec.name)
     is_new = (
         upload.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
     )

@@ -32,7 +32,7 @@ def check_trainer(
 ) -> None:
     """Check the settings of a run with the bundled trainer. Raises UsageError with all problems.
 
-    `see_data`: whether paths mean the same here as on the hosts, so that the corpus can be looked at. `folder`: a
+    `see_data`: whether paths mean the same here as on the hosts, so that the data set can be read. `folder`: a
     copy of the one that hosts start in.
     """
     shape = spec.shape

@@ -27,15 +27,15 @@ class Progress:
     """The newest recorded step of a trainer. Rates are medians over the newest steps."""
 
     step: int  # number of the step
-    loss: float | None  # None: not finite
-    step_seconds: float | None = None  # time of a step
+    loss: float | None  # loss; null if it is not finite
+    step_seconds: float | None = None  # seconds of a step
     replacements: int = 0  # restarts of all trainers by Ray's driver, without the JobSet
-    total_steps: int | None = None  # steps of the run
-    throughput: float | None = None  # in `throughput_unit`, of all hosts
-    throughput_unit: str | None = None  # tokens/s or images/s
-    eta_seconds: float | None = None  # until step `total_steps`, at the recent pace including evaluations and saves
-    ignored_lines: int = 0  # damaged or foreign lines among the newest
-    goodput: float | None = None  # share of the run's wall time in productive steps; None: its records were not read
+    total_steps: int | None = None  # number of steps of the run
+    throughput: float | None = None  # throughput of all hosts, in `throughput_unit`
+    throughput_unit: str | None = None  # unit: tokens/s or images/s
+    eta_seconds: float | None = None  # seconds until step `total_steps`, at the recent rate
+    ignored_lines: int = 0  # number of damaged or foreign lines among the newest
+    goodput: float | None = None  # share of the run's wall time in productive steps; null if its records were not read
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -46,7 +46,9 @@ def at_root(target: Target, root: str | None) -> Target:
     if root is None:
         return target
     if problems := address_problems(root):
-        raise UsageError(problems[0], problems=[f"--output-root: {each}" for each in problems], hint="gs://BUCKET/PATH")
+        raise UsageError(
+            problems[0], problems=[f"--output-root: {problem}" for problem in problems], hint="use gs://BUCKET/PATH"
+        )
     if in_bucket(root):
         return replace(target, output_root=root.rstrip("/"))
     folder = Path(os.path.abspath(Path(root).expanduser()))
@@ -59,7 +61,7 @@ def at_root(target: Target, root: str | None) -> Target:
     return replace(target, output_root=str(folder))
 
 
-def in_the_way(folder: Folder, name: str) -> OutputExists:
+def existing_output(folder: Folder, name: str) -> OutputExists:
     """Return the error for existing output, which a new workload of the same name would resume by accident."""
     progress = _progress(folder)
     reached = f" (it reached step {progress.step})" if progress else ""
@@ -88,10 +90,10 @@ def latest_progress(url: str, *, ray: bool = False) -> Progress | None:
     `ray`: include the replacements of its trainers. Raises XpkError if it cannot be read, or if a bucket does not
     respond in time.
     """
-    return promptly(url, _progress_under_ray if ray else _progress)
+    return with_time_limit(url, _progress_under_ray if ray else _progress)
 
 
-def promptly(url: str, look: Callable[[Folder], Found]) -> Found:
+def with_time_limit(url: str, look: Callable[[Folder], Found]) -> Found:
     """Return the result of `look` on a folder. Raises TimedOutError if a bucket does not respond in a few seconds.
 
     For commands whose main purpose is not the output, and which an unreachable storage service must not block.
@@ -121,8 +123,8 @@ def _progress_under_ray(folder: Folder) -> Progress | None:
     progress = _progress(folder)
     if progress is None:
         return None
-    kept = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # may be incomplete while it is written
-    return replace(progress, replacements=read_whole(kept, "replaced") or 0)
+    record = parse(folder.read_end("ray.json", _TAIL) or b"") or {}  # may be incomplete while it is written
+    return replace(progress, replacements=read_whole(record, "replaced") or 0)
 
 
 def _progress(folder: Folder) -> Progress | None:

@@ -135,14 +135,14 @@ def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]
         return list(points)
     inner = points[1:-1]
     shares = (limit - 2) // 2
-    kept = [points[0]]
+    sampled = [points[0]]
     for share in range(shares):
         part = inner[share * len(inner) // shares : (share + 1) * len(inner) // shares]
         if part:
             lowest = min(range(len(part)), key=lambda index: part[index][1])
             highest = max(range(len(part)), key=lambda index: part[index][1])
-            kept += [part[index] for index in sorted({lowest, highest})]
-    return [*kept, points[-1]]
+            sampled += [part[index] for index in sorted({lowest, highest})]
+    return [*sampled, points[-1]]
 
 
 def nice_step(span: float, most: int) -> float:
@@ -167,7 +167,7 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 
 
 def time_ticks(span: float, most: int) -> list[tuple[float, str]]:
-    """Return round times from 0 to `span` seconds, labelled in the largest whole unit of s, min, h and d."""
+    """Return round times from 0 to `span` seconds, labeled in the largest whole unit of s, min, h and d."""
     if span < most:
         return [(at, f"{label} s") for at, label in number_ticks(0, span, most)]
     fitting = (step for step in _TIME_STEPS if step * most >= span)
@@ -238,19 +238,19 @@ def _summary(plot: Plot) -> str:
 def rules(marks: Sequence[tuple[float, str]], left: float, right: float) -> tuple[Rule, ...]:
     """Return vertical lines; labels that would overlap the previous one are omitted."""
     drawn: list[Rule] = []
-    taken = -math.inf
+    label_end = -math.inf
     for x, label in sorted(marks):
         width = len(label) * _LETTER
         anchor = "start" if x < (left + right) / 2 else "end"
         begin = x if anchor == "start" else x - width
-        fits = begin > taken
+        fits = begin > label_end
         drawn.append(Rule(x, label if fits else "", anchor))
-        taken = begin + width + _LETTER if fits else taken
+        label_end = begin + width + _LETTER if fits else label_end
     return tuple(drawn)
 
 
 def bands(spans: Iterable[tuple[float, float, str, str]]) -> tuple[Band, ...]:
-    """Return vertical bands, labelled if they are wide enough."""
+    """Return vertical bands, labeled if they are wide enough."""
     return tuple(
         Band(begin, round(end - begin, 1), title, label if end - begin > len(label) * _LETTER + 6 else "")
         for begin, end, label, title in spans

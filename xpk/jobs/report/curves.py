@@ -29,13 +29,13 @@ class Run:
 
 def _lost_runs(run: Run) -> list[list[StepRecord]]:
     """Return the lost steps of each attempt, preceded by the last step that the curves share."""
-    kept = {line.step: line for line in run.record.steps}
+    productive = {line.step: line for line in run.record.steps}
     by_attempt: dict[int, list[StepRecord]] = {}
     for line in run.record.lost_steps:
         by_attempt.setdefault(line.attempt, []).append(line)
     runs = []
     for lines in by_attempt.values():
-        before = kept.get(lines[0].step - 1)
+        before = productive.get(lines[0].step - 1)
         runs.append([before, *lines] if before and before.attempt == lines[0].attempt else lines)
     return runs
 
@@ -89,12 +89,12 @@ def loss_by_time(run: Run) -> Plot:
         """Return the point of a step: seconds since the first start, loss."""
         return line.time - run.origin, line.loss
 
-    kept: dict[int, list[StepRecord]] = {}
+    productive: dict[int, list[StepRecord]] = {}
     for line in run.record.steps:
-        kept.setdefault(line.attempt, []).append(line)
+        productive.setdefault(line.attempt, []).append(line)
     lost = _lost_runs(run)
     series = [Series("lost-halo", [point(line) for line in lines]) for lines in lost]
-    series += [Series("steps", [point(line) for line in lines]) for lines in kept.values()]
+    series += [Series("steps", [point(line) for line in lines]) for lines in productive.values()]
     series += [Series("lost", [point(line) for line in lines]) for lines in lost]
     hover = [(line, False) for line in run.record.steps] + [(line, True) for line in run.record.lost_steps]
     return Plot(

@@ -35,22 +35,22 @@ class Account:
 class Figures:
     """Key figures of a run."""
 
-    workload: str  # its name
+    workload: str  # name of the workload
     state: str  # phase of the workload
-    slices: int  # requested slices
-    hosts: int  # of all slices
-    steps: int  # newest step
-    step_seconds: dict[str, float]  # p50, p90, p99 and max; empty before the first step
-    slow_hosts: list[SlowHost]  # conclusive findings first
-    restarts: int  # of the JobSet
-    lost_steps: int  # finished steps that restarts have undone
-    recovery_seconds: float | None  # of the slowest recovery; with --kill-time, of the one from that time
-    initial_loss: float | None  # of the first recorded step
-    final_loss: float | None  # of the newest step
-    eval_loss: float | None  # of the newest evaluation
-    goodput: float  # share of the time spent on steps that count, 0 to 1
-    wall_seconds: float  # from the first start
-    seconds_by_cause: dict[str, float]  # sums to `wall_seconds`
+    slices: int  # number of requested slices
+    hosts: int  # hosts of all slices
+    steps: int  # number of the newest step
+    step_seconds: dict[str, float]  # p50, p90, p99 and max seconds of a step; empty before the first step
+    slow_hosts: list[SlowHost]  # stragglers, conclusive findings first
+    restarts: int  # restarts of the JobSet
+    lost_steps: int  # finished steps undone by restarts
+    recovery_seconds: float | None  # seconds of the slowest recovery; with --kill-time, of the one from that time
+    initial_loss: float | None  # loss of the first recorded step
+    final_loss: float | None  # loss of the newest step
+    eval_loss: float | None  # loss of the newest evaluation
+    goodput: float  # share of the wall time in productive steps, 0 to 1
+    wall_seconds: float  # seconds since the first start
+    seconds_by_cause: dict[str, float]  # seconds by cause; they sum to `wall_seconds`
 
 
 def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_time: float | None = None) -> Account:

@@ -285,10 +285,10 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
     for event in _all_events(record):
         if event.name in _RANKS and event.seconds is not None:
             add(event.attempt, event.time - event.seconds, event.time, event.name)
-    kept = [(line, "steps") for line in record.steps]
+    lines = [(line, "steps") for line in record.steps]
     lost = [(line, "lost") for line in record.lost_steps]
     previous: dict[int, float] = {}
-    for line, name in sorted(kept + lost, key=lambda pair: pair[0].time):
+    for line, name in sorted(lines + lost, key=lambda pair: pair[0].time):
         begin = max(line.time - line.seconds, previous.get(line.attempt, float("-inf")))
         add(line.attempt, begin, line.time, name)
         if name == "steps":

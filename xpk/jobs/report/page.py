@@ -76,12 +76,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLine:
-    """One line of the table of restarts. `cause`: as reported by the hosts, `told`: by the control plane."""
+    """One line of the table of restarts. `cause`: as reported by the hosts, `reported`: by the control plane."""
 
     number: int
     when: str
     cause: str
-    told: str
+    reported: str
     host: str
     resumed: str
     lost: str
@@ -186,11 +186,11 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
         figures += _speed(steps)
     figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
     lost = lost_steps(record)
-    again = "undone by a restart and repeated" if lost else "no step was repeated"
+    note = "undone by a restart and repeated" if lost else "no step was repeated"
     waits = sum(one.waiting for one in run.attempts[:-1])
     lives = count(len(run.attempts), "attempt") + (f", {waits} suspended" if waits else "")
     figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits)), lives))
-    figures.append(Figure("Lost steps", f"{lost:,}", again))
+    figures.append(Figure("Lost steps", f"{lost:,}", note))
     if run.recoveries:
         slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
         which = "" if len(run.recoveries) == 1 else "slowest: "
@@ -321,7 +321,7 @@ def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
                 number=number,
                 when="" if when is None else f"after {duration(when)}",
                 cause=failed.reason if failed and failed.reason else "unknown",
-                told=fact.cause if fact else "",
+                reported=fact.cause if fact else "",
                 host=_host(failed),
                 resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",
                 lost="" if restored is None else f"{max(0, reached - restored):,}",

@@ -155,11 +155,11 @@ def read_record(reader: Reader) -> RunRecord:
             damaged += host_damaged + sum("event" in line for line in host_lines) - len(host_events)
             for event in host_events:
                 events.setdefault(event.host, []).append(event)
-    events = {host: _without_ghosts(listed) for host, listed in events.items()}
+    events = {host: _without_replaced(listed) for host, listed in events.items()}
     restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
-    counting_steps, lost_steps = _sort_out(steps, restored)
-    counting_evals, lost_evals = _sort_out(evals, restored)
+    counting_steps, lost_steps = _split_lost(steps, restored)
+    counting_evals, lost_evals = _split_lost(evals, restored)
     return RunRecord(
         steps=counting_steps,
         lost_steps=lost_steps,
@@ -294,24 +294,24 @@ def _lives_without_events(
 ) -> list[Life]:
     """Return attempts that only the metrics have, since their events are lost, as lives of one more host."""
     begins: dict[int, float] = {}
-    seen = [(line.attempt, line.time - line.seconds) for line in steps]
-    for attempt, begin in seen + [(line.attempt, line.time) for line in evals]:
+    attempts = [(line.attempt, line.time - line.seconds) for line in steps]
+    for attempt, begin in attempts + [(line.attempt, line.time) for line in evals]:
         begins[attempt] = min(begin, begins.get(attempt, begin))
     in_time = sorted(begins.items(), key=lambda item: item[1])
     return [Life(begin=begin, attempt=attempt) for attempt, begin in in_time if attempt not in known_attempts]
 
 
-def _without_ghosts(events: list[Event]) -> list[Event]:
+def _without_replaced(events: list[Event]) -> list[Event]:
     """Return a host's events without those of a process that had already been replaced.
 
     A node that was considered dead may return; its processes then detect that the others have gone.
     """
-    newest, kept = -1, []
+    newest, live = -1, []
     for event, life in zip(events, _lives(events)[1], strict=True):
         newest = max(newest, life)
         if life == newest:
-            kept.append(event)
-    return kept
+            live.append(event)
+    return live
 
 
 def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
@@ -341,8 +341,8 @@ def _placed(lines: Sequence[Line], begins: _Begins) -> list[Line]:
     placed = []
     for line in lines:
         numbers = same[line.attempt]
-        begun = [number for number in numbers if begins[number].begin <= line.time]
-        placed.append(replace(line, attempt=max(begun, default=numbers[0])))
+        start = [number for number in numbers if begins[number].begin <= line.time]
+        placed.append(replace(line, attempt=max(start, default=numbers[0])))
     return placed
 
 
@@ -367,7 +367,7 @@ def _later_restore(restored: Mapping[int, int]) -> dict[int, int]:
     return lowest
 
 
-def _sort_out(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+def _split_lost(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
     """Split lines, in the order of writing, into those in effect (by step) and lost ones."""
     later = _later_restore(restored)
     last_line = {line.step: index for index, line in enumerate(lines)}

@@ -19,13 +19,13 @@ class SlowHost:
     matrix products. `conclusive`: the trainer found it slow in most comparisons.
     """
 
-    host: str  # label such as `s1/h0`
-    reason: str  # data, host or chip
-    times: int  # comparisons in which it was slower
-    comparisons: int  # all comparisons
+    host: str  # host, such as `s1/h0`
+    reason: str  # cause of the delay: data, host or chip
+    times: int  # number of comparisons in which it was slower
+    comparisons: int  # number of all comparisons
     own: float  # average seconds of this host
     median: float  # average seconds of the median host
-    conclusive: bool
+    conclusive: bool  # whether the trainer found it slow in most comparisons
 
     @property
     def finding(self) -> str:

@@ -208,16 +208,16 @@ def _life(
         spans += _attempt_spans(own, attempt, lost_since.get(attempt.number), origin)
         last = own[-1]
         if last.name in _LAST_WORDS:
-            how, at = _LAST_WORDS[last.name], last.time
+            ending_name, at = _LAST_WORDS[last.name], last.time
         elif followed or attempt.ended not in ("done", "running"):
             killed = attempt.cause_host in (None, host)
-            how = "stopped" if attempt.waiting else "died" if killed else "left"
+            ending_name = "stopped" if attempt.waiting else "died" if killed else "left"
             at = max(last.time, attempt.last_work)
             if kill_time is not None and attempt.start <= kill_time <= attempt.end and host == attempt.cause_host:
                 at = kill_time
         else:
             continue
-        endings.append(Ending(attempt=attempt.number, at=at - origin, how=how))
+        endings.append(Ending(attempt=attempt.number, at=at - origin, how=ending_name))
     return Life(name=str(host), short_name=f"s{host.slice} h{host.host}", spans=tuple(spans), endings=tuple(endings))
 
 
@@ -261,9 +261,9 @@ def _merged(lives: Mapping[HostId, Life], slices: Sequence[int]) -> Life:
     members = [life for host, life in lives.items() if host.slice in slices]
     extent: dict[tuple[int, Cause, int], Span] = {}
     for life in members:
-        seen: dict[tuple[int, Cause], int] = {}
+        indices: dict[tuple[int, Cause], int] = {}
         for span in life.spans:
-            nth = seen[span.attempt, span.cause] = seen.get((span.attempt, span.cause), -1) + 1
+            nth = indices[span.attempt, span.cause] = indices.get((span.attempt, span.cause), -1) + 1
             key = (span.attempt, span.cause, nth)
             other = extent.get(key, span)
             extent[key] = Span(

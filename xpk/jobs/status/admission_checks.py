@@ -20,35 +20,35 @@ _RETRYING = re.compile(r"Retrying after (failure|booking expired): ")
 def checks_of(workload: Obj | None) -> tuple[Check, ...]:
     """Return a workload's admission checks."""
     status = (workload or {}).get("status", {})
-    again = (status.get("requeueState") or {}).get("requeueAt")
+    retry_time = (status.get("requeueState") or {}).get("requeueAt")
     return tuple(
         Check(
             name=str(item["name"]),
             state=str(item.get("state", "")),
             message=str(item.get("message", "")),
             failures=int(item.get("retryCount") or 0),
-            next_attempt=None if again is None else str(again),
+            next_attempt=None if retry_time is None else str(retry_time),
         )
         for item in status.get("admissionChecks") or []
     )
 
 
-def why_unready(workload: Obj) -> str:
+def pending_checks_reason(workload: Obj) -> str:
     """Return the pending checks of a workload with reserved quota, in words; "" if none is pending."""
-    return "; ".join(_words(each) for each in checks_of(workload) if each.state != _READY)
+    return "; ".join(_words(check) for check in checks_of(workload) if check.state != _READY)
 
 
-def why_evicted(workload: Obj) -> str:
+def eviction_reason(workload: Obj) -> str:
     """Return the message of a check that evicted a workload, and the time of the next attempt; "" if none did."""
     verdict = _verdict(workload)
     if verdict is None or condition(workload, "Evicted").get("reason") != "AdmissionCheck":
         return ""
-    check = next((each for each in checks_of(workload) if each.name == verdict["name"]), None)
-    failures, again = (check.failures, check.next_attempt) if check else (0, None)
-    return _tried_again(verdict["name"], verdict["message"], failures, again)
+    check = next((candidate for candidate in checks_of(workload) if candidate.name == verdict["name"]), None)
+    failures, retry_time = (check.failures, check.next_attempt) if check else (0, None)
+    return _retry_text(verdict["name"], verdict["message"], failures, retry_time)
 
 
-def why_deactivated(workload: Obj) -> str:
+def deactivation_reason(workload: Obj) -> str:
     """Return the message of a check that deactivated a workload; "" if none did."""
     verdict = _verdict(workload)
     if verdict is None or verdict["state"] != "Rejected":
@@ -60,17 +60,17 @@ def _words(check: Check) -> str:
     is_ours = check.name == names.PROVISIONING_CHECK
     failed = f"; {_failed(check.failures)}" if check.failures else ""
     if check.state == _RETRY:  # the quota is not given back yet, and this attempt not counted
-        return _tried_again(check.name, check.message, check.failures + 1, check.next_attempt)
+        return _retry_text(check.name, check.message, check.failures + 1, check.next_attempt)
     if not is_ours:
         return f"admission check '{check.name}' is {check.state}: {short(check.message)}".rstrip(": ") + failed
     # After an earlier attempt, Kueue's message only says that the check was reset.
-    said = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
-    said = said or "its ProvisioningRequest is pending"
-    return f"waiting for GKE to create its nodes: {said} (admission check '{check.name}' is {check.state}{failed})"
+    message = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
+    message = message or "its ProvisioningRequest is pending"
+    return f"waiting for GKE to create its nodes: {message} (admission check '{check.name}' is {check.state}{failed})"
 
 
-def _tried_again(name: str, message: str | None, failures: int, again: str | None) -> str:
-    when = f"next attempt at {again}" if again else "next attempt soon"
+def _retry_text(name: str, message: str | None, failures: int, retry_time: str | None) -> str:
+    when = f"next attempt at {retry_time}" if retry_time else "next attempt soon"
     return f"{_said(name, message)} ({', '.join(filter(None, [_failed(failures), when]))})"
 
 

@@ -96,9 +96,9 @@ def failed_start(pod: Obj) -> dict[str, Any]:
             continue
         ended = state.get("terminated") or (item.get("lastState") or {}).get("terminated") or {}
         if ended.get("exitCode"):
-            said = short(ended.get("message"), 300)
+            message = short(ended.get("message"), 300)
             words = f"init container '{item['name']}' failed with exit code {ended['exitCode']}"
-            return {**ended, "reason": f"{words}: {said}" if said else words}
+            return {**ended, "reason": f"{words}: {message}" if message else words}
     return {}
 
 
@@ -142,18 +142,18 @@ def _scheduler_words(scheduled: Any) -> str:
 
 def _scaling(pod: Obj, events: list[Obj]) -> Iterator[str]:
     """Yield the last event of GKE's autoscaler about an unschedulable pod: whether it creates a node pool."""
-    said = [event for event in events if event.get("reason") in _SCALING and _is_about(event, pod)]
-    if said:
-        last = max(said, key=lambda event: when(event_times(event)[1]))
+    decisions = [event for event in events if event.get("reason") in _SCALING and _is_about(event, pod)]
+    if decisions:
+        last = max(decisions, key=lambda event: when(event_times(event)[1]))
         yield f"{_SCALING[last['reason']]}: {short(last.get('message'), 300)}"
 
 
 def _image(pod: Obj, container: Obj) -> str | None:
     """Return the image of a container's spec: the status does not name an image that cannot be pulled."""
     spec = pod.get("spec", {})
-    for each in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
-        if each.get("name") == container.get("name"):
-            return str(each.get("image", "")) or None
+    for candidate in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        if candidate.get("name") == container.get("name"):
+            return str(candidate.get("image", "")) or None
     return None
 
 

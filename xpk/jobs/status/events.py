@@ -57,7 +57,7 @@ def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
     return tuple(sorted(rows, key=lambda row: when(row.time)))
 
 
-def telling(events: Iterable[Obj]) -> list[Obj]:
+def notable_events(events: Iterable[Obj]) -> list[Obj]:
     """Return the events that a healthy workload does not have."""
     notable = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
     # kubelet repeats the failure of an image pull without its reason.
@@ -68,7 +68,7 @@ def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj
     times = [event_times(event) for event in same]
     names = list(dict.fromkeys(str((event.get("involvedObject") or {}).get("name", "")) for event in same))
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    said = message if len(names) > 1 else str(same[0].get("message", ""))
+    text = message if len(names) > 1 else str(same[0].get("message", ""))
     return Occurrence(
         time=max((last for _, last, _ in times), key=when),
         first=min((first for first, _, _ in times), key=when),
@@ -76,7 +76,7 @@ def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj
         type=kind,
         reason=reason,
         object=f"{about}/{names[0]}{more}",
-        message=said,
+        message=text,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from xpk.jobs.output.folder import Progress, promptly
+from xpk.jobs.output.folder import Progress, with_time_limit
 from xpk.jobs.report.goodput import goodput
 from xpk.jobs.report.record import RunRecord, read_record
 from xpk.model.errors import XpkError
@@ -54,7 +54,7 @@ def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progre
             return None
 
     try:
-        record = promptly(url, read)
+        record = with_time_limit(url, read)
     except XpkError:  # the progress was readable: a status shows that
         return progress
     if record is None or not record.steps:

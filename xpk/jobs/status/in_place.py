@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from xpk.api.text import rfc3339
-from xpk.jobs.output.folder import promptly
+from xpk.jobs.output.folder import with_time_limit
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.fields import when
@@ -24,14 +24,14 @@ def with_restarts_in_place(status: WorkloadStatus, roots: OutputRoots) -> Worklo
     """Return a status that counts and explains restarts in place too; unchanged if their record cannot be read."""
     try:
         folder = roots.to_read(status)
-        content = promptly(folder, lambda opened: opened.read_end(RECORD, _TAIL)) if folder else None
+        content = with_time_limit(folder, lambda opened: opened.read_end(RECORD, _TAIL)) if folder else None
     except XpkError:  # reported when the progress is read
         return status
     return _joined(status, read_record(content or b"", when(status.created)))
 
 
 def with_local_restarts(statuses: Sequence[WorkloadStatus], roots: OutputRoots) -> list[WorkloadStatus]:
-    """Return the same for statuses whose output is a folder of this machine: a list reads no buckets."""
+    """Apply `with_restarts_in_place` where the output is a folder of this machine: a list reads no buckets."""
     return [
         with_restarts_in_place(status, roots) if status.output_dir and not in_bucket(status.output_dir) else status
         for status in statuses
@@ -79,5 +79,5 @@ def _joined(status: WorkloadStatus, in_place: Sequence[Restart]) -> WorkloadStat
         restarts=total,
         restarts_counted=status.restarts_counted + len(in_place),
         restarts_in_place=len(in_place),
-        restart_history=tuple(replace(each, attempt=unknown + index) for index, each in enumerate(history)),
+        restart_history=tuple(replace(restart, attempt=unknown + index) for index, restart in enumerate(history)),
     )

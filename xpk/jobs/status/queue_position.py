@@ -10,7 +10,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import Key, allotments, members, type_of
 from xpk.api.quantities import quantity, requests
 from xpk.api.text import short
-from xpk.jobs.status.admission_checks import why_evicted, why_unready
+from xpk.jobs.status.admission_checks import eviction_reason, pending_checks_reason
 from xpk.jobs.status.fields import Snapshot, condition, is_true, when
 from xpk.model.quotas import available, ceiling
 from xpk.model.status import Condition, Quota, Share
@@ -25,7 +25,7 @@ _PREEMPTOR = re.compile(r"\(UID: ([-0-9a-f]+)")
 
 def conditions(workload: Obj | None) -> tuple[Condition, ...]:
     """Return Kueue's conditions of a workload."""
-    found = ((workload or {}).get("status", {}).get("conditions")) or []
+    items = ((workload or {}).get("status", {}).get("conditions")) or []
     return tuple(
         Condition(
             type=item["type"],
@@ -34,21 +34,21 @@ def conditions(workload: Obj | None) -> tuple[Condition, ...]:
             message=str(item.get("message", "")),
             time=str(item.get("lastTransitionTime", "")),
         )
-        for item in found
+        for item in items
         if item.get("type") in _KUEUES
     )
 
 
-def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
+def waiting_reason(workload: Obj, workloads: Iterable[Obj]) -> str:
     """Return the reason why a workload is not admitted, in words."""
     evicted, reserved = condition(workload, "Evicted"), condition(workload, "QuotaReserved")
     if reserved.get("status") != "True":
-        said = short(reserved.get("message"), 300)
+        text = short(reserved.get("message"), 300)
     else:
-        said = why_unready(workload) or "quota reserved, about to be admitted"
+        text = pending_checks_reason(workload) or "quota reserved, about to be admitted"
     if evicted.get("status") != "True":
-        return said or "waiting for the queue"
-    if unready := why_evicted(workload):
+        return text or "waiting for the queue"
+    if unready := eviction_reason(workload):
         return unready
     if evicted.get("reason") == "Preempted":
         match = _PREEMPTOR.search(str(evicted.get("message")))
@@ -58,7 +58,7 @@ def why_waiting(workload: Obj, workloads: Iterable[Obj]) -> str:
         why = f"evicted, {evicted.get('reason')}: {short(evicted.get('message'))}"
     if is_true(workload, "QuotaReserved"):
         return f"{why}; its hosts are terminating"
-    return why if not said or said == short(evicted.get("message"), 300) else f"{why}; {said}"
+    return why if not text or text == short(evicted.get("message"), 300) else f"{why}; {text}"
 
 
 def cluster_queue_of(workload: Obj, snapshot: Snapshot) -> str | None:
@@ -97,27 +97,27 @@ def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]
     lenders = {item["metadata"]["name"] for item in cohort}
     everybody = [allotments(item) for item in cohort]
     quotas = []
-    for (item, resource), mine in allotments(queue).items():
+    for (item, resource), allotment in allotments(queue).items():
         if resource in needs:
-            lent = [each[item, resource] for each in everybody if (item, resource) in each]
+            lent = [shares[item, resource] for shares in everybody if (item, resource) in shares]
             quotas.append(
                 Quota(
                     flavor=item,
                     resource=resource,
-                    quota=_whole(mine.nominal),
-                    used=_whole(mine.used),
+                    quota=_whole(allotment.nominal),
+                    used=_whole(allotment.used),
                     needed=_whole(needs[resource]),
-                    free=_whole(max(0, available(mine, lent))),
-                    most=_whole(ceiling(mine, lent)),
+                    free=_whole(max(0, available(allotment, lent))),
+                    most=_whole(ceiling(allotment, lent)),
                     holders=_holders(workload, snapshot, lenders, (item, resource)),
                 )
             )
-    return tuple([each for each in quotas if type_of(each.flavor) == kind] or quotas)
+    return tuple([quota for quota in quotas if type_of(quota.flavor) == kind] or quotas)
 
 
-def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: Key) -> tuple[Share, ...]:
+def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], key: Key) -> tuple[Share, ...]:
     """Return the workloads with a share of a flavor's resource in these ClusterQueues, the largest first."""
-    flavor, resource = what
+    flavor, resource = key
     shares = []
     for item in snapshot.workloads:
         admission = item.get("status", {}).get("admission") or {}
@@ -128,9 +128,9 @@ def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], what: 
         ):
             continue
         amount = sum(
-            quantity((each.get("resourceUsage") or {}).get(resource, 0))
-            for each in admission.get("podSetAssignments") or []
-            if (each.get("flavors") or {}).get(resource) == flavor
+            quantity((assignment.get("resourceUsage") or {}).get(resource, 0))
+            for assignment in admission.get("podSetAssignments") or []
+            if (assignment.get("flavors") or {}).get(resource) == flavor
         )
         if amount:
             shares.append(Share(workload=_name(item, workload), amount=_whole(amount)))
@@ -166,8 +166,8 @@ def _waits(workload: Obj) -> bool:
 def _rank(workload: Obj) -> tuple[int, Any, str]:
     """Return Kueue's sort key: priority, then the time of creation, or of the eviction for some reasons."""
     evicted = condition(workload, "Evicted")
-    again = evicted.get("status") == "True" and evicted.get("reason") in _BACK_OF_THE_QUEUE
-    since = evicted.get("lastTransitionTime") if again else workload["metadata"]["creationTimestamp"]
+    is_requeued = evicted.get("status") == "True" and evicted.get("reason") in _BACK_OF_THE_QUEUE
+    since = evicted.get("lastTransitionTime") if is_requeued else workload["metadata"]["creationTimestamp"]
     return -int(workload["spec"].get("priority") or 0), when(since), str(workload["metadata"].get("uid", ""))
 
 

@@ -15,7 +15,7 @@ from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import events as happened
 from xpk.jobs.status import queue_position
-from xpk.jobs.status.admission_checks import checks_of, why_deactivated
+from xpk.jobs.status.admission_checks import checks_of, deactivation_reason
 from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
 from xpk.jobs.status.fields import (
     PREFIX,
@@ -62,16 +62,18 @@ def inspect(
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
     status = with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots)
-    kept = status.restarts > status.restarts_in_place and api.former_pods(namespace, {f"{PREFIX}/jobset-name": name})
-    return replace(status, previous_logs=bool(kept)), happened.occurrences(happened.events_of(jobset, snapshot))
+    has_logs = status.restarts > status.restarts_in_place and api.former_pods(
+        namespace, {f"{PREFIX}/jobset-name": name}
+    )
+    return replace(status, previous_logs=bool(has_logs)), happened.occurrences(happened.events_of(jobset, snapshot))
 
 
 def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
     """Return the error for a workload that does not exist."""
     existing = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
-    hint = f"there are: {', '.join(existing)}" if existing else "`xpk workload create` creates one"
-    where = "" if namespace == "default" else f" in namespace '{namespace}'"
-    return NotFoundError(f"there is no workload '{name}'{where}", hint=hint, resource=f"JobSet '{name}'")
+    hint = f"choose from {', '.join(existing)}" if existing else "`xpk workload create` creates one"
+    location = "" if namespace == "default" else f" in namespace '{namespace}'"
+    return NotFoundError(f"there is no workload '{name}'{location}", hint=hint, resource=f"JobSet '{name}'")
 
 
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
@@ -81,7 +83,7 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
         if (known.slice, known.host) == (slice_id, host):
             return api.get("Pod", known.pod, namespace)
     labels = ", ".join(known.label for known in status.hosts) or "none"
-    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"there are: {labels}")
+    raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"choose from {labels}")
 
 
 def find_all(
@@ -206,7 +208,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         hosts=hosts,
         troubles=wrong,
         restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
-        events=happened.occurrences(happened.telling(events)),
+        events=happened.occurrences(happened.notable_events(events)),
         maker=maker_of(jobset),
         mounts=mounts_of(_pod_spec(jobset)),
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
@@ -239,7 +241,7 @@ def maker_of(jobset: Obj) -> str:
         for item in jobset["metadata"].get("managedFields") or []
         if item.get("subresource") != "status"
     ]
-    return label(jobset, _MANAGED_BY) or next(filter(None, managers), "somebody else")
+    return label(jobset, _MANAGED_BY) or next(filter(None, managers), "another tool")
 
 
 def _is_on(phase: Phase) -> bool:
@@ -256,9 +258,9 @@ def _phase(
     if not jobs_in(jobset["spec"]):
         return Phase.UNKNOWN, "its JobSet has no slices"
     if workload and workload["spec"].get("active") is False:
-        return Phase.SUSPENDED, why_deactivated(workload) or "suspended by its user"
+        return Phase.SUSPENDED, deactivation_reason(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
-        return Phase.QUEUED, queue_position.why_waiting(workload, snapshot.workloads)
+        return Phase.QUEUED, queue_position.waiting_reason(workload, snapshot.workloads)
     if jobset["spec"].get("suspend") and not workload:
         queued = bool(label(jobset, QUEUE_LABEL))
         return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
@@ -282,10 +284,10 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
     if f"exit code {EXHAUSTED} " in str(failed_condition.get("message")):
         note = _FAILURES["ReachedMaxRestarts"]
     if first is not None:
-        said = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
+        message = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
         cause = (
-            f"host {first.label}: {said}"
-            if said
+            f"host {first.label}: {message}"
+            if message
             else f"host {first.label} ended with {exit_words(first.exit_code or 0)}"
         )
     elif (failure := last_failure(events, uid)) and failure.host:
@@ -306,8 +308,8 @@ def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
     # By its name: kubelet sorts containers, and injected ones may come before the user's program.
-    containers, ours = status.get("containerStatuses") or [{}], container_of(pod)
-    container = next((each for each in containers if each.get("name") == ours), containers[0])
+    containers, container_name = status.get("containerStatuses") or [{}], container_of(pod)
+    container = next((candidate for candidate in containers if candidate.get("name") == container_name), containers[0])
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     code, spent = ended.get("exitCode"), _SPENT.fullmatch(str(ended.get("message", "")))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from xpk.api.base import Obj
 from xpk.api.text import rfc3339, short
-from xpk.jobs.output.folder import promptly
+from xpk.jobs.output.folder import with_time_limit
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.events import is_local
 from xpk.jobs.status.fields import event_times, when
@@ -63,8 +63,8 @@ def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]
     history.sort(key=lambda restart: when(restart.time))
     first = count - len(history)
     return tuple(
-        replace(each, attempt=first + index) if first >= 0 else each
-        for index, each in enumerate(history[-count or None :])
+        replace(restart, attempt=first + index) if first >= 0 else restart
+        for index, restart in enumerate(history[-count or None :])
     )
 
 
@@ -86,12 +86,12 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     if not unexplained or not status.output_dir:
         return status
     try:
-        written = promptly(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
+        causes = with_time_limit(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
     except XpkError:  # reported when the progress is read
         return status
     for attempt in unexplained:
-        if attempt in written:
-            recorded = written[attempt]
+        if attempt in causes:
+            recorded = causes[attempt]
             known[attempt] = replace(recorded, time=known[attempt].time) if attempt in known else recorded
     unknown = [restart for restart in status.restart_history if restart.attempt is None]
     numbered = [known[attempt] for attempt in sorted(key for key in known if key is not None)]
@@ -120,10 +120,12 @@ def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, li
         return _local_groups(events)
     groups: dict[int, list[Failure]] = {}
     spare = 1 + len(marks)
-    for failure in sorted(filter(None, (_of_job(event, events) for event in events)), key=lambda each: when(each.time)):
+    for failure in sorted(
+        filter(None, (_of_job(event, events) for event in events)), key=lambda failure: when(failure.time)
+    ):
         index = sum(when(time) + _LATE < when(failure.time) for time, _ in marks)
         group = groups.get(index, [])
-        if any(each.job == failure.job for each in group):
+        if any(earlier.job == failure.job for earlier in group):
             groups[spare], spare = group, spare + 1
             group = []
         groups[index] = [*group, failure]
@@ -131,18 +133,20 @@ def _groups(events: Sequence[Obj], marks: list[tuple[str, str]]) -> dict[int, li
 
 
 def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
-    """Return the same for the local control plane, which has an event for each host's end, in order."""
+    """Like `_groups`, for the local control plane, which has an event for each host's end, in order."""
     groups: dict[int, list[Failure]] = {}
     index = 0
     ordered = sorted(events, key=lambda event: (event_times(event)[1], str(event["metadata"].get("uid"))))
     for event in ordered:
         about, reason = event.get("involvedObject") or {}, str(event.get("reason", ""))
-        said = _LOCAL.match(str(event.get("message", "")))
+        match = _LOCAL.match(str(event.get("message", "")))
         if about.get("kind") == "JobSet" and reason.startswith(_MARKS):
             index += 1
-        elif said and about.get("kind") == "Pod" and event.get("type") == "Warning":
+        elif match and about.get("kind") == "Pod" and event.get("type") == "Warning":
             name, time = str(about["name"]), event_times(event)[1]
-            failure = Failure(time=time, job=_job_of(name), words=said[1], host=_host_of(name), exit_code=int(said[2]))
+            failure = Failure(
+                time=time, job=_job_of(name), words=match[1], host=_host_of(name), exit_code=int(match[2])
+            )
             groups.setdefault(index, []).append(failure)
     return groups
 
@@ -194,16 +198,16 @@ def _restart(group: list[Failure], time: str, message: str) -> Restart:
     cause = _cause(group, message)
     if cause is None:
         return Restart(time=time, cause=short(message, 300))
-    who = "host s{}/h{}".format(*cause.host) if cause.host else f"slice {cause.job.rpartition('-')[2]}"
+    subject = "host s{}/h{}".format(*cause.host) if cause.host else f"slice {cause.job.rpartition('-')[2]}"
     slice_id, host = cause.host or (None, None)
-    words = f"{who} {cause.words}" if cause.host else f"{who}: {cause.words}"
+    words = f"{subject} {cause.words}" if cause.host else f"{subject}: {cause.words}"
     return Restart(time=time, cause=words, slice=slice_id, host=host, exit_code=cause.exit_code)
 
 
 def _cause(group: list[Failure], message: str) -> Failure | None:
     """Return the root failure: preferably a host's own, of the Job that JobSet blames, and the earliest."""
     blamed = match[1] if (match := _BLAMED.search(message)) else ""
-    return min(group, key=lambda each: (not each.is_own, each.job != blamed, when(each.time)), default=None)
+    return min(group, key=lambda failure: (not failure.is_own, failure.job != blamed, when(failure.time)), default=None)
 
 
 def _host_of(pod: str) -> tuple[int, int] | None:
@@ -238,12 +242,12 @@ def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
         host = attempt.cause_host
         if attempt.ended not in ("failed", "host lost") or host is None or attempt.end < since.timestamp():
             continue
-        said = attempt.reason.removeprefix(f"{host}: ").removeprefix(f"{host} ")
+        reason = attempt.reason.removeprefix(f"{host}: ").removeprefix(f"{host} ")
         causes[attempt.restart_count] = Restart(
             time=rfc3339(datetime.fromtimestamp(attempt.end, UTC)),
-            cause=f"host s{host.slice}/h{host.host} {said}"
-            if said == "died"
-            else f"host s{host.slice}/h{host.host}: {said}",
+            cause=f"host s{host.slice}/h{host.host} {reason}"
+            if reason == "died"
+            else f"host s{host.slice}/h{host.host}: {reason}",
             attempt=attempt.restart_count,
             slice=host.slice,
             host=host.host,
