@@ -16,6 +16,7 @@ from tests.cli.conftest import state as state
 from tests.cli.conftest import xpk as xpk
 from tests.docs.command_tree import commands
 from tests.jobs.report.runs import RunWriter
+from tests.waiting import until
 from tools.json_reference import OUTPUTS, reference, schema_of
 from xpk.api.storages import Storage
 from xpk.capacity.fencing.fencer import Fencing
@@ -52,6 +53,7 @@ def test_outputs_on_a_local_cluster_pass_their_schemas(dev: Xpk) -> None:
     created = check(dev, "workload", "create", "waits", "--num-slices", "2", "--command", "sleep 60")
     assert created["queue"] == "multislice-queue"
     assert [each["name"] for each in check(dev, "workload", "list")] == ["run", "waits"]
+    until(lambda: dev("workload", "status", "waits", "-o", "json").data["quota"])  # once the control plane has seen it
     status = check(dev, "workload", "status", "waits")
     assert status["phase"] == "Queued" and status["quota"] and status["next"]
     assert len(check(dev, "workload", "describe", "run")["hosts"]) == 4
