@@ -68,6 +68,11 @@ def test_examples_fit_80_columns_and_can_be_pasted(path: str) -> None:
     assert pasted == [shlex.split(line) for line in EXAMPLES[path]]
 
 
+def test_an_example_is_broken_before_an_option() -> None:
+    shown = page("cluster", "create").partition("Examples:\n")[2]
+    assert " \\\n    --tpu-type v5litepod-256 --dry-run\n" in shown
+
+
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
 def test_flags_of_examples_exist(line: str) -> None:
     words = shlex.split(line[line.index("xpk ") :].partition(" -- ")[0].removesuffix(" get pods").replace(")", ""))

@@ -78,12 +78,12 @@ _PARTS = (
         "kind", ("kind",), "clusters on kind", "install kind: https://kind.sigs.k8s.io", flags=("--version",)
     ),
     _program(
-        "kubectl", (), "`xpk workload exec` on Kubernetes", "install kubectl: https://kubernetes.io/docs/tasks/tools",
+        "kubectl", (), "`workload exec` on Kubernetes", "install kubectl: https://kubernetes.io/docs/tasks/tools",
         flags=("version", "--client"),
     ),
     _package("kubernetes", "kubernetes", _ON_KUBERNETES, "clusters on Kubernetes"),
     _package("google-cloud-container", "gke", ("gke",), "clusters on GKE"),
-    _package("jax", "trainer", (), "the bundled trainer on this machine"),
+    _package("jax", "trainer", (), "the trainer on this machine"),
     _package("ray", "ray", (), "`--launcher ray` on this machine"),
 )  # fmt: skip
 # Permissions to run workloads in a namespace; `xpk docs permissions` lists the roles.

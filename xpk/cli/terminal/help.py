@@ -154,9 +154,9 @@ class Command(click.Command):
 
 
 def _example(command: str, indent: int, width: int) -> str:
-    """Return a command on as many lines as it needs, which a shell takes as one; words in quotes stay on one line."""
+    """Return a command on as many lines as it needs, which a shell takes as one; an option stays with its value."""
     margin = " " * indent
-    words = re.findall(r"'[^']*'|\S+", command)
+    words = re.findall(r"(?:--?[\w-]+ )?(?:'[^']*'|[^-\s]\S*)|\S+", command)
     lines = [words[0]]
     for word in words[1:]:
         if len(margin) + len(lines[-1]) + len(word) + len("  \\") > width:
