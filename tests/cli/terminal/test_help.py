@@ -90,6 +90,20 @@ def test_habits_of_other_tools_work(arguments: list[str], shown: str, capsys: py
     assert shown in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        (["workload", "stop", "lm"], "suspend"),
+        (["cluster", "stop", "dev"], "delete"),
+        (["workload", "get"], "list"),
+        (["workload", "run"], "create"),
+    ],
+)
+def test_names_of_other_tools_lead_to_ours(arguments: list[str], ours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert f"No such command '{arguments[1]}'. Did you mean '{ours}'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["-q", "--quiet", "-v", "--verbose", "--color=never"])
 def test_global_flags_stand_anywhere(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["cluster", "list", flag], ["cluster", flag, "list"], [flag, "cluster", "list"]):

@@ -171,6 +171,11 @@ class CommandGroup(click.Group):
 
     command_class = Command
     _SHORT_NAMES: Mapping[str, str] = {"ls": "list", "rm": "delete"}
+    # What kubectl, docker, Slurm and SkyPilot call it; the first command that the group has is suggested.
+    _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+        "cancel": ("delete",), "get": ("list",), "kill": ("delete",), "launch": ("create",), "ps": ("list",),
+        "run": ("create",), "show": ("describe", "list"), "stop": ("suspend", "delete"), "submit": ("create",),
+    }  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -179,6 +184,15 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name or its short one."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, self._SHORT_NAMES.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`; the names that other tools have for a command lead to ours."""
+        ours = next((name for name in self._OTHER_NAMES.get(args[0], ()) if name in self.commands), None)
+        if ours and not self.get_command(ctx, args[0]):
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the first sentence of their help."""
