@@ -88,6 +88,16 @@ def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> 
     assert "node addresses in the subnetwork: needs 4,102, available: unknown" in outcome.out
 
 
+@pytest.mark.parametrize(("names", "shown"), [("r1", "nodes: reservation r1"), ("r1,r2", "nodes: reservations r1 r2")])
+def test_a_plan_names_the_reservations(
+    xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, shown: str
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-key.json"))
+    place = [flag for flag in ON_GKE if flag != "--spot"]
+    outcome = xpk("cluster", "create", "c", "--tpu-type", "v5p-8", *place, "--reservation", names, "--dry-run")
+    assert shown in outcome.out, outcome.err
+
+
 def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
     again = dev("cluster", "create", "dev", "--tpu-type", "v5litepod-8")
     assert again.code == 0 and "nothing to do" in again.err and "2 x v5litepod-8" in again.err

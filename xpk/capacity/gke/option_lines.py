@@ -54,7 +54,8 @@ def _nodes(request: GkeOptions) -> Iterator[str]:
     if request.subnetwork:
         yield f"subnetwork {request.subnetwork}"
     if request.reservation:
-        yield f"reservations {' '.join(request.reservation)}"
+        word = "reservation" if len(request.reservation) == 1 else "reservations"
+        yield f"{word} {' '.join(request.reservation)}"
     if request.queued_provisioning:
         yield "queued provisioning"
     if request.sub_slicing:
