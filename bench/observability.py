@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "a profile of every step": (*NOTHING, "observe.profile_start=2", "observe.profile_steps=100"),
     "nothing, once more": NOTHING,
 }
-MOST_BLOCKS = {"a profile of every step": 4}  # JAX keeps a profile in memory until it ends: gigabytes after 200 steps
+MAX_BLOCKS = {"a profile of every step": 4}  # JAX keeps a profile in memory until it ends: gigabytes after 200 steps
 MODEL = ("model.seq_len=64", "data.global_batch=8", "mesh.dp=2", "data.max_bytes=200000")
 LENGTH = ("run.steps=1000000", "run.eval_every=0", "checkpoint.every=1000000", "optim.schedule=constant")
 
@@ -77,7 +77,7 @@ def measure(folder: Path, blocks: int) -> dict[str, Any]:
     around: dict[str, list[float]] = {name: [] for name in CASES}
     for turn in range(blocks):
         before = block(base)
-        for name in (case for case in CASES if turn < MOST_BLOCKS.get(case, blocks)):
+        for name in (case for case in CASES if turn < MAX_BLOCKS.get(case, blocks)):
             seconds[name].append(block(runs[name]))
             after = block(base)
             around[name].append((before + after) / 2)

@@ -68,9 +68,9 @@ class LocalRunner:
 
 
 def run_limited(
-    argv: Sequence[str], *, env: Mapping[str, str] | None, seconds: float, most: int, interactive: bool
+    argv: Sequence[str], *, env: Mapping[str, str] | None, seconds: float, max_bytes: int, interactive: bool
 ) -> Result:
-    """Run a program for at most `seconds` with at most `most` bytes of output; `interactive` leaves it the terminal.
+    """Run a program for at most `seconds` with at most `max_bytes` of output; `interactive` leaves it the terminal.
 
     A program that exceeds a limit is killed. Raises MissingToolError, TimedOutError, or XpkError for one that cannot be
     run or prints more.
@@ -87,9 +87,9 @@ def run_limited(
         raise XpkError(f"cannot run '{argv[0]}': {why}", hint="check its path and its permissions") from error
     with program:
         try:
-            printed = _read_limited(program, time.monotonic() + seconds, most)
+            printed = _read_limited(program, time.monotonic() + seconds, max_bytes)
             if printed is None:
-                raise XpkError(f"'{argv[0]}' printed more than {most} bytes", hint="run it by hand")
+                raise XpkError(f"'{argv[0]}' printed more than {max_bytes} bytes", hint="run it by hand")
             program.wait(seconds)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             raise TimedOutError(f"'{argv[0]}' timed out after {seconds:g}s", hint="run it by hand") from error
@@ -99,16 +99,16 @@ def run_limited(
     return Result(tuple(argv), program.returncode, stdout, stderr)
 
 
-def _read_limited(program: subprocess.Popen[bytes], ends: float, most: int) -> tuple[bytes, bytes] | None:
-    """Return a program's stdout and stderr, None if longer than `most`. Raises TimeoutError."""
+def _read_limited(program: subprocess.Popen[bytes], ends: float, max_bytes: int) -> tuple[bytes, bytes] | None:
+    """Return a program's stdout and stderr, None if longer than `max_bytes`. Raises TimeoutError."""
     printed = {pipe: b"" for pipe in (program.stdout, program.stderr) if pipe}
     with selectors.DefaultSelector() as selector:
         for pipe in printed:
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map():
-            left = ends - time.monotonic()
-            ready = selector.select(max(0.0, left))
-            if left <= 0:
+            seconds_left = ends - time.monotonic()
+            ready = selector.select(max(0.0, seconds_left))
+            if seconds_left <= 0:
                 raise TimeoutError
             for key, _ in ready:
                 pipe = next(stream for stream in printed if stream is key.fileobj)
@@ -116,7 +116,7 @@ def _read_limited(program: subprocess.Popen[bytes], ends: float, most: int) -> t
                 printed[pipe] += part
                 if not part:
                     selector.unregister(pipe)
-                if len(printed[pipe]) > most:
+                if len(printed[pipe]) > max_bytes:
                     return None
     stdout, stderr = ((printed[pipe] if pipe else b"") for pipe in (program.stdout, program.stderr))
     return stdout, stderr

@@ -42,10 +42,11 @@ def timed_out_request(host: str, why: str, *, sent: bool = False) -> Unavailable
     return UnavailableError(f"no answer from {host}: {why}{doubt}", hint=_IS_IT_UP)
 
 
-def oversized_response(host: str, most: int) -> XpkError:
+def oversized_response(host: str, max_bytes: int) -> XpkError:
     """Return the error for a response that exceeds the size limit."""
     return XpkError(
-        f"the answer from {host} is larger than {most >> 20} MiB", hint="check the kubeconfig's server and HTTPS_PROXY"
+        f"the answer from {host} is larger than {max_bytes >> 20} MiB",
+        hint="check the kubeconfig's server and HTTPS_PROXY",
     )
 
 

@@ -67,7 +67,7 @@ class CredentialPlugin:
         seconds = _INTERACTIVE_SECONDS if self._interactive else self._limits.credential_seconds
         try:
             done = run_limited(
-                self._argv, env=self._environ, seconds=seconds, most=_MAX_BYTES, interactive=self._interactive
+                self._argv, env=self._environ, seconds=seconds, max_bytes=_MAX_BYTES, interactive=self._interactive
             )
         except MissingToolError as error:
             message = f"cannot get the credentials of the kubeconfig: {error.message}"

@@ -152,8 +152,8 @@ class KubernetesApi:
             version = yield from self._watch_once(kind_of(kind), namespace, selector, version, known, deadline)
             if time.monotonic() - start >= _SHORT_SECONDS:
                 backoff.reset()
-            elif (left := deadline - time.monotonic()) > 0:
-                self._pause(min(left, backoff.next()))
+            elif (remaining := deadline - time.monotonic()) > 0:
+                self._pause(min(remaining, backoff.next()))
 
     def logs(
         self, pod: Obj, *, follow: bool = False, since: datetime | None = None, tail: int | None = None
@@ -167,7 +167,7 @@ class KubernetesApi:
             pace.take()
             return self._transport.stream(
                 path, {**query, "container": container_of(pod)}, quiet=self._limits.quiet_seconds, last_line=last_line,
-                must_flow=not follow, most=_MAX_LOG_LINE_BYTES,
+                must_flow=not follow, max_bytes=_MAX_LOG_LINE_BYTES,
             )  # fmt: skip
 
         has_ended = partial(self._has_ended, meta["namespace"], meta["name"])
@@ -260,15 +260,15 @@ class KubernetesApi:
         deadline: float,
     ) -> Generator[tuple[Change, Obj], None, str]:
         """Yield changes until the connection ends; return the version to resume from, "" to list again."""
-        left = min(_WATCH_SECONDS, max(0.01, deadline - time.monotonic()))
+        seconds = min(_WATCH_SECONDS, max(0.01, deadline - time.monotonic()))
         query = {
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version,
-            "timeoutSeconds": str(math.ceil(left)), **selecting(selector),
+            "timeoutSeconds": str(math.ceil(seconds)), **selecting(selector),
         }  # fmt: skip
         self._pace.take()
-        ends = time.monotonic() + left
+        ends = time.monotonic() + seconds
         try:
-            for line in self._transport.stream(path_of(kind, namespace), query, quiet=left, ends=ends):
+            for line in self._transport.stream(path_of(kind, namespace), query, quiet=seconds, ends=ends):
                 change, obj = event_of(self._transport.host, kind, line)
                 version = str(obj["metadata"].get("resourceVersion") or version)
                 if change == "DELETED":

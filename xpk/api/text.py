@@ -32,10 +32,10 @@ def rfc3339(time: datetime) -> str:
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def short(text: object, most: int = 200) -> str:
-    """Return a text as one line of at most `most` characters."""
+def short(text: object, max_length: int = 200) -> str:
+    """Return a text as one line of at most `max_length` characters."""
     line = re.sub(r"\s+", " ", str(text or "")).strip()
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+    return line if len(line) <= max_length else f"{line[: max_length - 1].rstrip()}…"
 
 
 def is_hopeless_pull(reason: str, message: str) -> bool:

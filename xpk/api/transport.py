@@ -67,13 +67,13 @@ class Transport:
         ends = time.monotonic() + min(self._limits.total_seconds, seconds_left())
         backoff = Backoff(_FIRST_PAUSE)
         cause: Exception
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 answer = parsed(self.host, self._read(method, path, query, body, content, ends))
                 self._is_reported = False
                 return answer
             except ApiException as error:
-                if error.status == 404 and method == "DELETE" and left < _TRIES - 1:
+                if error.status == 404 and method == "DELETE" and tries_left < _TRIES - 1:
                     return {}  # an earlier try succeeded, but its response was lost
                 # A POST that may have been carried out must not be repeated. No status: the TLS handshake failed.
                 retried_codes = (429, 503) if method == "POST" else _BUSY
@@ -85,9 +85,9 @@ class Transport:
                 sent = method == "POST" and not connection.is_unsent(error)
                 final = sent or connection.is_final(error)
                 failure, cause = connection.unreachable_server(self.host, error, sent=sent), error
-            if final or not left:
+            if final or not tries_left:
                 raise failure from cause
-            self._back_off(backoff, ends, _TRIES - left, failure, cause)
+            self._back_off(backoff, ends, _TRIES - tries_left, failure, cause)
         raise AssertionError("the last try returns or raises")
 
     def stream(
@@ -99,11 +99,11 @@ class Transport:
         ends: float | None = None,
         last_line: bool = False,
         must_flow: bool = False,
-        most: int = _MAX_LINE_BYTES,
+        max_bytes: int = _MAX_LINE_BYTES,
     ) -> Iterator[str]:
         """Yield the lines of a response as they arrive; an unterminated last line counts only with `last_line`.
 
-        It ends at `ends`, a time of time.monotonic. A line of more than `most` bytes is cut. Raises urllib3's
+        It ends at `ends`, a time of time.monotonic. A line of more than `max_bytes` bytes is cut. Raises urllib3's
         HTTPError if nothing arrives for `quiet` seconds, and UnavailableError for a server that is too slow with its
         headers or, with `must_flow`, with its body.
         """
@@ -116,7 +116,7 @@ class Transport:
         response: urllib3.HTTPResponse = answer.response
         with _closing(response, ends):
             chunks = _flowing(self.host, response, self._limits.slow_seconds) if must_flow else _chunks(response)
-            yield from _lines(chunks, most, last_line)
+            yield from _lines(chunks, max_bytes, last_line)
 
     def _read(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Obj | None, content: str, ends: float
@@ -190,8 +190,8 @@ class Transport:
         """Warn the user once that the server is in trouble; reset when it answers."""
         if not self._is_reported:
             self._is_reported = True
-            left = max(1.0, ends - time.monotonic())
-            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, trouble, left)
+            seconds = max(1.0, ends - time.monotonic())
+            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, trouble, seconds)
 
     def _note_retry_after(self, status: int, header: str | None) -> None:
         if status in (429, 503) and header:
@@ -259,14 +259,14 @@ def _chunks(response: urllib3.HTTPResponse) -> Iterator[bytes]:
     yield from response.stream(_CHUNK, decode_content=True)
 
 
-def _whole(host: str, response: urllib3.HTTPResponse, most: int) -> bytes:
-    """Return the body of a response. Raises XpkError if it is larger than `most` bytes."""
+def _whole(host: str, response: urllib3.HTTPResponse, max_bytes: int) -> bytes:
+    """Return the body of a response. Raises XpkError if it is larger than `max_bytes` bytes."""
     parts: list[bytes] = []
     size = 0
     for chunk in _chunks(response):
         size += len(chunk)
-        if size > most:
-            raise connection.oversized_response(host, most)
+        if size > max_bytes:
+            raise connection.oversized_response(host, max_bytes)
         parts.append(chunk)
     return b"".join(parts)
 
@@ -283,15 +283,15 @@ def _flowing(host: str, response: urllib3.HTTPResponse, seconds: float) -> Itera
             start, size = time.monotonic(), 0
 
 
-def _lines(chunks: Iterator[bytes], most: int, last_line: bool) -> Iterator[str]:
-    """Yield the lines that chunks contain, each of at most `most` bytes."""
+def _lines(chunks: Iterator[bytes], max_bytes: int, last_line: bool) -> Iterator[str]:
+    """Yield the lines that chunks contain, each of at most `max_bytes` bytes."""
     rest, skipping = b"", False
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         if not skipping:
             rest += first
-            if len(rest) > most:
-                yield f"{rest[:most].decode(errors='replace')} ... (the line is longer than {most} bytes)"
+            if len(rest) > max_bytes:
+                yield f"{rest[:max_bytes].decode(errors='replace')} ... (the line is longer than {max_bytes} bytes)"
                 rest, skipping = b"", True
         if others:
             if rest and not skipping:

@@ -222,13 +222,17 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
     if cluster.startswith(CONTEXT):
         return load_provider("adapted")
     candidates = [preferred] if preferred else provider_names()
-    known: list[str] = []
+    known_names: list[str] = []
     for provider in map(load_provider, candidates):
         here = provider.names()
         if cluster in here:
             return provider
-        known += here
-    hint = f"choose from {', '.join(sorted(known))}" if known else f"`xpk cluster create {cluster} ...` creates it"
+        known_names += here
+    hint = (
+        f"choose from {', '.join(sorted(known_names))}"
+        if known_names
+        else f"`xpk cluster create {cluster} ...` creates it"
+    )
     raise no_cluster(cluster, hint)
 
 

@@ -58,8 +58,8 @@ class EffectiveValue:
 def _provider(value: str) -> list[str]:
     from xpk.capacity.provider import maker_names  # includes those of other packages
 
-    known = maker_names()
-    return [] if value in known else [f"unknown provider '{value}': choose from {', '.join(known)}"]
+    makers = maker_names()
+    return [] if value in makers else [f"unknown provider '{value}': choose from {', '.join(makers)}"]
 
 
 def _project(value: str) -> list[str]:
@@ -86,8 +86,8 @@ def _output_root(value: str) -> list[str]:
 
 
 def _priority(value: str) -> list[str]:
-    known = ", ".join(names.PRIORITIES)
-    return [] if value in names.PRIORITIES else [f"unknown priority '{value}': choose from {known}"]
+    priorities = ", ".join(names.PRIORITIES)
+    return [] if value in names.PRIORITIES else [f"unknown priority '{value}': choose from {priorities}"]
 
 
 def _count(value: str) -> list[str]:
@@ -202,8 +202,8 @@ def own_name(name: str) -> str:
 
 def path(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
     """Return the file's path; XPK_CONFIG_DIR overrides its folder."""
-    if own := environ.get("XPK_CONFIG_DIR"):
-        return Path(own).expanduser().absolute() / FILE
+    if folder := environ.get("XPK_CONFIG_DIR"):
+        return Path(folder).expanduser().absolute() / FILE
     base = environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else (home or Path.home()) / ".config") / "xpk" / FILE
 
@@ -267,11 +267,11 @@ def effective_setting(
 
 
 def _why(name: str) -> str | None:
-    own = own_name(name)
-    if own in SETTINGS:
+    canonical = own_name(name)
+    if canonical in SETTINGS:
         return None
-    if own in _FOREIGN:
-        return f"'{name}' is a setting of Google's xpk that has no effect here: {_FOREIGN[own]}"
+    if canonical in _FOREIGN:
+        return f"'{name}' is a setting of Google's xpk that has no effect here: {_FOREIGN[canonical]}"
     near = difflib.get_close_matches(name, [*SETTINGS, *_OTHER_NAMES], n=1, cutoff=0.5)
     return f"unknown setting '{name}'" + (f": did you mean '{near[0]}'?" if near else "")
 
@@ -279,14 +279,14 @@ def _why(name: str) -> str | None:
 def _problems(key: str, value: Any, *, skip: str = "") -> list[str]:
     if problem := _why(key):
         return [problem]
-    own = own_name(key)
+    canonical = own_name(key)
     if not _is_text(value):
-        return [f"{own}: {value!r} is not a string"]
+        return [f"{canonical}: {value!r} is not a string"]
     text = str(value)
     if not text.strip() or not text.isprintable() or text != text.strip():
         what = "is empty" if not text.strip() else "has characters that are not printable, or spaces around it"
-        return [f"{own}: the value {what}"]
-    return [] if own == skip else [f"{own}: {problem}" for problem in SETTINGS[own].check(text)]
+        return [f"{canonical}: the value {what}"]
+    return [] if canonical == skip else [f"{canonical}: {problem}" for problem in SETTINGS[canonical].check(text)]
 
 
 def _is_text(value: Any) -> bool:

@@ -66,10 +66,10 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 def _choices(key: str) -> tuple[str, ...]:
     from xpk.capacity.provider import cluster_names, maker_names
 
-    own = user_config.setting(key)
-    if own.name == "provider":
+    setting = user_config.setting(key)
+    if setting.name == "provider":
         return tuple(maker_names())
-    return tuple(cluster_names()) if own.name == "cluster" else own.choices
+    return tuple(cluster_names()) if setting.name == "cluster" else setting.choices
 
 
 @click.group(cls=Group)
@@ -115,8 +115,8 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
     if not words or len(words) % 2:
         what = f"'{words[-1]}' has no value" if words else "no setting given"
         raise UsageError(what, hint="`xpk config set KEY VALUE`; `xpk config list` shows all settings")
-    own = [user_config.own_name(key) for key in words[::2]]
-    if twice := sorted({key for key in own if own.count(key) > 1}):
+    setting_names = [user_config.own_name(key) for key in words[::2]]
+    if twice := sorted({key for key in setting_names if setting_names.count(key) > 1}):
         raise UsageError(f"two values for {', '.join(twice)}", hint="pass one of them")
     changes = dict(zip(words[::2], words[1::2], strict=True))
     for key in [key for key in changes if user_config.foreign_reason(key)]:
@@ -174,17 +174,17 @@ def explain(console: Console, key: str, output: str | None) -> None:
 
 
 def _described(name: str, saved: dict[str, str]) -> EffectiveSetting:
-    own, now = user_config.SETTINGS[name], user_config.effective_setting(name, saved)
+    setting, now = user_config.SETTINGS[name], user_config.effective_setting(name, saved)
     return EffectiveSetting(
         name=name,
         value=now.value,
         source=now.source,
         set=saved.get(name),
-        default=own.default,
-        flag=own.flag,
-        variables=own.variables,
-        choices=own.choices,
-        meaning=own.meaning,
+        default=setting.default,
+        flag=setting.flag,
+        variables=setting.variables,
+        choices=setting.choices,
+        meaning=setting.meaning,
     )
 
 

@@ -105,10 +105,10 @@ CLUSTER_COMMANDS = {
 WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}; every host runs the command")}
 
 
-def refuse(arguments: list[str], known: Mapping[str, str]) -> None:
+def refuse(arguments: list[str], reasons: Mapping[str, str]) -> None:
     """Raise UsageError for every flag of Google's xpk in `arguments` that is not supported."""
     flags = [argument.partition("=")[0] for argument in arguments]
-    problems = [f"{flag} is not supported: {known[flag]}" for flag in dict.fromkeys(flags) if flag in known]
+    problems = [f"{flag} is not supported: {reasons[flag]}" for flag in dict.fromkeys(flags) if flag in reasons]
     if problems:
         raise UsageError(problems[0], problems=problems, hint=_HINT)
 
@@ -149,13 +149,13 @@ class _Command(Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        own = {flag for parameter in self.params for flag in parameter.opts}
-        self.params += [_ignoring(flag, ignored) for flag, ignored in self.ignored.items() if flag not in own]
+        own_flags = {flag for parameter in self.params for flag in parameter.opts}
+        self.params += [_ignoring(flag, ignored) for flag, ignored in self.ignored.items() if flag not in own_flags]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reject unsupported flags."""
-        own = {flag for parameter in self.params for flag in parameter.opts}
-        refuse(args, {flag: why for flag, why in self.foreign.items() if flag not in own})
+        own_flags = {flag for parameter in self.params for flag in parameter.opts}
+        refuse(args, {flag: why for flag, why in self.foreign.items() if flag not in own_flags})
         return super().parse_args(ctx, args)
 
 

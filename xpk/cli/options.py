@@ -149,6 +149,6 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
     chosen = name or name_flag
     if not chosen:
         path = click.get_current_context().command_path
-        known = f"run `xpk {what} list` to see the names"
-        raise UsageError(f"no {what} given", hint=f"{path} NAME ..." if path.endswith(" create") else known)
+        hint = f"run `xpk {what} list` to see the names"
+        raise UsageError(f"no {what} given", hint=f"{path} NAME ..." if path.endswith(" create") else hint)
     return chosen

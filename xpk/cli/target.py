@@ -73,13 +73,13 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
 
     if place:
         raise UsageError(f"no cluster given: {' and '.join(place)} only locate it", hint="--cluster NAME")
-    known = cluster_names(provider)
-    if len(known) == 1:
-        return known[0]
-    if not known:
+    existing = cluster_names(provider)
+    if len(existing) == 1:
+        return existing[0]
+    if not existing:
         raise NotFoundError("there is no cluster", hint="`xpk cluster create dev --tpu-type v5litepod-8` creates one")
     raise UsageError(
-        f"no cluster given; there are {', '.join(sorted(known))}",
+        f"no cluster given; there are {', '.join(sorted(existing))}",
         hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
     )
 

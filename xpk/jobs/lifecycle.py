@@ -63,11 +63,11 @@ def _looks(api: ObjectApi, name: str, namespace: str, timeout: float | None) -> 
                 raise
         yield status
         last = status
-        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
-        if status.phase.is_final or left <= 0:
+        seconds = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+        if status.phase.is_final or seconds <= 0:
             return
         try:
-            latest = _until_change(api, jobset, left) or latest
+            latest = _until_change(api, jobset, seconds) or latest
             watching.end()
             is_refused = False
         except UnavailableError:

@@ -27,8 +27,8 @@ _LOOK_SECONDS = 1.5  # between checks for new hosts, unless one has ended
 _TRIES, _TRY_PAUSE = 60, 1.0  # tries, and seconds between them, if reading a new host's log is refused
 _AHEAD = 10_000  # buffered lines
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-_MOST_HOSTS = 128  # each needs a stream and, with --follow, a thread
-_MOST_NAMED = 8  # hosts without a log that are named for one cause
+_MAX_HOSTS = 128  # each needs a stream and, with --follow, a thread
+_MAX_NAMED = 8  # hosts without a log that are named for one cause
 # Written by every host at every start, once for each group of hosts with collectives over CPUs.
 _CHATTER = re.compile(r".*\[Gloo\] Rank |.*\bis connected to \d+ peer ranks\b")  # threads tear each other's lines
 _CHATTER_LINES = 100  # extra lines that are read at first to find `tail` other lines
@@ -180,11 +180,11 @@ def _check_few(status: WorkloadStatus, query: LogQuery) -> None:
     slices = status.num_slices if query.slice is None else 1
     hosts = status.hosts_per_slice if query.host is None else 1
     count = min(status.num_hosts, slices * hosts)
-    if count > _MOST_HOSTS:
+    if count > _MAX_HOSTS:
         narrower = [f"--slice {query.slice if query.slice is not None else 'N'}"]
-        narrower += ["--host M"] if hosts > _MOST_HOSTS else []
+        narrower += ["--host M"] if hosts > _MAX_HOSTS else []
         raise UsageError(
-            f"cannot read the logs of {count} hosts of '{status.name}' at once; the maximum is {_MOST_HOSTS}",
+            f"cannot read the logs of {count} hosts of '{status.name}' at once; the maximum is {_MAX_HOSTS}",
             hint=f"select fewer hosts: `xpk workload logs {status.name} {' '.join(narrower)}`",
         )
 
@@ -267,8 +267,8 @@ def _until_failure(lines: Iterator[HostLine], host: str, tell: Callable[[str], N
 
 
 def _some(hosts: list[str]) -> str:
-    more = len(hosts) - _MOST_NAMED
-    return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(hosts) - _MAX_NAMED
+    return ", ".join(hosts[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pump(
@@ -280,7 +280,7 @@ def _pump(
     pause: Callable[[float], None],
 ) -> None:
     """Put a host's lines into the queue, and the exception if they cannot be read."""
-    for left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_TRIES)):
         begun = False
         try:
             for line in _lines(api, pod, query, follow=True):
@@ -293,7 +293,7 @@ def _pump(
         except Exception as error:
             # A server that has just started does not know permissions yet; they are known to suffice for other hosts.
             is_refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
-            if not (is_refused and left):
+            if not (is_refused and tries_left):
                 lines.put(error)
                 return
         pause(_TRY_PAUSE)

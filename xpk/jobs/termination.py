@@ -31,10 +31,10 @@ def claimed_output(api: ObjectApi, name: str, namespace: str) -> str:
     try:
         annotations = api.get("JobSet", name, namespace)["metadata"].get("annotations") or {}
     except NotFoundError:
-        left = _hosts(api, name, namespace)
-        if not left:
+        hosts = _hosts(api, name, namespace)
+        if not hosts:
             raise not_found(api, name, namespace) from None
-        return _output_of(left[0])
+        return _output_of(hosts[0])
     return str(annotations.get(names.OUTPUT_ANNOTATION, ""))
 
 
@@ -46,11 +46,11 @@ def end(api: ObjectApi, name: str, namespace: str, *, grace_seconds: int | None 
     try:
         api.delete("JobSet", name, namespace, grace_seconds=grace_seconds)
     except NotFoundError:
-        left = _hosts(api, name, namespace)
-        if not left:
+        hosts = _hosts(api, name, namespace)
+        if not hosts:
             raise not_found(api, name, namespace) from None
         if grace_seconds is not None:
-            for pod in left:
+            for pod in hosts:
                 _shorten_grace_period(api, pod, grace_seconds)
 
 
@@ -69,36 +69,36 @@ def await_end(
     does not suggest a shorter one.
     """
     deadline = (time.monotonic() if start is None else start) + timeout
-    left: Objs = []
+    hosts: Objs = []
     try:
         with time_limit(max(0.0, deadline - time.monotonic()) + _LAST_LOOK_SECONDS):
-            while left := _hosts(api, name, namespace):
+            while hosts := _hosts(api, name, namespace):
                 if time.monotonic() > deadline:
                     break
-                _await_changes(api, name, namespace, left, min(_LOOK_AGAIN_SECONDS, deadline - time.monotonic()))
+                _await_changes(api, name, namespace, hosts, min(_LOOK_AGAIN_SECONDS, deadline - time.monotonic()))
             else:
                 return
     except TimedOutError as error:
-        if not left:
+        if not hosts:
             raise
-        raise _still_running(name, left, timeout, is_immediate) from error
-    raise _still_running(name, left, timeout, is_immediate)
+        raise _still_running(name, hosts, timeout, is_immediate) from error
+    raise _still_running(name, hosts, timeout, is_immediate)
 
 
 def _await_changes(api: ObjectApi, name: str, namespace: str, hosts: Objs, seconds: float) -> None:
     """Return when `hosts` are gone, or after `seconds`."""
-    left = {pod["metadata"]["uid"] for pod in hosts}
+    uids = {pod["metadata"]["uid"] for pod in hosts}
     for change, pod in api.watch("Pod", namespace, _selector(name), timeout=seconds):
         if change == "DELETED":
-            left.discard(pod["metadata"]["uid"])
-        if not left:
+            uids.discard(pod["metadata"]["uid"])
+        if not uids:
             return
 
 
-def _still_running(name: str, left: Objs, timeout: float, is_immediate: bool) -> TimedOutError:
+def _still_running(name: str, hosts: Objs, timeout: float, is_immediate: bool) -> TimedOutError:
     advice = "run the same command with --grace-period 0 to end them at once"
     return TimedOutError(
-        f"{counted(len(left), 'host')} of '{name}' still running after {timeout:g} s",
+        f"{counted(len(hosts), 'host')} of '{name}' still running after {timeout:g} s",
         hint="wait, or check their nodes" if is_immediate else advice,
     )
 

@@ -21,17 +21,17 @@ class Changes:
     def wait(self) -> None:
         """Return when an object has changed, or after a few seconds; an unreachable API server counts as no change."""
         time.sleep(max(0.0, self._looked + self._pause_seconds - time.monotonic()))
-        known, first = self._versions or {}, self._versions is None
-        self._versions = known
+        versions, first = self._versions or {}, self._versions is None
+        self._versions = versions
         start = time.monotonic()
         try:
             for change, obj in self._api.watch(self._kind, self._namespace, timeout=_LOOK_AGAIN):
                 uid, version = str(obj["metadata"].get("uid")), str(obj["metadata"].get("resourceVersion"))
-                news = change == "DELETED" or known.get(uid) != version
+                news = change == "DELETED" or versions.get(uid) != version
                 if change == "DELETED":
-                    known.pop(uid, None)
+                    versions.pop(uid, None)
                 else:
-                    known[uid] = version
+                    versions[uid] = version
                 if news and not (first and change == "ADDED" and time.monotonic() - start < self._pause_seconds):
                     break  # the first events of a first watch are existing objects
         except SIGNS:

@@ -161,19 +161,19 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
     too_large = any(claim.needs[name] > queue.allotments[name].nominal for name in quotas if name in queue.allotments)
     if too_large and queue.while_borrowing == "Never":
         return []
-    own, others = _candidates(claim, ledger, short_resources, quotas)
+    own_claims, others = _candidates(claim, ledger, short_resources, quotas)
     entitled = not ledger.borrows(claim)  # within its own quota, it reclaims loans regardless of priority
     if not others or (queue.while_borrowing == "Never" and not ledger.is_under(claim.queue, quotas)):
         attempts = [True]
     else:
         attempts = [False, True] if queue.while_borrowing == "Never" and not entitled else [True, False]
-    reasons = {victim.uid: IN_QUEUE for victim in own}
+    reasons = {victim.uid: IN_QUEUE for victim in own_claims}
     for victim in others:
         stronger = queue.while_borrowing != "Never" and victim.priority < claim.priority
         reasons[victim.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
     for borrowing in attempts:
         allowed = [c for c in others if entitled or not borrowing or reasons[c.uid] == RECLAIMED_BORROWING]
-        if victims := _fewest(claim, ledger, [*allowed, *own], quotas, borrowing=borrowing):
+        if victims := _fewest(claim, ledger, [*allowed, *own_claims], quotas, borrowing=borrowing):
             return [(victim, reasons[victim.uid]) for victim in victims]
     return []
 
@@ -187,7 +187,9 @@ def _candidates(
     ordered = [
         c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short_resources)
     ]
-    own = [c for c in ordered if c.queue == claim.queue and _POLICIES[queue.within_queue](claim.priority, c.priority)]
+    own_claims = [
+        c for c in ordered if c.queue == claim.queue and _POLICIES[queue.within_queue](claim.priority, c.priority)
+    ]
     others = [
         c
         for c in ordered
@@ -198,7 +200,7 @@ def _candidates(
         and ledger.is_over(c.queue, quotas)
         and _POLICIES[queue.reclaim](claim.priority, c.priority)
     ]
-    return own, others
+    return own_claims, others
 
 
 def _fewest(

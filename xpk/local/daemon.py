@@ -55,9 +55,9 @@ class Daemon:
         """Observe a host. One without a supervisor is recorded as ended, unless it may still be started."""
         folder, shim = self._pod_folder(pod), self._shims.get(pod["metadata"]["uid"])
         host = process.observe(folder)
-        left = shim is not None and shim.poll() is not None
-        given_up = left or (shim is None and o.is_terminating(pod))
-        if host.state == "absent" and (left or pod["status"]["phase"] == "Running"):
+        has_exited = shim is not None and shim.poll() is not None
+        given_up = has_exited or (shim is None and o.is_terminating(pod))
+        if host.state == "absent" and (has_exited or pod["status"]["phase"] == "Running"):
             folder.mkdir()
             (folder / "spec.json").touch()
             process.record_end(folder, "ContainerStatusUnknown", "the folder of the host was removed")
@@ -91,12 +91,12 @@ class Daemon:
             }
             self._pausing = any("nextAttemptAt" in obj["status"] for obj in tx.list("JobSet"))
             jobsets = {obj["metadata"]["uid"] for obj in tx.list("JobSet")}
-            known = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
+            pod_uids = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
         for uid, group in by_jobset.items():
             self._act(group, startable=uid in startable)
-        process.sweep(self._folder, known)
+        process.sweep(self._folder, pod_uids)
         peer_secrets.sweep(self._folder, jobsets)
 
     def _act(self, group: list[Obj], *, startable: bool) -> None:

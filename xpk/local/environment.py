@@ -96,8 +96,8 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
 
 def _supervisor_port(job: str) -> int:
     """Return the port of a workload's supervisors: workloads of CPU types may share the address of a host."""
-    least, most = _SUPERVISOR_PORTS
-    return least + zlib.crc32(job.encode()) % (most - least)
+    first, last = _SUPERVISOR_PORTS
+    return first + zlib.crc32(job.encode()) % (last - first)
 
 
 def addresses_of(pods: list[Obj]) -> dict[str, str]:

@@ -55,24 +55,26 @@ def fitting_pools(pools: Pools, jobset: Obj) -> int:
     )
 
 
-def never_fits(workload: Obj, jobset: Obj, most: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
+def never_fits(workload: Obj, jobset: Obj, maximums: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
     """Return a reason and Kueue's message if a workload would not fit even into the empty cluster, else nothing.
 
-    `most`: its queue's maximum of each resource, including borrowing.
+    `maximums`: its queue's maximum of each resource, including borrowing.
     """
     needs, room = needs_of(jobset), fitting_pools(pools, jobset)
     shortfall = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
-    over = any(amount > most.get(name, 0) for name, amount in needs.items() if name != POOLS)
+    over = any(amount > maximums.get(name, 0) for name, amount in needs.items() if name != POOLS)
     if not over and shortfall[POOLS] <= 0:
         return "", ""
-    return "QuotaExceeded" if over else "NodeFailures", waiting_message(workload, needs, shortfall, most, flavor, room)
+    return "QuotaExceeded" if over else "NodeFailures", waiting_message(
+        workload, needs, shortfall, maximums, flavor, room
+    )
 
 
 def waiting_message(
     workload: Obj,
     needs: Mapping[str, int],
     shortfall: Mapping[str, int],
-    most: Mapping[str, int],
+    maximums: Mapping[str, int],
     flavor: str,
     pools: int,
 ) -> str:
@@ -81,13 +83,13 @@ def waiting_message(
     for name, amount in needs.items():
         if name == POOLS:
             continue
-        if name not in most:
+        if name not in maximums:
             return f"{prefix}resource {name} unavailable in ClusterQueue"
-        if amount > most[name]:
+        if amount > maximums[name]:
             return (
                 f"{prefix}insufficient quota for {name} in flavor {flavor}, "
                 f"previously considered podsets requests (0) + current podset request ({amount}) "
-                f"> maximum capacity ({most[name]})"
+                f"> maximum capacity ({maximums[name]})"
             )
         if shortfall[name] > 0:
             return f"{prefix}insufficient unused quota for {name} in flavor {flavor}, {shortfall[name]} more needed"

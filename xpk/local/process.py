@@ -157,11 +157,11 @@ def kill_strays(folder: Path) -> None:
 
 def stop_all(cluster: Path, grace: float) -> None:
     """Kill every host of a cluster, regardless of its store."""
-    left = {folder: Host() for folder in (cluster / PODS).glob("*")}
+    running = {folder: Host() for folder in (cluster / PODS).glob("*")}
     deadline, late = time.monotonic() + grace, 0.0
-    while left := {folder: host for folder in left if (host := observe(folder)).state not in ("absent", "ended")}:
+    while running := {folder: host for folder in running if (host := observe(folder)).state not in ("absent", "ended")}:
         late = time.monotonic() - deadline
-        for folder, host in left.items():
+        for folder, host in running.items():
             if host.state in ("prepared", "lost"):
                 with contextlib.suppress(OSError):  # no disk space to record its end: it is killed nevertheless
                     record_end(folder, "Stopped", "the cluster was deleted")
@@ -172,7 +172,7 @@ def stop_all(cluster: Path, grace: float) -> None:
         if late > _GIVE_UP_SECONDS:
             break
         time.sleep(0.02)
-    for folder in left:
+    for folder in running:
         kill_strays(folder)
 
 

@@ -165,8 +165,10 @@ def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
         member for other, member in queues.items() if other == name or (queue.cohort and member.cohort == queue.cohort)
     ]
     return {
-        resource: int(ceiling(own, [member.allotments[resource] for member in cohort if resource in member.allotments]))
-        for resource, own in queue.allotments.items()
+        resource: int(
+            ceiling(allotment, [member.allotments[resource] for member in cohort if resource in member.allotments])
+        )
+        for resource, allotment in queue.allotments.items()
     }
 
 
@@ -183,11 +185,11 @@ def _schedule(
     """
     queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
-    most = {name: _ceilings(name, queues) for name in queues}
+    ceilings = {name: _ceilings(name, queues) for name in queues}
     running, waiting = [], []
     for uid, (jobset, workload, name) in entries.items():
         claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
-        reason, message = never_fits(workload, jobset, most[name], pools, flavor)
+        reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             running.append(claim)
             if reason and _is_stalled(workload, reason):
@@ -214,7 +216,7 @@ def _schedule(
     needs = {claim.uid: claim.needs for claim in waiting}
     for uid, shortfall in decision.lacking.items():
         _, workload, name = entries[uid]
-        _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, most[name], flavor, len(pools)))
+        _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, ceilings[name], flavor, len(pools)))
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
@@ -272,7 +274,7 @@ def reconcile(tx: Transaction) -> None:
     flavors: dict[str, list[Obj]] = {}
     for queue in tx.list("ClusterQueue"):
         flavors.setdefault(_flavor_of(queue), []).append(queue)
-    known = {queue["metadata"]["name"]: flavor for flavor, queues in flavors.items() for queue in queues}
+    flavor_of_queue = {queue["metadata"]["name"]: flavor for flavor, queues in flavors.items() for queue in queues}
     entries: dict[str, dict[str, tuple[Obj, Obj, str]]] = {flavor: {} for flavor in flavors}
     holding, queued, evicted = set[str](), dict[str, str](), dict[str, Obj]()
     for jobset in tx.list("JobSet"):
@@ -285,11 +287,11 @@ def reconcile(tx: Transaction) -> None:
             continue
         local = tx.get("LocalQueue", jobset["metadata"]["namespace"], workload["spec"]["queueName"])
         name = local["spec"]["clusterQueue"] if local else ""
-        if name not in known:
+        if name not in flavor_of_queue:
             missing = f"ClusterQueue {name}" if local else f"LocalQueue {workload['spec']['queueName']}"
             _refuse(tx, workload, f"{missing} doesn't exist", "Inadmissible")
             continue
-        entries[known[name]][workload["metadata"]["uid"]] = jobset, workload, name
+        entries[flavor_of_queue[name]][workload["metadata"]["uid"]] = jobset, workload, name
         queued[uid] = name
         if o.is_true(workload, "QuotaReserved"):
             if o.is_true(workload, "Evicted"):
@@ -299,7 +301,7 @@ def reconcile(tx: Transaction) -> None:
     for flavor, queues in flavors.items():
         if entries[flavor]:
             # Hosts of another flavor's queues do not use this quota.
-            flavor_of = {uid: name for uid, name in queued.items() if known[name] == flavor}
+            flavor_of = {uid: name for uid, name in queued.items() if flavor_of_queue[name] == flavor}
             _schedule(tx, flavor, queues, entries[flavor], _others(tx, holding, flavor_of, evicted))
     _count(tx, workloads.values())
 
@@ -315,9 +317,9 @@ def _count(tx: Transaction, workloads: Iterable[Obj]) -> None:
         everything: list[Obj] = []
         for local in local_queues:
             if local["spec"]["clusterQueue"] == queue["metadata"]["name"]:
-                own = of.get((local["metadata"]["namespace"], local["metadata"]["name"]), [])
-                _status(local, own, flavors)
+                own_workloads = of.get((local["metadata"]["namespace"], local["metadata"]["name"]), [])
+                _status(local, own_workloads, flavors)
                 tx.put(local)
-                everything += own
+                everything += own_workloads
         _status(queue, everything, flavors)
         tx.put(queue)

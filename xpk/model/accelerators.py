@@ -71,15 +71,15 @@ def type_of_nodes(labels: Mapping[str, str]) -> str:
     return _by_nodes().get(key, labels.get("cloud.google.com/gke-accelerator", ""))
 
 
-def _closest(name: str, known: list[str]) -> list[str]:
+def _closest(name: str, names: list[str]) -> list[str]:
     """Return up to five names: of the same family by size, else of the same prefix or a similar spelling."""
     family, _, size = name.rpartition("-")
     if size.isdecimal():
-        sizes = {int(rest): other for other in known if (rest := other.removeprefix(f"{family}-")).isdecimal()}
+        sizes = {int(rest): other for other in names if (rest := other.removeprefix(f"{family}-")).isdecimal()}
         if sizes:
             return [sizes[near] for near in sorted(sizes, key=lambda cores: (abs(cores - int(size)), cores))[:5]]
-    start = [other for other in known if name and other.startswith(name)]
-    return start[:5] or difflib.get_close_matches(name, known, n=5, cutoff=0.6)
+    start = [other for other in names if name and other.startswith(name)]
+    return start[:5] or difflib.get_close_matches(name, names, n=5, cutoff=0.6)
 
 
 @cache
@@ -159,11 +159,11 @@ def _topologies(row: Mapping[str, Any]) -> list[str]:
     return ["x".join(map(str, sides)) for sides in ordered]
 
 
-def _boxes(most: int, *, ordered: bool) -> Iterator[tuple[int, ...]]:
-    """Yield the boxes, in chips, of at most `most` cubes."""
-    for a in range(1, most + 1):
-        for b in range(a if ordered else 1, most // a + 1):
-            for c in range(b if ordered else 1, most // (a * b) + 1):
+def _boxes(max_cubes: int, *, ordered: bool) -> Iterator[tuple[int, ...]]:
+    """Yield the boxes, in chips, of at most `max_cubes` cubes."""
+    for a in range(1, max_cubes + 1):
+        for b in range(a if ordered else 1, max_cubes // a + 1):
+            for c in range(b if ordered else 1, max_cubes // (a * b) + 1):
                 yield a * _CUBE, b * _CUBE, c * _CUBE
 
 

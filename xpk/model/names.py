@@ -90,10 +90,10 @@ def workload_name_problems(name: str, *, num_slices: int, hosts_per_slice: int) 
     if not _PATTERN.fullmatch(name):
         return [_pattern_problem("workload", name)]
     pod = len(f"{name}-{SLICE_JOB}-{max(num_slices - 1, 0)}-{max(hosts_per_slice - 1, 0)}") + _POD_SUFFIX
-    most = len(name) - max(pod, len(f"{name}-{SLICE_JOB}-0-0.") + _SUBDOMAIN_LENGTH) + _LABEL_LENGTH
-    if len(name) > most:
+    max_length = len(name) - max(pod, len(f"{name}-{SLICE_JOB}-0-0.") + _SUBDOMAIN_LENGTH) + _LABEL_LENGTH
+    if len(name) > max_length:
         return [
-            f"workload name '{name}' has {len(name)} characters; at most {most} are allowed with {num_slices} x "
+            f"workload name '{name}' has {len(name)} characters; at most {max_length} are allowed with {num_slices} x "
             f"{hosts_per_slice} hosts, because Kubernetes limits the names of hosts to {_LABEL_LENGTH} characters"
         ]
     return []
@@ -209,11 +209,11 @@ def node_pool_name(cluster: str, slice_index: int) -> str:
     return f"{cluster}-np-{slice_index}"
 
 
-def _label_problems(kind: str, name: str, most: int = _LABEL_LENGTH) -> list[str]:
+def _label_problems(kind: str, name: str, max_length: int = _LABEL_LENGTH) -> list[str]:
     if not _PATTERN.fullmatch(name):
         return [_pattern_problem(kind, name)]
-    if len(name) > most:
-        return [f"{kind} name '{name}' has {len(name)} characters; at most {most} are allowed"]
+    if len(name) > max_length:
+        return [f"{kind} name '{name}' has {len(name)} characters; at most {max_length} are allowed"]
     return []
 
 

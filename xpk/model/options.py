@@ -54,8 +54,8 @@ class Option:
         """Return the option with the flag, parameter and variables that it has on a field of this name."""
         option = replace(self, flags=self.flags or (f"--{name.replace('_', '-')}",))
         parameter = self.parameter or option.flag.lstrip("-").replace("-", "_")
-        own = (f"{self.prefix}{parameter.upper()}",) if self.prefix else ()
-        return replace(option, parameter=parameter, variables=(*own, *self.variables))
+        variable = (f"{self.prefix}{parameter.upper()}",) if self.prefix else ()
+        return replace(option, parameter=parameter, variables=(*variable, *self.variables))
 
 
 def option(default: Any, *flags: str, default_factory: Any = MISSING, **more: Any) -> Any:

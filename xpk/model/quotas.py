@@ -31,12 +31,12 @@ def available(allotment: Allotment, cohort: Collection[Allotment]) -> float:
     """
     pooled = sum(queue.nominal - queue.kept - max(0, queue.used - queue.kept) for queue in cohort)
     if allotment.borrowing_limit is not None:
-        own = allotment.nominal - allotment.kept - max(0, allotment.used - allotment.kept)
-        pooled = min(pooled, own + allotment.borrowing_limit)
+        unused = allotment.nominal - allotment.kept - max(0, allotment.used - allotment.kept)
+        pooled = min(pooled, unused + allotment.borrowing_limit)
     return max(0, allotment.kept - allotment.used) + pooled
 
 
 def ceiling(allotment: Allotment, cohort: Collection[Allotment]) -> float:
     """Return the quota available to a queue if nothing were in use."""
-    most = allotment.kept + sum(queue.nominal - queue.kept for queue in cohort)
-    return most if allotment.borrowing_limit is None else min(most, allotment.nominal + allotment.borrowing_limit)
+    maximum = allotment.kept + sum(queue.nominal - queue.kept for queue in cohort)
+    return maximum if allotment.borrowing_limit is None else min(maximum, allotment.nominal + allotment.borrowing_limit)

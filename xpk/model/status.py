@@ -200,7 +200,7 @@ _KNOWN = {
 
 def exit_words(code: int) -> str:
     """Return an exit code with its meaning: `exit code 137 (SIGKILL)`."""
-    known = _KNOWN.get(code)
-    if known is None and 128 < code <= 128 + max(signal.Signals):
-        known = next((candidate.name for candidate in signal.Signals if candidate == code - 128), None)
-    return f"exit code {code}" + (f" ({known})" if known else "")
+    meaning = _KNOWN.get(code)
+    if meaning is None and 128 < code <= 128 + max(signal.Signals):
+        meaning = next((candidate.name for candidate in signal.Signals if candidate == code - 128), None)
+    return f"exit code {code}" + (f" ({meaning})" if meaning else "")

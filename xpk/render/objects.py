@@ -51,15 +51,15 @@ def render_queues(
     `promised`: slices of each type allotted to other queues, which lend theirs and borrow the rest; None: there are
     no other queues.
     """
-    left = [
+    unallotted = [
         SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - promised_slices), queued=spec.queued)
         for spec, promised_slices in ((item, (promised or {}).get(item.shape.name, 0)) for item in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
     # Unallotted quota goes by priority, also when it is reclaimed.
-    own = _cluster_queue(names.CLUSTER_QUEUE, left, "LowerPriority", cohort=promised is not None)
+    own_queue = _cluster_queue(names.CLUSTER_QUEUE, unallotted, "LowerPriority", cohort=promised is not None)
     if promised is not None:
-        own["annotations"] = {names.SLICES_ANNOTATION: json.dumps(total)}
+        own_queue["annotations"] = {names.SLICES_ANNOTATION: json.dumps(total)}
     shared = next((spec.shape for spec in specs if spec.sub_slicing), None)
     view = {
         "flavors": [
@@ -76,7 +76,7 @@ def render_queues(
         "priorities": names.PRIORITIES,
         "topology": {"name": sub_slices.TOPOLOGY, "levels": sub_slices.levels(shared)} if shared else None,
     }
-    return render_template("kueue/queues.yaml.j2", q=view, c=own)
+    return render_template("kueue/queues.yaml.j2", q=view, c=own_queue)
 
 
 def render_priorities() -> list[dict[str, Any]]:

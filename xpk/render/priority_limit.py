@@ -14,8 +14,8 @@ def limit_view(queue: str, limit: str) -> dict[str, Any]:
     JobSets are rejected at once, by their label; Kueue's Workloads by their effective priority, whatever set it.
     A workload that is already in the queue may keep its priority, so that it can be updated, and end.
     """
-    most, quoted_queue = names.PRIORITIES[limit], json.dumps(queue)
-    higher = json.dumps([name for name, value in names.PRIORITIES.items() if value > most])
+    priority, quoted_queue = names.PRIORITIES[limit], json.dumps(queue)
+    higher = json.dumps([name for name, value in names.PRIORITIES.items() if value > priority])
     same = " && ".join(f"({_label('oldObject', key)} == {_label('object', key)})" for key in _LABELS)
     keeps_priority = "has(oldObject.spec.queueName) && oldObject.spec.queueName == object.spec.queueName"
     keeps_priority += " && has(oldObject.spec.priority) && object.spec.priority <= oldObject.spec.priority"
@@ -34,7 +34,7 @@ def limit_view(queue: str, limit: str) -> dict[str, Any]:
                 "group": "kueue.x-k8s.io",
                 "resource": "workloads",
                 "of_queue": f"has(object.spec.queueName) && object.spec.queueName == {quoted_queue}",
-                "allowed": f"!has(object.spec.priority) || object.spec.priority <= {most} "
+                "allowed": f"!has(object.spec.priority) || object.spec.priority <= {priority} "
                 f"|| (oldObject != null && {keeps_priority})",
             },
         ],

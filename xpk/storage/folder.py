@@ -13,7 +13,7 @@ from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk_shared.storage import EMULATOR, Place, address_problems, errors, in_bucket, open_place
 from xpk_shared.storage.place import check_size
 
-MOST_BYTES = 512 << 20  # that are read into memory at once
+MAX_BYTES = 512 << 20  # that are read into memory at once
 _SEAL = "manifest.json"  # marks a checkpoint as complete
 _PATIENCE, _EMULATOR_PATIENCE = 30.0, 2.0  # seconds for which a request is retried
 _REFUSED = {errno.EFBIG: "move it aside, or make it smaller", errno.ELOOP: "`ls -l {0}` shows its target"}
@@ -42,7 +42,7 @@ class Folder:
     """A folder of files. Paths inside it are relative, with `/`.
 
     Every method may raise NotFoundError (the bucket is missing), AuthorizationError, MissingToolError (no
-    credentials) and XpkError (no answer, not writable, not a regular file, larger than MOST_BYTES, or behind a
+    credentials) and XpkError (no answer, not writable, not a regular file, larger than MAX_BYTES, or behind a
     symbolic link that leads out of the folder's parent). A missing file is not an error.
     """
 
@@ -66,7 +66,7 @@ class Folder:
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None if it does not exist."""
-        return self._read(lambda: (self._place / path).read(MOST_BYTES))
+        return self._read(lambda: (self._place / path).read(MAX_BYTES))
 
     def read_end(self, path: str, size: int) -> bytes | None:
         """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
@@ -77,7 +77,7 @@ class Folder:
         place = self._place / folder
         with self._explained("read"):
             entries = sorted(place.files(), key=lambda entry: entry.name)
-            check_size(sum(entry.size for entry in entries), MOST_BYTES, place)
+            check_size(sum(entry.size for entry in entries), MAX_BYTES, place)
             contents = place.read_each(entries)
             pairs = zip(entries, contents, strict=True)
             return {entry.name: content for entry, content in pairs if content is not None}

@@ -7,7 +7,7 @@ from pathlib import Path
 from xpk.model.errors import UsageError
 from xpk_shared.storage.disk import open_regular
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def read_text(file: Path, *, what: str = "", hint: str = "", encoding: str = "utf-8") -> str:
@@ -17,9 +17,9 @@ def read_text(file: Path, *, what: str = "", hint: str = "", encoding: str = "ut
     """
     try:
         with open_regular(file) as opened:
-            content = opened.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+            content = opened.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
         return content.decode(encoding)
     except FileNotFoundError:
         raise

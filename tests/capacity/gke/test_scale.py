@@ -125,7 +125,7 @@ def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
     for plan in (site.plan(2), site.provider().plan_resize("c", 2, force=False)):
         assert "node addresses in the subnetwork: needs 14 of 12: too little" in " ".join(plan.notes)
         assert plan.refusal and "node addresses" in plan.refusal.message
-    limit = range_limits(Sizing(nodes=9_000, pod_addresses=1), "10.0.0.0/14", None, known=False)[1]
+    limit = range_limits(Sizing(nodes=9_000, pod_addresses=1), "10.0.0.0/14", None, is_known=False)[1]
     assert limit.fits is None, "a subnetwork that this user may not see is no reason to refuse"
 
 

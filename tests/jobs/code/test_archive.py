@@ -167,7 +167,7 @@ def test_too_much_is_refused_by_the_names_of_the_largest(tmp_path: Path) -> None
 
 def test_too_many_files(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
-    for index in range(script.MOST_FILES):
+    for index in range(script.MAX_FILES):
         os.mknod(folder / str(index))
     with pytest.raises(UsageError, match="more than 20,000 files"):
         pack(folder)

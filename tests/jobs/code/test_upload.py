@@ -20,8 +20,8 @@ from xpk.model.errors import AuthorizationError, ConflictError, UnavailableError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.testing import FakeApi
 
-SMALL = Archive("xpk-code-0123", b"x" * upload.MOST_IN_CONFIGMAP, 1, 1)
-LARGE = replace(SMALL, content=b"x" * (upload.MOST_IN_CONFIGMAP + 1))
+SMALL = Archive("xpk-code-0123", b"x" * upload.MAX_IN_CONFIGMAP, 1, 1)
+LARGE = replace(SMALL, content=b"x" * (upload.MAX_IN_CONFIGMAP + 1))
 BARE = Target(emulated=False, sets_slice_environment=True, output_root="")
 
 

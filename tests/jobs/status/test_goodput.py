@@ -14,7 +14,7 @@ from xpk.cli.workload import views
 from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.report.figures import account
 from xpk.jobs.status.fields import Snapshot
-from xpk.jobs.status.goodput import MOST_BYTES, with_goodput
+from xpk.jobs.status.goodput import MAX_BYTES, with_goodput
 from xpk.jobs.status.reader import read
 from xpk.model import names
 from xpk.model.status import Phase, WorkloadStatus
@@ -57,7 +57,7 @@ def test_a_run_that_has_not_ended_is_accounted_until_now(tmp_path: Path, monkeyp
 def test_records_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
     status = status_of(one_kill(tmp_path), conditions=COMPLETED)
     events = tmp_path / "events" / "s1-h1.jsonl"
-    os.truncate(events, MOST_BYTES)
+    os.truncate(events, MAX_BYTES)
     assert shown(tmp_path, status).goodput is None
     assert "goodput" not in views.status(status, shown(tmp_path, status), "dev")
     events.unlink()

@@ -81,8 +81,8 @@ class AdaptedProvider:
         kubeconfig = self._kubeconfig(adaptation)
         context = str(kubeconfig["current-context"])
         # A known cluster keeps its connection, even if the user's kubeconfig has changed since.
-        known = adaptation.name in self.names() and not adaptation.context
-        api = self.connect(adaptation.name) if known else self._open(None, context)
+        is_known = adaptation.name in self.names() and not adaptation.context
+        api = self.connect(adaptation.name) if is_known else self._open(None, context)
         nodes = api.list("Node")
         adaptation = emulate.with_recorded_values(adaptation, recorded(api), nodes)
         spec, steps = emulate.plan(api, nodes, adaptation) if adaptation.emulated else (_found(nodes, adaptation), [])
@@ -98,7 +98,7 @@ class AdaptedProvider:
             steps.append(Step(title, partial(set_up, api, [spec], take_over=adaptation.take_over)))
         if recorded(api) != note["data"]:
             steps.append(Step("record how workloads run on it", partial(apply_all, api, [note])))
-        if not known and self._remembered(adaptation.name) != kubeconfig:
+        if not is_known and self._remembered(adaptation.name) != kubeconfig:
             steps.append(
                 Step(f"save the connection to '{adaptation.name}'", partial(self._keep, adaptation.name, kubeconfig))
             )

@@ -37,9 +37,9 @@ def more_memory(deployment: Obj, hosts: int) -> str:
     """Return the resources that a controller needs for this many hosts if it has less; "" if it has enough."""
     shortfalls = _lacking(deployment, hosts)
     words = {"memory": "{} of memory", "cpu": "{} CPUs"}
-    most = [words[name].format(amount) for part, name, amount in shortfalls if part == "limits"]
+    limits = [words[name].format(amount) for part, name, amount in shortfalls if part == "limits"]
     requests = [f"{words[name].format(amount)} guaranteed" for part, name, amount in shortfalls if part == "requests"]
-    return " and ".join(most or requests)
+    return " and ".join(limits or requests)
 
 
 def _lacking(deployment: Obj, hosts: int) -> list[tuple[str, str, str]]:

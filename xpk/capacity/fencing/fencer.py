@@ -103,8 +103,8 @@ class Fencer:
             return _fencing(node, "release", "its kubelet is back")
         if is_back or machine.state == MachineState.RUNNING:
             return None  # its kubelet ends pods that are left
-        left = self._ending(node, "clear", reason)
-        return left if left.pods else None
+        remaining = self._ending(node, "clear", reason)
+        return remaining if remaining.pods else None
 
     def _carried_out(
         self, nodes: Objs, state: _State, actions: list[Fencing | None], now: datetime, *, dry_run: bool

@@ -28,9 +28,9 @@ def lost_hosts(api: ObjectApi, pods: Objs, since: datetime | None, away: set[str
         jobset, namespace = _label(pod, "jobset-name"), str(meta.get("namespace", "default"))
         if not jobset or since is None or (meta.get("annotations") or {}).get(_VOUCHED) != "true":
             continue
-        own = str(pod["spec"].get("nodeName"))
+        node_name = str(pod["spec"].get("nodeName"))
         hosts = api.list("Pod", namespace, {f"{_PREFIX}/jobset-name": jobset})
-        peers = [host for host in hosts if host["spec"].get("nodeName") not in (None, own)]
+        peers = [host for host in hosts if host["spec"].get("nodeName") not in (None, node_name)]
         alone = not any(peer["spec"]["nodeName"] in away for peer in peers)
         named = _named(pod, peers)
         if _place(pod) in named or (alone and not named and _has_ended(api, jobset, namespace, peers, since)):

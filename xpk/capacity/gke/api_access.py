@@ -121,10 +121,12 @@ class KnownClusters:
         )
 
 
-def check_project(name: str, known: ClusterLocation | None, project: str) -> None:
+def check_project(name: str, location: ClusterLocation | None, project: str) -> None:
     """Raise UsageError if a known cluster is in another project than the requested one."""
-    if known and project and known.project != project:
-        raise UsageError(f"cluster '{name}' is in project {known.project} (requested {project})", hint="omit --project")
+    if location and project and location.project != project:
+        raise UsageError(
+            f"cluster '{name}' is in project {location.project} (requested {project})", hint="omit --project"
+        )
 
 
 def check_foreign(name: str) -> None:

@@ -242,8 +242,8 @@ def title_of(change: Change, location: str) -> str:
         )
     if change.kind == "create-pool":
         config, count = body["config"], body.get("initial_node_count", 0)
-        most = body.get("autoscaling", {}).get("max_node_count")
-        nodes = f"up to {most}" if not count and most else str(count)
+        max_nodes = body.get("autoscaling", {}).get("max_node_count")
+        nodes = f"up to {max_nodes}" if not count and max_nodes else str(count)
         return f"create node pool {subject}: {nodes} x {config['machine_type']}{_capacity(config)}"
     if change.kind == "update-cluster":
         return _UPDATE_TITLES.get(subject, f"change {subject} of the cluster")

@@ -59,12 +59,12 @@ def cost_of(
     """
     table = _table(file)
     price = (table["chip_hour"].get(shape.family) or {}).get(region)
-    chips, most = num_slices * shape.chips, None if most_slices is None else most_slices * shape.chips
+    chips, max_chips = num_slices * shape.chips, None if most_slices is None else most_slices * shape.chips
     source, as_of = _of(table, "sources", shape, "no source given"), _of(table, "as_of", shape, "?")
     dollars = None if price is None else chips * price
-    most_dollars = None if price is None or most is None else most * price
+    most_dollars = None if price is None or max_chips is None else max_chips * price
     confirmed = shape.family not in table.get("unconfirmed", ())
-    return Cost(chips, dollars, not on_demand, source, as_of, confirmed, most, most_dollars)
+    return Cost(chips, dollars, not on_demand, source, as_of, confirmed, max_chips, most_dollars)
 
 
 def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
@@ -75,34 +75,34 @@ def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> 
     return str(value or default)
 
 
-def check_cost(cost: Cost, most: float | None) -> CapacityError | None:
+def check_cost(cost: Cost, max_cost: float | None) -> CapacityError | None:
     """Return why the cost exceeds the limit; an unknown price exceeds any limit."""
-    if most is None or (cost.dollars is not None and max(cost.dollars, cost.most_dollars or 0) <= most):
+    if max_cost is None or (cost.dollars is not None and max(cost.dollars, cost.most_dollars or 0) <= max_cost):
         return None
     if cost.dollars is None:
         return CapacityError(
-            f"--max-cost {most:g}: the price is unknown ({cost.source})",
+            f"--max-cost {max_cost:g}: the price is unknown ({cost.source})",
             hint="pass a price table with --prices FILE, or omit --max-cost",
         )
-    if cost.most_dollars is not None and cost.dollars <= most:
+    if cost.most_dollars is not None and cost.dollars <= max_cost:
         return CapacityError(
             f"with all that GKE may add it costs {cost.most_dollars:,.2f} US dollars an hour on demand; "
-            f"--max-cost is {most:g}",
+            f"--max-cost is {max_cost:g}",
             hint="lower --autoprovisioning-max-chips, choose another --tpu-type, or raise --max-cost",
         )
     return CapacityError(
-        f"it costs {cost.dollars:,.2f} US dollars an hour on demand; --max-cost is {most:g}",
+        f"it costs {cost.dollars:,.2f} US dollars an hour on demand; --max-cost is {max_cost:g}",
         hint="request fewer slices, choose another --tpu-type, or raise --max-cost",
     )
 
 
 def _table(file: Path | None) -> Mapping[str, Any]:
-    own = resources.files("xpk.capacity.gke") / "prices.yaml"
+    default_file = resources.files("xpk.capacity.gke") / "prices.yaml"
     try:
         if file:
             text = read_text(file, what="--prices", hint="pass the path of a price table")
         else:
-            text = own.read_text(encoding="utf-8")
+            text = default_file.read_text(encoding="utf-8")
         table: Any = yaml.safe_load(text)
         numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
         if not all(isinstance(price, int | float) and 0 <= price < 1e9 for price in numbers):
@@ -110,5 +110,5 @@ def _table(file: Path | None) -> Mapping[str, Any]:
         entries: Mapping[str, Any] = table
     except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{file} is not a price table: {reason}", hint=f"see {own} for the form") from error
+        raise UsageError(f"{file} is not a price table: {reason}", hint=f"see {default_file} for the form") from error
     return entries

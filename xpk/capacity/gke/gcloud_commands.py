@@ -165,11 +165,14 @@ def _network_flags(body: Mapping[str, Any]) -> list[str]:
         flags.append(f"--master-authorized-networks={','.join(blocks)}")
     if limits := body.get("autoscaling", {}).get("resource_limits"):
         for limit in limits:
-            kind, most, least = limit["resource_type"], limit["maximum"], limit["minimum"]
+            kind, maximum, minimum = limit["resource_type"], limit["maximum"], limit["minimum"]
             if kind in ("cpu", "memory"):
-                flags += [f"--max-{kind}={most}", f"--min-{kind}={least}"]
+                flags += [f"--max-{kind}={maximum}", f"--min-{kind}={minimum}"]
             else:
-                flags += [f"--max-accelerator=type={kind},count={most}", f"--min-accelerator=type={kind},count={least}"]
+                flags += [
+                    f"--max-accelerator=type={kind},count={maximum}",
+                    f"--min-accelerator=type={kind},count={minimum}",
+                ]
     return flags
 
 
@@ -198,12 +201,12 @@ def _config_flags(config: Mapping[str, Any]) -> list[str]:
 
 def _fields_without_flags(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a comment with the fields that no flag of the command sets."""
-    left = [
+    unmapped = [
         f"{path}={json.dumps(value)}"
         for path, value in _leaves(body)
         if path not in _PLAIN and path not in _SWITCHES and not path.startswith(_ELSEWHERE)
     ]
-    return (f"# no flag sets: {' '.join(left)}",) if left else ()
+    return (f"# no flag sets: {' '.join(unmapped)}",) if unmapped else ()
 
 
 def _leaves(body: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:

@@ -91,10 +91,12 @@ def pod_prefix(pods: int) -> int:
     return 32 - math.ceil(math.log2(2 * pods))
 
 
-def size_of(groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: Dict | None, own: bool) -> Sizing:
+def size_of(
+    groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: Dict | None, has_own_subnetwork: bool
+) -> Sizing:
     """Return the sizing for nodes: `groups` are pairs of nodes and pods per node.
 
-    `given_pods`: the user names a pod range; `own`: the user names the subnetwork.
+    `given_pods`: the user names a pod range; `has_own_subnetwork`: the user names the subnetwork.
     """
     nodes = sum(count for count, _ in groups)
     addresses = sum(count << (32 - pod_prefix(pods)) for count, pods in groups)
@@ -103,7 +105,7 @@ def size_of(groups: Sequence[tuple[int, int]], *, given_pods: bool, subnetwork: 
         pod_range = None
     have = node_addresses(subnetwork)
     node_range = None
-    if not own and nodes > have:
+    if not has_own_subnetwork and nodes > have:
         node_range = 32 - math.ceil(math.log2(nodes + RESERVED_ADDRESSES))
     return Sizing(nodes, addresses, pod_range and max(pod_range, WIDEST_POD_RANGE), node_range)
 
@@ -114,14 +116,16 @@ def node_addresses(subnetwork: Dict | None) -> int:
     return ipaddress.ip_network(block, strict=False).num_addresses - RESERVED_ADDRESSES
 
 
-def range_limits(sizing: Sizing, pod_block: str | None, subnetwork: Dict | None, *, known: bool = True) -> list[Limit]:
+def range_limits(
+    sizing: Sizing, pod_block: str | None, subnetwork: Dict | None, *, is_known: bool = True
+) -> list[Limit]:
     """Return the limits of addresses and nodes. `pod_block`: the cluster's existing or requested pod range.
 
-    `known`: without `subnetwork`, it is the one of an auto-mode network.
+    `is_known`: without `subnetwork`, it is the one of an auto-mode network.
     """
     prefix = int(pod_block.rpartition("/")[2]) if pod_block else sizing.pod_range or DEFAULT_POD_RANGE
     nodes = 2 ** (32 - sizing.node_range) - RESERVED_ADDRESSES if sizing.node_range else node_addresses(subnetwork)
-    room = nodes if known else None
+    room = nodes if is_known else None
     return [
         Limit(
             f"pod addresses (a /{prefix})",

@@ -36,8 +36,8 @@ def _read(google: Google, project: str, node: Obj) -> Machine:
     instance = maybe(lambda: google.compute(path))
     if instance is None:
         return Machine(MachineState.GONE, "its instance was deleted")
-    own = (node["metadata"].get("annotations") or {}).get(_INSTANCE_ID)
-    if own and str(instance.get("id")) != own:
+    instance_id = (node["metadata"].get("annotations") or {}).get(_INSTANCE_ID)
+    if instance_id and str(instance.get("id")) != instance_id:
         return Machine(MachineState.GONE, "its instance was replaced")
     status = str(instance.get("status", ""))
     if status in _GONE:

@@ -134,8 +134,8 @@ def observe(google: Google, request: GkeOptions, name: str, shape: SliceShape) -
     reservations = {path: results.pop(path) for path in paths}
     cluster = results.pop("cluster")
     running = running_operations(google, request.project, cluster["location"], name) if cluster else ()
-    if own := (cluster or {}).get("network_config", {}).get("subnetwork"):  # possibly of another project
-        results["subnetwork"] = _if_permitted(lambda: google.compute(own))
+    if subnetwork := (cluster or {}).get("network_config", {}).get("subnetwork"):  # possibly of another project
+        results["subnetwork"] = _if_permitted(lambda: google.compute(subnetwork))
     pools = {pool["name"]: pool for pool in (cluster or {}).get("node_pools", [])}
     known: Any = results
     return Observed(cluster=cluster, pools=pools, operations=running, reservations=reservations, **known)

@@ -110,8 +110,8 @@ def _contradictions(options: GkeOptions) -> list[str]:
         ]
     if options.roll_back and options.ignore_nodepool_creation_errors:
         problems.append("--roll-back and --ignore-nodepool-creation-errors exclude each other: choose one")
-    most = options.autoprovisioning_max_chips
-    if most is not None and most < options.autoprovisioning_min_chips:
+    max_chips = options.autoprovisioning_max_chips
+    if max_chips is not None and max_chips < options.autoprovisioning_min_chips:
         problems.append("--autoprovisioning-max-chips is less than --autoprovisioning-min-chips")
     return problems
 

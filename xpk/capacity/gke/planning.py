@@ -176,8 +176,8 @@ def _check_sub_slicing(spec: ClusterSpec, request: GkeOptions, have: Observed) -
                 hint="use another cluster: only one type of a cluster can be shared",
             )
     for path, reservation in have.reservations.items():
-        known = reservation and "resource" not in reservation  # only such reservations have blocks
-        if request.sub_slicing and known and reservation and reservation.get("deploymentType") != "DENSE":
+        is_sliceable = reservation and "resource" not in reservation  # only such reservations have blocks
+        if request.sub_slicing and is_sliceable and reservation and reservation.get("deploymentType") != "DENSE":
             raise ConflictError(
                 f"reservation {path} is not a Cluster Director reservation, which --sub-slicing requires",
                 hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` lists the existing ones',
@@ -305,7 +305,7 @@ def _sizing(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Sizing:
         groups,
         given_pods=has_pod_range or have.cluster is not None,
         subnetwork=have.subnetwork,
-        own=_names_subnetwork(request) or have.cluster is not None,
+        has_own_subnetwork=_names_subnetwork(request) or have.cluster is not None,
     )
 
 
@@ -320,7 +320,9 @@ def _limits(spec: ClusterSpec, request: GkeOptions, have: Observed, missing: Seq
     else:
         block = body["ip_allocation_policy"].get("cluster_ipv4_cidr_block")
     assumed = not have.cluster and not (have.guess and _names_subnetwork(request))  # the version of a new cluster
-    checked_limits = limits.range_limits(sizing, block, have.subnetwork, known=assumed or have.subnetwork is not None)
+    checked_limits = limits.range_limits(
+        sizing, block, have.subnetwork, is_known=assumed or have.subnetwork is not None
+    )
     pods = sizing.nodes * 4 + spec.num_hosts  # GKE's own pods on every node, and one of a workload
     longest = max(
         (len(pool_name) for pool_name in missing),
@@ -330,8 +332,8 @@ def _limits(spec: ClusterSpec, request: GkeOptions, have: Observed, missing: Seq
     if request.capacity == "reservation":
         paths = [reservation_path(reservation, request.project) for reservation in request.reservation]
         free = [limits.free_hosts(have.reservations.get(path)) for path in paths]
-        known = None if any(count is None for count in free) else sum(count for count in free if count)
-        checked_limits.append(limits.reservation_limit(", ".join(paths), hosts, known))
+        num_free = None if any(count is None for count in free) else sum(count for count in free if count)
+        checked_limits.append(limits.reservation_limit(", ".join(paths), hosts, num_free))
     elif shape.kind != "cpu":
         checked_limits.append(limits.chips_limit(shape, len(missing) * shape.chips, request, have.region, have.quota))
     nodes = hosts + (request.default_pool_cpu_num_nodes if have.cluster is None else 0)
@@ -364,11 +366,11 @@ def _specs_after(
     others = [other for other in specs_of_pools(spec.name, have.pools) if other.shape != spec.shape]
     new = {change.subject: change.body for change in changes if change.kind == "create-pool"}
     bought = {capacity_of(pool) for pool in (have.slices(spec.shape) | new).values()}
-    own = replace(spec, capacities=tuple(sorted(bought)), max_slices=None)
+    requested_spec = replace(spec, capacities=tuple(sorted(bought)), max_slices=None)
     autoscaling, types = (have.cluster or {}).get("autoscaling"), dict(have.autoprovisioned)
     if nap := request_bodies.autoprovisioning(spec.shape, request, _chips_alike(spec, have)):
         autoscaling, types[spec.shape.name] = _with_others(nap, have.cluster), provisions_of(request)
-    return with_limits(spec.name, [*others, own], autoscaling, types)
+    return with_limits(spec.name, [*others, requested_spec], autoscaling, types)
 
 
 def _chips_alike(spec: ClusterSpec, have: Observed) -> int:

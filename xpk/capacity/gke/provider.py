@@ -109,10 +109,10 @@ class GkeProvider:
         `take_over`: change quotas that another tool manages.
         `stated`: expected slices; `counted`: compare their number too.
         """
-        known = self._known.place(name)
-        check_project(name, known, self._options.project)
+        location = self._known.place(name)
+        check_project(name, location, self._options.project)
         request = replace(
-            self._request(known, "adapt") if known else checked(self._options, command="adapt"),
+            self._request(location, "adapt") if location else checked(self._options, command="adapt"),
             fenced=fenced,
             take_over=take_over,
         )
@@ -133,7 +133,7 @@ class GkeProvider:
         have = Observed(cluster=cluster, pools=pools)
         differs = adapting.difference(stated, counted, specs) if stated else ()
         steps = self._steps(name, place, adapting.addon_changes(name, request, have), request, have, specs)
-        if known != place:
+        if location != place:
             steps.insert(0, Step(f"save the location of '{name}'", partial(self._known.remember, name, place)))
         types = ", ".join(f"{spec.num_slices} x {spec.shape.name}" for spec in specs)
         notes = controllers.notes_for(lambda: self._api(name, cluster), specs, request, is_reachable=is_there(cluster))
@@ -235,18 +235,18 @@ class GkeProvider:
 
     def names(self) -> list[str]:
         """See `Provider.names`. The known clusters; with --project, all of the project's."""
-        known = set(self._known.names())
+        cluster_names = set(self._known.names())
         if project := self._options.project:
             listed = self._google.call("list_clusters", {"parent": f"projects/{project}/locations/-"})
-            known |= {str(cluster["name"]) for cluster in listed.get("clusters", [])}
-        return sorted(known)
+            cluster_names |= {str(cluster["name"]) for cluster in listed.get("clusters", [])}
+        return sorted(cluster_names)
 
     def describe(self, name: str) -> ClusterInfo:
         """See `Provider.describe`. Slices are node pools; workloads are included if the cluster is reachable."""
         place, cluster = self._found(name)
         location = f"{place.project}/{place.location} ({place.zone})"
-        known = {"name": name, "provider": self.name, "location": location}
-        return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **known)
+        identity = {"name": name, "provider": self.name, "location": location}
+        return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **identity)
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
         """See `Counts.slices_of`. Excludes autoprovisioned ones."""
@@ -273,9 +273,9 @@ class GkeProvider:
 
     def find(self, name: str) -> None:
         """Keep where a cluster is, unless that is known here. Raises NotFoundError; UsageError if it is elsewhere."""
-        known = self._known.place(name)
-        check_project(name, known, self._options.project)
-        if known is None:
+        location = self._known.place(name)
+        check_project(name, location, self._options.project)
+        if location is None:
             check_foreign(name)
             place, _ = self._found(name)
             self._known.remember(name, replace(place, zone=self._options.zone or place.zone))

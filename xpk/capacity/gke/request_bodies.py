@@ -108,9 +108,9 @@ def autoprovisioning(shape: SliceShape, request: GkeOptions, chips: int) -> Dict
         {"resource_type": "memory", "minimum": 1, "maximum": request.autoprovisioning_max_memory},
     ]
     if shape.kind != "cpu":
-        most = request.autoprovisioning_max_chips or max(chips, request.autoprovisioning_min_chips)
+        max_chips = request.autoprovisioning_max_chips or max(chips, request.autoprovisioning_min_chips)
         limits.append(
-            {"resource_type": shape.accelerator, "minimum": request.autoprovisioning_min_chips, "maximum": most}
+            {"resource_type": shape.accelerator, "minimum": request.autoprovisioning_min_chips, "maximum": max_chips}
         )
     return {
         "enable_node_autoprovisioning": True,

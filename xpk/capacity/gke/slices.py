@@ -70,8 +70,8 @@ def specs_of_cluster(
     specs = specs_of_pools(name, {pool["name"]: pool for pool in cluster.get("node_pools", [])})
     if resized:
         bought = next((spec.capacities for spec in specs if spec.shape == resized.shape), ())
-        own = replace(resized, max_slices=None, capacities=bought if resized.num_slices else ())
-        specs = [*(spec for spec in specs if spec.shape != resized.shape), own]
+        resized_spec = replace(resized, max_slices=None, capacities=bought if resized.num_slices else ())
+        specs = [*(spec for spec in specs if spec.shape != resized.shape), resized_spec]
     return with_limits(name, specs, cluster.get("autoscaling"), autoprovisioned)
 
 
@@ -97,9 +97,9 @@ def with_limits(
         if shape in made:
             accelerator = shape.accelerator
             taken = sum(slices.num_chips for key, slices in spec_of.items() if key.accelerator == accelerator)
-            left = max(0, limits[accelerator] - taken) // sum(kind.accelerator == accelerator for kind in made)
-            most = spec.num_slices + left // shape.chips
-            spec = replace(spec, max_slices=most, provisions=made[shape])
+            chips = max(0, limits[accelerator] - taken) // sum(kind.accelerator == accelerator for kind in made)
+            max_slices = spec.num_slices + chips // shape.chips
+            spec = replace(spec, max_slices=max_slices, provisions=made[shape])
         limited.append(spec)
     return sorted(limited, key=lambda spec: spec.shape.name)
 

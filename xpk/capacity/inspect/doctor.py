@@ -51,7 +51,7 @@ def _program(name: str, providers: tuple[str, ...], purpose: str, hint: str, *, 
             return None
         with suppress(XpkError, OSError):
             result = run_limited(
-                [name, *flags], env=None, seconds=_VERSION_SECONDS, most=_VERSION_BYTES, interactive=False
+                [name, *flags], env=None, seconds=_VERSION_SECONDS, max_bytes=_VERSION_BYTES, interactive=False
             )
             return match[0] if (match := _VERSION.search(result.stdout)) else ""
         return ""

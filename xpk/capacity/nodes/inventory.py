@@ -155,16 +155,16 @@ def own_objects(api: ObjectApi, objects: Objs) -> Objs:
         (local_queue["metadata"]["namespace"], local_queue["metadata"]["name"])
         for local_queue in api.list("LocalQueue", None)
     }
-    left = [
+    remaining = [
         obj
         for obj in objects
         if obj["kind"] not in ("ClusterQueue", "AdmissionCheck", "ProvisioningRequestConfig")
         and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types)
         and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in existing
     ]
-    flavors = [obj for obj in left if obj["kind"] in ("ResourceFlavor", "Topology")]
+    flavors = [obj for obj in remaining if obj["kind"] in ("ResourceFlavor", "Topology")]
     changed = [] if has_quota(have, queue) else [with_quota(have, queue)]
-    return [*flavors, *changed, *(obj for obj in left if obj not in flavors)]
+    return [*flavors, *changed, *(obj for obj in remaining if obj not in flavors)]
 
 
 def holders(api: ObjectApi) -> dict[str, str]:

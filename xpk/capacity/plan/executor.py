@@ -87,9 +87,9 @@ class PlanExecutor:
         """
         executor = ThreadPoolExecutor(self._at_once, thread_name_prefix="xpk-step")
         try:
-            left = self._take_all(executor)
+            skipped = self._take_all(executor)
             if any(not step.may_fail for step, _ in self._failed):
-                self._end(executor, left, roll_back=roll_back)
+                self._end(executor, skipped, roll_back=roll_back)
             return combined_error(self._failed, []) if self._failed else None
         except BaseException:
             self._activity.stop.set()
@@ -127,9 +127,9 @@ class PlanExecutor:
         else:
             raise error
 
-    def _end(self, executor: ThreadPoolExecutor, left: list[Step], *, roll_back: bool) -> None:
+    def _end(self, executor: ThreadPoolExecutor, skipped: list[Step], *, roll_back: bool) -> None:
         if not roll_back:
-            raise combined_error(self._failed, left)
+            raise combined_error(self._failed, skipped)
         start = self._done | {step.key for step, _ in self._failed}
         undone = [step for step in reversed(self._steps) if step.key in start and step.undo]
         for last in (False, True):
@@ -138,11 +138,11 @@ class PlanExecutor:
                 if (error := future.exception()) is not None:
                     raise error
                 self._progress(f"reverted: {step.title}")
-        raise combined_error(self._failed, left, undone=len(undone))
+        raise combined_error(self._failed, skipped, undone=len(undone))
 
 
 def combined_error(
-    failed: Sequence[tuple[Step, XpkError]], left: Sequence[Step], *, undone: int | None = None
+    failed: Sequence[tuple[Step, XpkError]], skipped: Sequence[Step], *, undone: int | None = None
 ) -> XpkError:
     """Return one error for all failures: the cause and hint of the first, and the number of the others."""
     first_step, first = failed[0]
@@ -151,8 +151,8 @@ def combined_error(
     message = f"could not {first_step.title}: {first.message}{more}"
     if undone is not None:
         message += f"; {undone} steps were reverted"
-    elif left:
-        message += f"; {len(left)} later steps were skipped"
+    elif skipped:
+        message += f"; {len(skipped)} later steps were skipped"
     error = type(first)(message, hint=first.hint)
     error.__cause__ = first
     return error

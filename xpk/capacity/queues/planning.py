@@ -43,23 +43,23 @@ def plan_create(api: ObjectApi, request: QueueRequest) -> Plan:
     info = queues.info(have) if have else None
     spec, before = spec_of(request, info, total, problems, queues.queued), as_spec(info) if info else None
     refuse(request, problems, over(queues, spec, before), new)
-    left = _left(queues, spec, total)
+    remaining = _left(queues, spec, total)
     steps = [*_namespace_steps(api, new), *priority_limit.lifting(api, spec, before)]
     if (
         before is None
         or (before.quotas, before.reclaim, before.max_priority) != (spec.quotas, spec.reclaim, spec.max_priority)
-        or left != quotas_of(queues.own)
+        or remaining != quotas_of(queues.own)
     ):
         for obj in [*_own(queues, {spec.name: _quotas(spec)}), *_of_kind("ClusterQueue", render_queue(spec))]:
             api.apply(obj, dry_run=True)  # checks permissions and field ownership
-        title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(left)}"
+        title = f"{_change(spec, before)}; '{names.QUEUE}' keeps {_words(remaining)}"
         steps.append(Step(title, partial(_pass_on, api, spec, before, force=request.force)))
     limit_steps, limit_notes = priority_limit.enforcing(api, spec)
     steps += limit_steps
     local_queues = _of_kind("LocalQueue", render_queue(spec))
     current = before.namespaces if before else ()
     steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in current]
-    notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), left))
+    notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), remaining))
     question = f"{notes[0]}. Continue?" if notes and steps else ""
     return Plan(_summary(spec, total), steps, notes=(*notes, *limit_notes), question=question)
 

@@ -117,8 +117,8 @@ class Queues:
             recorded = {}
         promised = self.promised()
         return {
-            kind: recorded.get(kind, left + sum(promised.get(kind, {}).values()))
-            for kind, left in quotas_of(self.own, self.types).items()
+            kind: recorded.get(kind, remaining + sum(promised.get(kind, {}).values()))
+            for kind, remaining in quotas_of(self.own, self.types).items()
         }
 
     def infos(self) -> list[QueueInfo]:
@@ -198,10 +198,10 @@ def check_promised(api: ObjectApi, shape: SliceShape, num_slices: int, *, cluste
         return
     if sum(numbers.values()) > num_slices:
         whom = ", ".join(f"{name} {number:g}" for name, number in numbers.items() if number)
-        most = max(numbers, key=lambda name: numbers[name])
+        largest = max(numbers, key=lambda name: numbers[name])
         raise ConflictError(
             f"{num_slices} slices of {shape.name} would be left, but queues have been allotted more: {whom}",
-            hint=f"`xpk queue create {most} --quota {shape.name}=N --cluster {cluster}` first",
+            hint=f"`xpk queue create {largest} --quota {shape.name}=N --cluster {cluster}` first",
         )
 
 

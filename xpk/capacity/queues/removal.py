@@ -27,13 +27,13 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
     """
     queues = Queues.read(api)
     info = find(queues, name)
-    own = info.cluster_queue == names.CLUSTER_QUEUE
-    if own and namespace in (None, "default"):
+    is_own = info.cluster_queue == names.CLUSTER_QUEUE
+    if is_own and namespace in (None, "default"):
         raise UsageError(
             f"'{name}' is the cluster's own queue: it is deleted with the cluster",
             hint="pass -n NAMESPACE to remove it from one namespace",
         )
-    if not own and info.maker != "xpk":
+    if not is_own and info.maker != "xpk":
         raise ConflictError(
             f"ClusterQueue '{name}' was created by {info.maker}, not xpk", hint=f"`kubectl delete clusterqueue {name}`"
         )

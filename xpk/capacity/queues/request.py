@@ -103,12 +103,12 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
     for quota in spec.quotas:
         kind, capacity = quota.shape.name, total.get(quota.shape.name, 0)
         others = queues.promised(without=[spec.name]).get(kind, {})
-        left = max(0, capacity - sum(others.values()))
-        if quota.num_slices > max(left, have.get(quota.shape, 0)):  # it may keep its present quota
+        remaining = max(0, capacity - sum(others.values()))
+        if quota.num_slices > max(remaining, have.get(quota.shape, 0)):  # it may keep its present quota
             whose = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
-            problems[f"{kind}={left:g}"] = (
+            problems[f"{kind}={remaining:g}"] = (
                 f"queue '{spec.name}' cannot have {quota.num_slices:g} slices of {kind}: the cluster has {capacity:g}"
-                + (f", other queues have {sum(others.values()):g} ({whose}), {left:g} are left" if whose else "")
+                + (f", other queues have {sum(others.values()):g} ({whose}), {remaining:g} are left" if whose else "")
             )
     return problems
 

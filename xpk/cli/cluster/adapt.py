@@ -132,8 +132,8 @@ def _adapted(name: str, flags: dict[str, Any]) -> Plan:
 def _gke(name: str, flags: dict[str, Any]) -> Plan:
     from xpk.capacity.gke.provider import GkeProvider
 
-    own = ("fenced", "take_over", "tpu_type", "num_slices")
-    others = _without(flags, *own)
+    own_flags = ("fenced", "take_over", "tpu_type", "num_slices")
+    others = _without(flags, *own_flags)
     _check_known(name, GkeProvider.name, GkeProvider.options_type, others)
     options = located(valid_options(GkeProvider.name, _without(others, *_OWN)), flags, name)
     shape, count = find_shape(flags["tpu_type"]) if flags["tpu_type"] else None, flags["num_slices"]

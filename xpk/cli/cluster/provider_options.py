@@ -128,8 +128,8 @@ def _click_option(field: Field[Any], option: Option) -> Callable[[Command], Comm
 
 
 def _check_supported(kind: str, flags: list[str], options_type: type[Any]) -> None:
-    own = {option.flag for _, option in options_of(options_type)}
-    if problems := [f"{flag} is not supported by the {kind} provider" for flag in flags if flag not in own]:
+    supported = {option.flag for _, option in options_of(options_type)}
+    if problems := [f"{flag} is not supported by the {kind} provider" for flag in flags if flag not in supported]:
         raise UsageError(problems[0], problems=problems, hint="omit it, or choose another --provider")
 
 

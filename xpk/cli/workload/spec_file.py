@@ -19,7 +19,7 @@ from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.target import stated_place
 from xpk.model.errors import Problems, UsageError
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _NOT_OF_A_WORKLOAD = {"file", "output", "dry_run", "output_manifest_file", "wait", "timeout", "quiet", "verbose"}
 # Fields of a file that only `workload create` uses.
 OF_CREATE_ALONE = ("fresh", "max-cost", "resume")
@@ -115,9 +115,9 @@ def _load(file: Path) -> dict[str, Any]:
         if not is_stdin and not file.is_file():
             raise UsageError(f"{file} is not a file" if file.exists() else f"{file} does not exist", hint=_HINT)
         with click.open_file(str(file), "rb") as opened:
-            content = opened.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise UsageError(f"{file} is larger than {_MOST_BYTES >> 20} MiB", hint=_HINT)
+            content = opened.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise UsageError(f"{file} is larger than {_MAX_BYTES >> 20} MiB", hint=_HINT)
         if b"&" in content and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content)):
             raise UsageError(f"{file} has YAML aliases, which are not supported", hint="write the values out")
         fields = yaml.load(content, _Loader)

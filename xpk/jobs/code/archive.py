@@ -17,7 +17,7 @@ from xpk.model.errors import UsageError, XpkError
 from xpk.storage.text import read_text
 
 IGNORE_FILE = ".xpkignore"
-MOST_BYTES, MOST_FILES = 64 * 2**20, 20_000
+MAX_BYTES, MAX_FILES = 64 * 2**20, 20_000
 _IGNORED = (".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 _TIME = 946_684_800  # 2000-01-01: zip files cannot represent times before 1980
 _DIGEST = 20  # hexadecimal digits
@@ -93,9 +93,9 @@ def _walk(folder: Path, patterns: list[str]) -> Iterator[Path]:
         except OSError as error:
             raise UsageError(f"cannot read {entry}: {error.strerror}", hint=f"list it in {IGNORE_FILE}") from error
         count += len(entries)
-        if count > MOST_FILES:
+        if count > MAX_FILES:
             raise UsageError(
-                f"--script-dir: '{folder}' holds more than {MOST_FILES:,} files",
+                f"--script-dir: '{folder}' holds more than {MAX_FILES:,} files",
                 hint=f"choose a smaller folder, or list unneeded files in {IGNORE_FILE}",
             )
         rest += entries
@@ -157,10 +157,10 @@ def _check_size(folder: Path, entries: list[Path]) -> None:
         if not entry.is_symlink() and entry.is_file():
             sizes[entry.relative_to(folder).parts[0]] += entry.stat().st_size
     total = sum(sizes.values())
-    if total > MOST_BYTES:
+    if total > MAX_BYTES:
         largest = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.most_common(3))
         raise UsageError(
-            f"--script-dir: '{folder}' holds {format_size(total)}, more than the maximum of {format_size(MOST_BYTES)}; "
+            f"--script-dir: '{folder}' holds {format_size(total)}, more than the maximum of {format_size(MAX_BYTES)}; "
             f"largest entries: {largest}",
             hint=f"list files that are not code in {folder / IGNORE_FILE}, one pattern a line",
         )

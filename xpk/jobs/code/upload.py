@@ -20,26 +20,26 @@ from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, U
 from xpk.model.specs import Code, Target
 from xpk.storage import in_bucket, open_folder
 
-MOST_IN_CONFIGMAP = 700 * 1024  # bytes; with base64 and the other fields, an object is limited to 1 MiB
+MAX_IN_CONFIGMAP = 700 * 1024  # bytes; with base64 and the other fields, an object is limited to 1 MiB
 FOLDER = ".code"  # names of workloads cannot begin with a dot
 _UNUSED_SECONDS = 3600.0  # grace period: a workload that uses the code may be about to be created
 _TRIES = 5
 
 
-def place(archive: Archive, own: Target, target: Target) -> Code:
-    """Return the location of an archive for hosts of the cluster `own` with output at `target`.
+def place(archive: Archive, cluster_target: Target, target: Target) -> Code:
+    """Return the location of an archive for hosts of the cluster `cluster_target` with output at `target`.
 
     Raises UsageError if no location accepts its size.
     """
-    if own.on_this_machine:
-        return Code(name=archive.name, source=f"{own.output_root}/{FOLDER}/{archive.name}")
-    if len(archive.content) <= MOST_IN_CONFIGMAP:
+    if cluster_target.on_this_machine:
+        return Code(name=archive.name, source=f"{cluster_target.output_root}/{FOLDER}/{archive.name}")
+    if len(archive.content) <= MAX_IN_CONFIGMAP:
         return Code(name=archive.name, archive=archive.content)
-    root = target.output_root if in_bucket(target.output_root) else own.shared_folder
+    root = target.output_root if in_bucket(target.output_root) else cluster_target.shared_folder
     if root is None or not (in_bucket(root) or os.path.isdir(root)):  # the nodes' folder may not exist here
         raise UsageError(
             f"--script-dir: the code takes {format_size(len(archive.content))} packed, a ConfigMap holds at most "
-            f"{format_size(MOST_IN_CONFIGMAP)}",
+            f"{format_size(MAX_IN_CONFIGMAP)}",
             hint=f"ship it through a bucket with --output-root gs://BUCKET/PATH, or exclude files in {IGNORE_FILE}",
         )
     return Code(name=archive.name, source=f"{root}/{FOLDER}/{archive.name}.tar.gz")

@@ -271,22 +271,22 @@ def _fitting_hint(api: ObjectApi, spec: WorkloadSpec, quota: float, cluster: str
 def _read(api: ObjectApi, local_queue: Obj) -> Queue:
     name = local_queue["metadata"]["name"]
     try:
-        own, queues = _cluster_queues(api, local_queue["spec"]["clusterQueue"])
+        cluster_queue, queues = _cluster_queues(api, local_queue["spec"]["clusterQueue"])
     except NotFoundError:
         return Queue(name, {})
-    cohort = members(own, queues) if cohort_of(own) == names.COHORT else [own]
+    cohort = members(cluster_queue, queues) if cohort_of(cluster_queue) == names.COHORT else [cluster_queue]
     everybody = [allotments(queue) for queue in cohort]
-    types = types_of(api, [own])
-    most: dict[str, dict[str, float]] = {}
-    for (flavor, resource), allotment in allotments(own).items():
+    types = types_of(api, [cluster_queue])
+    maximums: dict[str, dict[str, float]] = {}
+    for (flavor, resource), allotment in allotments(cluster_queue).items():
         lent = [other[flavor, resource] for other in everybody if (flavor, resource) in other]
-        of_type = most.setdefault(types[flavor], {})
+        of_type = maximums.setdefault(types[flavor], {})
         of_type[resource] = max(
             of_type.get(resource, 0), ceiling(allotment, lent)
         )  # a workload gets one of its flavors
-    queued = frozenset(types[flavor] for flavor in queued_flavors(own))
-    judged = cohort_of(own) in ("", names.COHORT)
-    return Queue(name, most, is_judged=judged, queued=queued, max_priority=max_priority_of(own))
+    queued = frozenset(types[flavor] for flavor in queued_flavors(cluster_queue))
+    judged = cohort_of(cluster_queue) in ("", names.COHORT)
+    return Queue(name, maximums, is_judged=judged, queued=queued, max_priority=max_priority_of(cluster_queue))
 
 
 def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:

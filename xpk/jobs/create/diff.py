@@ -96,10 +96,10 @@ def _stated(jobset: Obj) -> Obj:
     for template in _templates(stated):
         inner = template.get("metadata") or {}
         for part, is_theirs in (("labels", _KUEUE), ("annotations", _ADMITTED)):
-            own = {key: value for key, value in (inner.get(part) or {}).items() if not key.startswith(is_theirs)}
+            own_fields = {key: value for key, value in (inner.get(part) or {}).items() if not key.startswith(is_theirs)}
             inner.pop(part, None)
-            if own:
-                inner[part] = own
+            if own_fields:
+                inner[part] = own_fields
         inner.pop("creationTimestamp", None)  # null in a template, and not every server returns it
         gates = [gate for gate in template["spec"].pop("schedulingGates", None) or () if _KUEUE not in gate["name"]]
         if gates:

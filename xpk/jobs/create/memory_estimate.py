@@ -77,9 +77,9 @@ def check_memory(
         figures = estimate(runner, shape, num_slices, trainer_args, folder)
     except UsageError:
         return ""
-    peak, most = figures["peak_gib"], figures["hbm_gib"]
-    needs = f"{figures['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {most} GiB"
-    if peak > most * (1 + _ERROR):
+    peak, available = figures["peak_gib"], figures["hbm_gib"]
+    needs = f"{figures['config']} needs about {peak:.1f} GiB of each chip's memory, {shape.name} has {available} GiB"
+    if peak > available * (1 + _ERROR):
         raise CapacityError(
             needs,
             hint="use a smaller data.batch_per_chip, a larger mesh.tp or larger slices; --no-estimate skips this check",

@@ -217,8 +217,8 @@ def _spec(
 
 def _passed(request: Workload) -> dict[str, Any]:
     """Return the fields of a spec that are those of the request."""
-    own = {field.name for field in fields(Workload)} - _COMPLETED
-    return {field.name: getattr(request, field.name) for field in fields(WorkloadSpec) if field.name in own}
+    names = {field.name for field in fields(Workload)} - _COMPLETED
+    return {field.name: getattr(request, field.name) for field in fields(WorkloadSpec) if field.name in names}
 
 
 def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:
@@ -260,8 +260,8 @@ def _storages(request: Workload, destination: Destination, report: Report) -> tu
             text = f"--storage {', '.join(request.storages)} is omitted: the cluster is unreachable"
             report(Notice(text, is_warning=True))
         return ()
-    known = storages.choose(destination.api, request.namespace, request.storages)
-    return tuple(storage.mount for storage in known)
+    chosen_storages = storages.choose(destination.api, request.namespace, request.storages)
+    return tuple(storage.mount for storage in chosen_storages)
 
 
 def _image(request: Workload, destination: Destination, report: Report) -> str:

@@ -138,7 +138,7 @@ def _progress(folder: Folder) -> Progress | None:
     step, total = last["step"], read_whole(last, "total_steps")
     unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
     seconds, pace = _median(rows, "step_seconds"), _pace(rows)
-    left = None if total is None else max(0, total - step)
+    remaining = None if total is None else max(0, total - step)
     return Progress(
         step=step,
         loss=read_number(last, "loss"),
@@ -146,7 +146,7 @@ def _progress(folder: Folder) -> Progress | None:
         total_steps=total,
         throughput=_median(rows, f"{unit}_per_second"),
         throughput_unit=f"{unit}/s" if unit else None,
-        eta_seconds=None if left is None or pace is None else round(left * pace, 1),
+        eta_seconds=None if remaining is None or pace is None else round(remaining * pace, 1),
         ignored_lines=sum(not _is_usable(line) for line in whole),
     )
 

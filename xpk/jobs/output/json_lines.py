@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _LONGEST = 1 << 20  # bytes of a line
-_MOST_WHOLE = 2**53  # beyond it a float is not exact
+_MAX_WHOLE = 2**53  # beyond it a float is not exact
 _NUMBERS = (-1e100, 1e100)  # whose sums and squares are still finite
 
 
@@ -24,13 +24,13 @@ def parse(text: bytes) -> dict[str, Any] | None:
 
 def read_number(line: Mapping[str, Any], key: str, limits: tuple[float, float] = _NUMBERS) -> float | None:
     """Return a number within limits, None for anything else."""
-    value, (least, most) = line.get(key), limits
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+    value, (minimum, maximum) = line.get(key), limits
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
         return None
     return float(value)
 
 
-def read_whole(line: Mapping[str, Any], key: str, most: int = _MOST_WHOLE) -> int | None:
-    """Return an integer from 0 to `most`, None for anything else."""
+def read_whole(line: Mapping[str, Any], key: str, maximum: int = _MAX_WHOLE) -> int | None:
+    """Return an integer from 0 to `maximum`, None for anything else."""
     value = line.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum else None

@@ -53,8 +53,8 @@ class OutputRoots:
             return ""
         target = self._asked()
         keeps_here = target.on_this_machine or target.exclusive
-        own = [target.output_root] if keeps_here or in_bucket(target.output_root) else []
-        return self._checked(claim, name, namespace, target, own, "removed")
+        own_roots = [target.output_root] if keeps_here or in_bucket(target.output_root) else []
+        return self._checked(claim, name, namespace, target, own_roots, "removed")
 
     def _asked(self) -> Target:
         try:

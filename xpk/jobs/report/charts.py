@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-MOST_POINTS = 2_000
-_MOST_HOVER_POINTS = 300
+MAX_POINTS = 2_000
+_MAX_HOVER_POINTS = 300
 _LETTER = 7.0  # approximate width of a letter of 12 px
 Point = tuple[float, float]
 
@@ -129,7 +129,7 @@ HALF = Frame("wide", 536, 190)
 LOW = Frame("narrow", 420, 190)
 
 
-def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]:
+def downsample(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     """Return at most `limit` (4 or more) of the points: both ends, and the extremes in y of equal shares."""
     if len(points) <= limit:
         return list(points)
@@ -145,17 +145,17 @@ def downsample(points: Sequence[Point], limit: int = MOST_POINTS) -> list[Point]
     return [*sampled, points[-1]]
 
 
-def nice_step(span: float, most: int) -> float:
-    """Return the smallest of 1, 2, 5 times a power of ten that divides `span` into at most `most` parts."""
+def nice_step(span: float, max_parts: int) -> float:
+    """Return the smallest of 1, 2, 5 times a power of ten that divides `span` into at most `max_parts` parts."""
     if span <= 0 or not math.isfinite(span):
         return 1.0
-    power = 10.0 ** math.floor(math.log10(span / most))
-    return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor * most >= span * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(span / max_parts))
+    return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor * max_parts >= span * (1 - 1e-9))
 
 
-def number_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[tuple[float, str]]:
+def number_ticks(low: float, high: float, max_ticks: int, *, whole: bool = False) -> list[tuple[float, str]]:
     """Return round values in [low, high] with labels of the fewest sufficient digits."""
-    step = nice_step(high - low, most)
+    step = nice_step(high - low, max_ticks)
     if whole:
         step = max(1.0, step)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -166,12 +166,12 @@ def number_ticks(low: float, high: float, most: int, *, whole: bool = False) -> 
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 
 
-def time_ticks(span: float, most: int) -> list[tuple[float, str]]:
+def time_ticks(span: float, max_ticks: int) -> list[tuple[float, str]]:
     """Return round times from 0 to `span` seconds, labeled in the largest whole unit of s, min, h and d."""
-    if span < most:
-        return [(at, f"{label} s") for at, label in number_ticks(0, span, most)]
-    fitting = (step for step in _TIME_STEPS if step * most >= span)
-    step = next(fitting, 86400 * max(1, math.ceil(span / most / 86400)))
+    if span < max_ticks:
+        return [(at, f"{label} s") for at, label in number_ticks(0, span, max_ticks)]
+    fitting = (step for step in _TIME_STEPS if step * max_ticks >= span)
+    step = next(fitting, 86400 * max(1, math.ceil(span / max_ticks / 86400)))
     unit, name = next(
         (unit, name) for unit, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")) if step % unit == 0
     )
@@ -193,8 +193,8 @@ def draw(plot: Plot, frame: Frame) -> Chart:
         """Return the position of a value, in viewBox units from the top."""
         return round(bottom - (value - y_low) / (y_high - y_low) * (bottom - top), 1)
 
-    most = 10 if frame.width > 600 else 5
-    x_ticks = time_ticks(x_high, most) if plot.times else number_ticks(x_low, x_high, most, whole=True)
+    max_ticks = 10 if frame.width > 600 else 5
+    x_ticks = time_ticks(x_high, max_ticks) if plot.times else number_ticks(x_low, x_high, max_ticks, whole=True)
     return Chart(
         size=frame.size,
         label=plot.label,
@@ -223,7 +223,7 @@ T = TypeVar("T")
 
 def thinned(points: Sequence[T]) -> Sequence[T]:
     """Return evenly spaced points, few enough to keep the page small; the last one is kept."""
-    every = math.ceil(len(points) / _MOST_HOVER_POINTS)
+    every = math.ceil(len(points) / _MAX_HOVER_POINTS)
     return points if every < 2 else [*points[:-1:every], points[-1]]
 
 
@@ -263,11 +263,11 @@ def path(points: Iterable[Point]) -> str:
 
 
 def _thinned(series: Sequence[Series]) -> list[tuple[Series, list[Point]]]:
-    """Share MOST_POINTS among the curves by their length; drop values that are not finite."""
+    """Share MAX_POINTS among the curves by their length; drop values that are not finite."""
     finite = [(one, [point for point in one.points if math.isfinite(point[1])]) for one in series]
     total = sum(len(points) for _, points in finite)
     return [
-        (one, downsample(points, max(4, MOST_POINTS * len(points) // total)))
+        (one, downsample(points, max(4, MAX_POINTS * len(points) // total)))
         for one, points in finite
         if len(points) > 1
     ]

@@ -18,8 +18,8 @@ from xpk.storage import open_folder
 # Limits of valid values: a line beyond these is counted as damaged.
 _TIMES = (0, 4_102_444_800)  # Unix seconds: to the year 2100
 _SECONDS = (-1e9, 1e9)
-_MOST_ATTEMPTS = 1_000_000
-_MOST_HOSTS = 1_000_000
+_MAX_ATTEMPTS = 1_000_000
+_MAX_HOSTS = 1_000_000
 
 
 class Reader(Protocol):
@@ -208,7 +208,7 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
     memory: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
     return StepRecord(
         time=time,
-        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
+        attempt=read_whole(line, "attempt", _MAX_ATTEMPTS) or 0,
         step=step,
         loss=loss,
         seconds=max(0.0, read_number(line, "step_seconds", _SECONDS) or 0.0),
@@ -229,7 +229,7 @@ def _eval(line: Mapping[str, Any]) -> EvalRecord | None:
         return None
     return EvalRecord(
         time=time,
-        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
+        attempt=read_whole(line, "attempt", _MAX_ATTEMPTS) or 0,
         step=step,
         loss=loss,
         tokens=read_whole(line, "eval_tokens"),
@@ -241,14 +241,14 @@ _EVENT_KEYS = frozenset({"time", "event", "slice", "host", "attempt", "step", "s
 
 def _event(line: Mapping[str, Any]) -> Event | None:
     time, name = read_number(line, "time", _TIMES), line.get("event")
-    slice_id, host = read_whole(line, "slice", _MOST_HOSTS), read_whole(line, "host", _MOST_HOSTS)
+    slice_id, host = read_whole(line, "slice", _MAX_HOSTS), read_whole(line, "host", _MAX_HOSTS)
     if time is None or not isinstance(name, str) or slice_id is None or host is None:
         return None
     return Event(
         time=time,
         name=name,
         host=HostId(slice_id, host),
-        attempt=read_whole(line, "attempt", _MOST_ATTEMPTS) or 0,
+        attempt=read_whole(line, "attempt", _MAX_ATTEMPTS) or 0,
         step=read_whole(line, "step"),
         seconds=read_number(line, "seconds", _SECONDS),
         details={key: value for key, value in line.items() if key not in _EVENT_KEYS},
@@ -322,11 +322,11 @@ def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
     lives: list[Life] = []
     life_of: list[int] = []
     for event in events:
-        known = [index for index, life in enumerate(lives) if life.attempt == event.attempt]
-        if event.name == "start" or not known:
+        candidates = [index for index, life in enumerate(lives) if life.attempt == event.attempt]
+        if event.name == "start" or not candidates:
             lives.append(Life(begin=event.time - (event.seconds or 0.0), attempt=event.attempt))
-            known.append(len(lives) - 1)
-        index = known[-1]
+            candidates.append(len(lives) - 1)
+        index = candidates[-1]
         life_of.append(index)
         if event.name == "init" and lives[index].up is None:
             lives[index] = replace(lives[index], up=event.time)

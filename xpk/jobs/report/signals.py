@@ -10,7 +10,7 @@ from xpk.jobs.report.curves import Run
 from xpk.jobs.report.record import StepRecord
 from xpk.jobs.report.wording import duration, percent
 
-_LEAST_MFU = 0.001  # on CPUs the share of a TPU's peak is close to 0 and meaningless
+_MIN_MFU = 0.001  # on CPUs the share of a TPU's peak is close to 0 and meaningless
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Signal:
 
 
 def _mfu_percent(step: StepRecord) -> float | None:
-    return None if step.mfu is None or step.mfu < _LEAST_MFU else step.mfu * 100
+    return None if step.mfu is None or step.mfu < _MIN_MFU else step.mfu * 100
 
 
 SIGNALS = (

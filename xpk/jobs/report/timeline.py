@@ -1,6 +1,6 @@
 """Geometry of the report's timeline: one row per host, one bar per phase, failures as gaps.
 
-Beyond MOST_ROWS hosts a row is a slice, beyond that many slices it is several slices: a phase then lasts
+Beyond MAX_ROWS hosts a row is a slice, beyond that many slices it is several slices: a phase then lasts
 from its first host's begin to its last host's end.
 """
 
@@ -16,7 +16,7 @@ from xpk.jobs.report.goodput import Attempt, Cause
 from xpk.jobs.report.record import Event, HostId, RunRecord
 from xpk.jobs.report.wording import CAUSE_NAMES, SHORT_NAMES, duration
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 _PHASES = {
     "init": Cause.INIT,
     "data": Cause.DATA,
@@ -27,7 +27,7 @@ _PHASES = {
 _WITHIN_STEPS = {"eval": Cause.EVAL, "save_begin": Cause.SAVE}
 _LAST_WORDS = {"done": "done", "preempt": "stopped", "fail": "died", "peer_lost": "left"}
 _LETTER = 6.0  # viewBox units: approximate width of a letter of a bar's label
-_LEAST_WIDTH = 0.6  # viewBox units; narrower bars are invisible, and there may be thousands
+_MIN_WIDTH = 0.6  # viewBox units; narrower bars are invisible, and there may be thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +107,10 @@ def lives(record: RunRecord, attempts: Sequence[Attempt], kill_time: float | Non
     life_of = {
         host: _life(host, events, attempts, origin, lost_since, kill_time) for host, events in record.events.items()
     }
-    if len(life_of) <= MOST_ROWS:
+    if len(life_of) <= MAX_ROWS:
         return list(life_of.values())
     slices = sorted({host.slice for host in life_of})
-    size = -(-len(slices) // MOST_ROWS)
+    size = -(-len(slices) // MAX_ROWS)
     return [_merged(life_of, slices[at : at + size]) for at in range(0, len(slices), size)]
 
 
@@ -125,7 +125,7 @@ def draw_timeline(
     """Lay the rows out over `wall` seconds."""
     wide = frame.size == WIDE.size
     row_height = next(
-        height for most, height in ((8, 26.0), (16, 22.0), (32, 16.0), (10**9, 11.0)) if len(rows) <= most
+        height for max_rows, height in ((8, 26.0), (16, 22.0), (32, 16.0), (10**9, 11.0)) if len(rows) <= max_rows
     )
     left, right = (118.0 if wide else 52.0), frame.width - 14
     top = 26.0 if rules else 10.0
@@ -164,7 +164,7 @@ def draw_timeline(
 
 
 def _bar(name: str, span: Span, begin: float, end: float) -> Bar | None:
-    if end - begin < _LEAST_WIDTH:
+    if end - begin < _MIN_WIDTH:
         return None
     attempt = f" (attempt {span.attempt + 1})" if span.attempt else ""
     title = f"{name}: {CAUSE_NAMES[span.cause].lower()} {duration(span.end - span.begin)}{attempt}"

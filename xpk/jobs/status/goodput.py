@@ -12,8 +12,8 @@ from xpk.model.errors import XpkError
 from xpk.model.status import WorkloadStatus
 from xpk.storage import Folder
 
-MOST_BYTES = 16 << 20  # of metrics and events together; about 30,000 steps
-_MOST_HOSTS = 1024
+MAX_BYTES = 16 << 20  # of metrics and events together; about 30,000 steps
+_MAX_HOSTS = 1024
 
 
 class _TooLargeError(Exception):
@@ -21,10 +21,10 @@ class _TooLargeError(Exception):
 
 
 class _BoundedReader:
-    """A run's files, MOST_BYTES at most. Only files of the workload's own hosts are read."""
+    """A run's files, MAX_BYTES at most. Only files of the workload's own hosts are read."""
 
     def __init__(self, folder: Folder, status: WorkloadStatus) -> None:
-        self._folder, self._status, self._bytes_left = folder, status, MOST_BYTES
+        self._folder, self._status, self._bytes_left = folder, status, MAX_BYTES
 
     def read(self, path: str) -> bytes | None:
         """See `record.Reader`."""
@@ -37,7 +37,7 @@ class _BoundedReader:
     def read_all(self, folder: str) -> dict[str, bytes]:
         """See `record.Reader`."""
         slices, hosts = self._status.num_slices, self._status.hosts_per_slice
-        if slices * hosts > _MOST_HOSTS:
+        if slices * hosts > _MAX_HOSTS:
             raise _TooLargeError
         names = [f"s{slice_id}-h{host}.jsonl" for slice_id in range(slices) for host in range(hosts)]
         contents = {name: self.read(f"{folder}/{name}") for name in names}

@@ -79,10 +79,10 @@ def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:
     """Return the pod of one host of the current attempt. Raises NotFoundError with the existing hosts."""
     status = find(api, name, namespace)
-    for known in status.hosts:
-        if (known.slice, known.host) == (slice_id, host):
-            return api.get("Pod", known.pod, namespace)
-    labels = ", ".join(known.label for known in status.hosts) or "none"
+    for existing in status.hosts:
+        if (existing.slice, existing.host) == (slice_id, host):
+            return api.get("Pod", existing.pod, namespace)
+    labels = ", ".join(existing.label for existing in status.hosts) or "none"
     raise NotFoundError(f"'{name}' has no host s{slice_id}/h{host} now", hint=f"choose from {labels}")
 
 
@@ -278,8 +278,8 @@ def _phase(
 def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:
     """Return the reason of a JobSet's failure: the first host that failed by itself, else the controller's message."""
     failed = [host for host in hosts if host.exit_code not in (None, 0)]
-    own = [host for host in failed if host.exit_code not in (75, 143)] or failed
-    first = min(own, key=lambda host: host.finished or "", default=None)
+    own_failures = [host for host in failed if host.exit_code not in (75, 143)] or failed
+    first = min(own_failures, key=lambda host: host.finished or "", default=None)
     note = _FAILURES.get(str(failed_condition.get("reason")), "")
     if f"exit code {EXHAUSTED} " in str(failed_condition.get("message")):
         note = _FAILURES["ReachedMaxRestarts"]

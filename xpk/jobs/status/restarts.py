@@ -29,7 +29,7 @@ _LOCAL = re.compile(r"The host (ended with exit code (\d+).*)")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
 _HOST = re.compile(r"-(\d+)-(\d+)-\w{5}$")
 _LATE = timedelta(seconds=2)  # maximum delay of a Job's event after the restart that it caused
-_MOST_ATTEMPTS = 1000  # the newest ones, whose causes are searched
+_MAX_ATTEMPTS = 1000  # the newest ones, whose causes are searched
 _LOST_NODE = ("NodeNotReady", "TaintManagerEviction")
 _EVICTED = ("Preempted", "Evicted", *_LOST_NODE)
 
@@ -77,11 +77,11 @@ def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
 
 def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     """Return a status with causes from the hosts' records for restarts that events do not explain."""
-    known = {restart.attempt: restart for restart in status.restart_history}
+    restart_of = {restart.attempt: restart for restart in status.restart_history}
     unexplained = [
         attempt
-        for attempt in range(max(0, status.restarts - _MOST_ATTEMPTS), status.restarts)
-        if attempt not in known or known[attempt].host is None or known[attempt].exit_code == _PEER_LOST
+        for attempt in range(max(0, status.restarts - _MAX_ATTEMPTS), status.restarts)
+        if attempt not in restart_of or restart_of[attempt].host is None or restart_of[attempt].exit_code == _PEER_LOST
     ]
     if not unexplained or not status.output_dir:
         return status
@@ -92,9 +92,11 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     for attempt in unexplained:
         if attempt in causes:
             recorded = causes[attempt]
-            known[attempt] = replace(recorded, time=known[attempt].time) if attempt in known else recorded
+            restart_of[attempt] = (
+                replace(recorded, time=restart_of[attempt].time) if attempt in restart_of else recorded
+            )
     unknown = [restart for restart in status.restart_history if restart.attempt is None]
-    numbered = [known[attempt] for attempt in sorted(key for key in known if key is not None)]
+    numbered = [restart_of[attempt] for attempt in sorted(key for key in restart_of if key is not None)]
     return replace(status, restart_history=tuple([*unknown, *numbered]))
 
 
