@@ -242,7 +242,10 @@ def test_commands_that_wait_ask_seldom_and_end_in_time(tmp_path: Path, name: str
     begun = time.monotonic()
     with serving(WATCHES[name][0]) as (server, seen):
         client = api(tmp_path, server, time.sleep)
-        with pytest.raises(TimedOutError, match="Running after 1 s" if command == "wait" else "1 host of 'w'"):
+        with pytest.raises(
+            TimedOutError,
+            match="timed out after 1 s: workload 'w' is Running" if command == "wait" else "1 host of 'w'",
+        ):
             if command == "wait":
                 wait(client, "w", "default", timeout=1.0)
             else:

@@ -135,7 +135,7 @@ def test_problems_of_fields_are_raised_with_those_of_the_folder_and_of_the_clust
         ({}, ()),
         ({"accelerator_type": "v5p-8"}, ("not v5p-8",)),
         ({"accelerator_type": "v5p-7"}, ("v5p-7",)),
-        ({"capacity": "spot", "run_as_user": 0}, ("--spot: the capacity", "run_as_user must be between 1")),
+        ({"capacity": "spot", "run_as_user": 0}, ("--spot is supported on GKE only", "run_as_user must be between 1")),
     ):
         with pytest.raises(UsageError, match="cannot be created") as raised:
             submit(Workload(**wrong | more), destination)  # type: ignore[arg-type]  # any fields
