@@ -55,3 +55,11 @@ def test_versions_are_those_that_are_tested_together_and_every_file_has_a_hash(n
 def test_no_list_names_where_files_come_from() -> None:
     for file in (ROOT / "requirements").iterdir():
         assert not re.search(r"https?://|--(extra-)?index-url|--find-links", file.read_text(encoding="utf-8")), file
+
+
+def test_the_trainers_image_is_built_of_nothing_that_can_change() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["${BASE_IMAGE}"]
+    assert re.search(r"^ARG BASE_IMAGE=\S+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    installs = re.findall(r"pip install.*", text)
+    assert len(installs) == 2 and all("--require-hashes --only-binary :all:" in each for each in installs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine
     target = provider.target("dev")
     assert target.trainer_image == "xpk-trainer:given"
     assert target.fenced
-    assert Path(str(target.shared_folder)).stat().st_mode & 0o777 == 0o777
+    assert stat.S_IMODE(Path(str(target.shared_folder)).stat().st_mode) == 0o1777, "sticky: pods have different users"
 
 
 def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine: Machine) -> None:

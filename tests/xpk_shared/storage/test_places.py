@@ -102,6 +102,17 @@ def test_a_version_is_written_only_over_the_one_that_was_read(opened: Open) -> N
     assert first.look() == (newer, b"second") and newer > version
 
 
+def test_a_version_that_was_replaced_and_removed_long_ago_is_not_written_over(opened: Open) -> None:
+    """Of a disk's versions only the newest is left: the one after the old version could be created again."""
+    late, others = opened("lease.json").slot(), opened("lease.json").slot()
+    read = late.put(b"one", 0)
+    newest = others.put(b"three", others.put(b"two", read))
+    with pytest.raises(FileExistsError):
+        late.put(b"late", read)
+    assert others.look() == (newest, b"three")
+    assert others.put(b"four", newest) > newest, "the refused write left nothing behind"
+
+
 def test_a_folder_is_renamed_and_removed_without_its_neighbors(opened: Open) -> None:
     content = {f"checkpoints/5/part-{number}": str(number).encode() for number in range(20)}
     content |= {f"checkpoints/5/{SEAL}": b"{}", "metrics.jsonl": b"line\n"}
