@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_so_is_that_of_a_watch(tmp_path: Path) -> None:
         changes = api(tmp_path, server).watch("Pod", timeout=5)
         change, obj = next(changes)
     assert (change, obj["metadata"]["name"]) == ("ADDED", "a")
+
+
+def test_what_a_watch_has_told_of_is_not_told_again_by_the_list_that_follows(tmp_path: Path) -> None:
+    events = [{"type": "DELETED", "object": page("a")[1]["items"][0]}, {"type": "ERROR", "object": {"code": 410}}]
+    told: Answer = (200, "".join(json.dumps(each) + "\n" for each in events))
+    script = Script({"*": [page("a", "b"), told, page("b", "c")]})
+    with serving(script) as server:
+        changes = api(tmp_path, server).watch("Pod", timeout=5)
+        seen = [(change, obj["metadata"]["name"]) for change, obj in (next(changes) for _ in range(4))]
+    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a"), ("ADDED", "c")]
 
 
 def test_a_list_that_is_forgotten_again_and_again_ends(tmp_path: Path) -> None:
