@@ -110,12 +110,22 @@ def test_a_host_that_has_succeeded_waits_for_the_others_and_starts_again_with_th
     assert "done 1" in hosts[1].log.read_text()
 
 
-def test_the_consequence_of_a_failure_is_not_its_cause() -> None:
-    coordinator = Coordinator(Place(0, 3, 1, "", 0, "j", 0, "", max_restarts=3), 0.0)
+def deciding(hosts: int = 3) -> Coordinator:
+    """Return the decisions on restarts of a job that began at 0.0."""
+    place = Place(0, hosts, 1, "", 0, "j", 0, "", max_restarts=3, fatal_codes=frozenset({42}))
+    return Coordinator(place, 0.0)
+
+
+@pytest.mark.parametrize("told_code", [143, 1, 42])
+@pytest.mark.parametrize("told_first", [True, False])
+def test_the_consequence_of_a_failure_is_not_its_cause(told_first: bool, told_code: int) -> None:
+    """Whatever a command that was told to end makes of it, also a code that no restart could help."""
+    coordinator = deciding()
     coordinator.take(End(0, 75, told=False), 0, 9.0)  # the connection of a dead process ends before its parent knows
     assert coordinator.decide(9.0, ()) == {"stop": 0, "number": 0, "code": 75}
-    coordinator.take(End(2, 9, told=False), 0, 9.1)
-    coordinator.take(End(1, 143, told=True), 0, 9.2)
+    ends = [End(2, 9, told=False), End(1, told_code, told=True)]
+    for end in ends[::-1] if told_first else ends:
+        coordinator.take(end, 0, 9.1)
     assert coordinator.decide(9.2, ()) == {"start": 1}
     assert coordinator.cause == End(2, 9, told=False)
 
@@ -140,6 +150,19 @@ def test_a_frozen_command_is_named_in_the_record(start: Start, tmp_path: Path) -
         host.ends(0)
     record = json.loads((tmp_path / "out" / "restarts.jsonl").read_text())
     assert (record["slice"], record["host"], record["silent"]) == (1, 0, True)
+
+
+def test_a_report_of_the_attempt_before_does_not_count() -> None:
+    coordinator = deciding(hosts=2)
+    coordinator.take(End(1, 9, told=False), 0, 9.0)
+    coordinator.decide(9.0, ())
+    coordinator.take(End(0, 143, told=True), 0, 9.1)
+    assert coordinator.decide(9.1, ()) == {"start": 1}
+    coordinator.take(End(1, 9, told=False), 0, 9.2)
+    assert coordinator.decide(9.2, ()) is None
+    for number in range(2):
+        coordinator.take(End(number, 0, told=False), 1, 20.0)
+    assert coordinator.decide(20.0, ()) == {"done": True}
 
 
 def test_a_stopped_command_is_killed_and_starts_again(start: Start) -> None:
@@ -194,6 +217,14 @@ def test_one_host_alone_restarts_in_place(start: Start) -> None:
     host = start(0, f"{LATER}exit 3", slices=1, **IN_PLACE)
     host.ends(0)
     assert "again 1" in host.log.read_text()
+
+
+def test_each_restart_is_a_line_of_the_record(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "restarts.jsonl").write_text('{"job": "one before"}\n')
+    start(0, "[ $XPK_RESTART_ATTEMPT = 2 ]", slices=1, **IN_PLACE, XPK_OUTPUT_DIR=str(tmp_path)).ends(0)
+    before, *ours = map(json.loads, (tmp_path / "restarts.jsonl").read_text().splitlines())
+    assert before == {"job": "one before"}
+    assert [(each["attempt"], each["exit_code"]) for each in ours] == [(1, 1), (2, 1)]
 
 
 @pytest.mark.parametrize("command", ["exec python3 program.py", "python3 program.py"], ids=["without", "with"])
