@@ -65,19 +65,19 @@ def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
     assert first > last
 
 
-def test_no_slice_is_resumed_beside_hosts_of_another_that_still_end(api: LocalApi) -> None:
-    ends = '[ "$MEGASCALE_SLICE_ID" = 0 ] || sleep 1; exit 143'
-    api.create(jobset("a", f"trap '{ends}' TERM; while :; do sleep 0.02; done", hosts=1, queued=False))
+def test_no_slice_is_resumed_beside_hosts_of_another_that_still_end(api: LocalApi, tmp_path: Path) -> None:
+    ends = f'[ "$MEGASCALE_SLICE_ID" = 0 ] || until [ -e {tmp_path}/may-end ]; do sleep 0.02; done; exit 143'
+    api.create(jobset("a", f"trap '{ends}' TERM; while :; do sleep 0.02; done", hosts=1, queued=False, grace=60))
     before = {pod["metadata"]["uid"] for pod in running(api, "a", 2)}
     api.patch("JobSet", "a", {"spec": {"suspend": True}})
     until(lambda: len(api.former_pods("default", {})) == 1)
     api.patch("JobSet", "a", {"spec": {"suspend": False}})
-    again = until(lambda: [pod for pod in running(api, "a", 2) if pod["metadata"]["uid"] not in before])
-    former = api.former_pods("default", {})
-    last = max(pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] for pod in former)
-    first = min(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for pod in again)
-    assert len(former) == 2
-    assert first > last
+    until(lambda: condition(api.get("JobSet", "a"), "Suspended")["reason"] == "ResumeJobs")
+    api.create(jobset("b", "true", slices=1, hosts=1, queued=False))
+    assert ended(api, "b") == "Completed", "the control plane has had time to resume a slice"
+    assert {pod["metadata"]["uid"] for pod in api.list("Pod", selector={"xpk.google.com/workload": "a"})} <= before
+    (tmp_path / "may-end").touch()
+    assert {pod["metadata"]["uid"] for pod in running(api, "a", 2)}.isdisjoint(before)
 
 
 def test_what_fails_over_and_over_restarts_later_and_later(api: LocalApi, folder: Path) -> None:

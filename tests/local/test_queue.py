@@ -57,18 +57,35 @@ def test_decisions(quota: int, pools: int, drawn: list[tuple[int, int, int, str]
         assert freed or not (fits and lower)
 
 
-@given(st.integers(1, 12), CLAIMS)
-def test_no_victim_is_needless(quota: int, drawn: list[tuple[int, int, int, str]]) -> None:
+@given(st.integers(1, 12), st.integers(1, 12), CLAIMS)
+def test_no_victim_is_needless(quota: int, asked: int, drawn: list[tuple[int, int, int, str]]) -> None:
     held: list[Claim] = []
     for number, (priority, tpus, _, _) in enumerate(drawn):
         if sum(c.needs["tpu"] for c in held) + tpus <= quota:
             held.append(Claim(f"{number:02}", priority, {"tpu": tpus}, "q"))
-    winner = Claim("99", 2, {"tpu": quota}, "q")
+    winner = Claim("99", 2, {"tpu": asked}, "q")
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=quota)})}
     victims = [c for c in held if c.uid in decide(queues, {}, held, [], [winner]).preempt]
     free = quota - sum(c.needs["tpu"] for c in held)
     for spared in victims:
-        assert free + sum(v.needs["tpu"] for v in victims if v is not spared) < quota
+        assert free + sum(v.needs["tpu"] for v in victims if v is not spared) < asked
+
+
+def test_of_equal_victims_the_newest_is_preempted() -> None:
+    held = [Claim("1", 0, {"tpu": 1}, "q"), Claim("2", 0, {"tpu": 1}, "q"), Claim("3", 1, {"tpu": 1}, "q")]
+    queues = {"q": Queue(allotments={"tpu": Allotment(nominal=3)})}
+    assert decide(queues, {}, held, [], [Claim("4", 2, {"tpu": 1}, "q")]).preempt == {"2": "4"}
+
+
+def test_what_waits_for_its_victims_loses_nothing_to_smaller_ones() -> None:
+    """They would fit now, one after another, and it never would."""
+    queues = {"q": Queue(allotments={"tpu": Allotment(nominal=3)})}
+    victim, large, small = (
+        Claim(*each, "q") for each in (("1", 0, {"tpu": 2}), ("2", 2, {"tpu": 3}), ("3", 1, {"tpu": 1}))
+    )
+    assert decide(queues, {}, [victim], [], [large, small]).admit == []
+    assert decide(queues, {}, [], [victim], [large, small]).admit == []
+    assert decide(queues, {}, [], [], [large, small]).admit == ["2"]
 
 
 SHARES = st.builds(

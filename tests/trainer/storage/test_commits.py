@@ -30,6 +30,21 @@ def test_an_attempt_that_is_not_the_owner_any_more_commits_nothing() -> None:
     assert open_shelf(place).steps() == [6] and open_shelf(place).damage(6) == ""
 
 
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_an_earlier_attempt_removes_no_checkpoint_that_is_newer_than_its_own(kind: str, tmp_path: Path) -> None:
+    """It may be slow to remove the older ones, while the next attempt is far ahead."""
+    client = cloud_storage.Client()
+    place = open_place(tmp_path) if kind == "folder" else cloud_storage.place("run/checkpoints", client)
+    shelf = open_shelf(place)
+    claim = shelf.claim(0)
+    for step in (3, 5, 7, 9):
+        draft = open_place(shelf.draft(step, claim)) if kind == "folder" else place / str(step) / claim
+        (draft / "array").write(b"content")
+        shelf.commit(step, claim, {})
+    shelf.keep(1, 5)
+    assert shelf.steps() == [5, 7, 9]
+
+
 @pytest.mark.parametrize("request_", range(12))
 def test_an_owner_that_comes_in_the_middle_of_a_commit_leaves_no_half_of_a_checkpoint(request_: int) -> None:
     """Before each request of the commit in turn: it is whole, or it is not there, nor is anything of it left."""
