@@ -1,4 +1,4 @@
-"""The order in which several workloads are deleted."""
+"""Order in which several workloads are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def named(name: str, uid: str) -> dict[str, Any]:
 
 
 def test_queued_workloads_are_deleted_first() -> None:
-    """The end of one that runs would admit them."""
+    # The end of a running workload would admit them.
     waits = {"kind": "Workload", **workload("b", "queued", QuotaReserved=WAITS)}
     api = FakeApi([named("a", "u"), named("b", "queued"), {"kind": "Workload", **ADMITTED}, waits])
     assert [each.name for each in plan_named(api, ["a", "b"], "default", cluster="c")] == ["b", "a"]

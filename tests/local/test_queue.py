@@ -78,7 +78,7 @@ def test_of_equal_victims_the_newest_is_preempted() -> None:
 
 
 def test_what_waits_for_its_victims_loses_nothing_to_smaller_ones() -> None:
-    """They would fit now, one after another, and it never would."""
+    # Small ones would fit now, one after another, and the large one never would.
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=3)})}
     victim, large, small = (
         Claim(*each, "q") for each in (("1", 0, {"tpu": 2}), ("2", 2, {"tpu": 3}), ("3", 1, {"tpu": 1}))

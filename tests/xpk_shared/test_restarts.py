@@ -119,7 +119,7 @@ def deciding(hosts: int = 3) -> Coordinator:
 @pytest.mark.parametrize("told_code", [143, 1, 42])
 @pytest.mark.parametrize("told_first", [True, False])
 def test_the_consequence_of_a_failure_is_not_its_cause(told_first: bool, told_code: int) -> None:
-    """Whatever a command that was told to end makes of it, also a code that no restart could help."""
+    # A command that was told to end may end with any code, also with one that no restart could help.
     coordinator = deciding()
     coordinator.take(End(0, 75, told=False), 0, 9.0)  # the connection of a dead process ends before its parent knows
     assert coordinator.decide(9.0, ()) == {"stop": 0, "number": 0, "code": 75}

@@ -32,7 +32,7 @@ def test_an_attempt_that_is_not_the_owner_any_more_commits_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_an_earlier_attempt_removes_no_checkpoint_that_is_newer_than_its_own(kind: str, tmp_path: Path) -> None:
-    """It may be slow to remove the older ones, while the next attempt is far ahead."""
+    # It may be slow to remove the older ones, while the next attempt is far ahead.
     client = cloud_storage.Client()
     place = open_place(tmp_path) if kind == "folder" else cloud_storage.place("run/checkpoints", client)
     shelf = open_shelf(place)

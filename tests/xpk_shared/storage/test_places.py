@@ -103,7 +103,7 @@ def test_a_version_is_written_only_over_the_one_that_was_read(opened: Open) -> N
 
 
 def test_a_version_that_was_replaced_and_removed_long_ago_is_not_written_over(opened: Open) -> None:
-    """Of a disk's versions only the newest is left: the one after the old version could be created again."""
+    # Of the versions on a disk only the newest is left: the one after the old version could be created again.
     late, others = opened("lease.json").slot(), opened("lease.json").slot()
     read = late.put(b"one", 0)
     newest = others.put(b"three", others.put(b"two", read))
