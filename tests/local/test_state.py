@@ -72,11 +72,13 @@ def test_rights_hold_under_any_umask(tmp_path: Path, bits: int) -> None:
     provider = LocalProvider(tmp_path / "state")
     with umask(bits):
         provider.plan_create(DEV).carry_out(lambda title: None)
-    folder = tmp_path / "state" / "clusters" / "dev"
+        folder = tmp_path / "state" / "clusters" / "dev"
+        daemon_control.ensure(folder, "")
     try:
         for each in (folder, folder.parent, folder.parent.parent, tmp_path / "state" / "locks", folder / process.PODS):
             assert mode(each) == 0o700, each
-        for file in (folder / FILE, folder / process.BELL, tmp_path / "state" / "locks" / "dev.lock"):
+        names = (FILE, process.BELL, daemon_control.INFO, daemon_control.LOCK, daemon_control.LOG)
+        for file in (*(folder / name for name in names), tmp_path / "state" / "locks" / "dev.lock"):
             assert mode(file) == 0o600, file
     finally:
         delete_cluster(folder, force=True)

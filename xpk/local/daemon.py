@@ -189,7 +189,8 @@ def main(folder: Path, workloads: str) -> int:
     else:
         return 0
     os.truncate(lock, 0)
-    (folder / INFO).write_text(fingerprint(workloads), encoding="utf-8")
+    with os.fdopen(open_file(folder / INFO, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+        file.write(fingerprint(workloads))
     child = os.fork()
     if child:
         os.write(lock, str(child).encode())
