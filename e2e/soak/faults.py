@@ -33,7 +33,7 @@ class Moment(StrEnum):
 class Strike:
     """One signal to one process. `host` counts over the whole job; `delay_seconds` begins at the moment.
 
-    An attempt that runs has finished `steps` steps by then.
+    An attempt that runs has finished `steps` steps by then, and is not a short one.
     """
 
     target: Target

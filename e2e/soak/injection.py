@@ -13,6 +13,7 @@ from e2e.soak.faults import Fault, Moment, Strike, Target
 from e2e.soak.processes import descendants, lives, parent
 from e2e.soak.progress import Progress
 from e2e.soak.resources import CONTROL_PLANE, Resources
+from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
 STEPS = 1_000_000  # more than a soak reaches: the learning rate follows from this number
 INTERVAL = 5  # steps from one checkpoint to the next
@@ -121,10 +122,11 @@ class Soak:
         if strike.moment is Moment.STARTING:
             self._await(lambda: self.progress.started_after(struck) is not None, _START_SECONDS)
         elif strike.moment is Moment.SAVING:
+            self._await(lambda: self._has_run(strike.steps), _LIMIT_SECONDS)
             saves = len(self.progress.saves_begun)
             self._await(lambda: len(self.progress.saves_begun) > saves, _LIMIT_SECONDS, _SAVE_POLL_SECONDS)
         elif strike.steps:
-            self._await(lambda: self.progress.steps_of_attempt >= strike.steps, _LIMIT_SECONDS)
+            self._await(lambda: self._has_run(strike.steps), _LIMIT_SECONDS)
         time.sleep(strike.delay_seconds)
         self.progress.read()
         pid, supervisor = self.progress.pid(strike.host), self._supervisors[strike.host]
@@ -137,6 +139,11 @@ class Soak:
         except ProcessLookupError:
             return False
         return is_own
+
+    def _has_run(self, steps: int) -> bool:
+        """Return whether the newest attempt has finished so many steps, and ends too late to cause a pause."""
+        age = time.time() - max(starts[-1].time for starts in self.progress.starts.values())
+        return self.progress.steps_of_attempt >= steps and age >= SHORT_SECONDS
 
     def _is_running(self) -> bool:
         """Return whether all trainers run and have finished a step together; note their supervisors then."""

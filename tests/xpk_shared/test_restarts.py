@@ -94,6 +94,21 @@ def test_when_no_restart_is_left_one_host_says_so_with_a_code_of_its_own(start: 
             host.ends(143)
 
 
+def test_a_crash_loop_is_slowed_down_recorded_and_ended(start: Start, tmp_path: Path) -> None:
+    commands = {2: "exit 7", **dict.fromkeys((0, 1, 3), WAITS)}
+    hosts = started(start, commands, XPK_MAX_RESTARTS="2", XPK_OUTPUT_DIR=str(tmp_path / "out"))
+    hosts[2].ends(78)
+    assert "2 attempts in a row have ended within 5 s: the next begins in 2 s" in hosts[1].log.read_text()
+    lines = [json.loads(text) for text in (tmp_path / "out" / "restarts.jsonl").read_text().splitlines()]
+    assert [(each.get("attempt"), each.get("pause_seconds"), each.get("short_attempts")) for each in lines] == [
+        (1, None, None),
+        (None, 2.0, 2),
+        (2, None, None),
+    ]
+    assert {(each["slice"], each["host"], each["exit_code"]) for each in lines} == {(1, 0, 7)}
+    assert lines[2]["time"] - lines[1]["time"] >= 2.0
+
+
 @pytest.mark.parametrize(("command", "code"), [("sleep 1; exit 42", 42), ("sleep 1; exit 7", 7)])
 def test_a_code_that_no_restart_can_help_is_the_hosts_own(start: Start, command: str, code: int) -> None:
     hosts = started(start, {1: command}, XPK_MAX_RESTARTS="0" if code == 7 else "3")

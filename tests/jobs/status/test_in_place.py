@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.jobs.objects import ADMITTED, ROOTS, exited, jobset, restarted
 from xpk.jobs.status.fields import Snapshot, when
-from xpk.jobs.status.in_place import read_record, with_local_restarts, with_restarts_in_place
+from xpk.jobs.status.in_place import crash_loop, read_record, with_local_restarts, with_restarts_in_place
 from xpk.jobs.status.reader import read
 from xpk.model import names
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import Phase, WorkloadStatus
 from xpk_shared.supervisor.names import RECORD
 
 CREATED = when("2026-01-31T12:00:00Z")
@@ -74,8 +75,36 @@ def test_a_record_that_cannot_be_read_changes_nothing(tmp_path: Path, made: str)
     assert with_restarts_in_place(before, ROOTS) == before
 
 
+PAUSE: dict[str, Any] = {"pause_seconds": 8.0, "short_attempts": 4, "attempt": None}
+
+
+@pytest.mark.parametrize(
+    ("second", "changes", "expected"),
+    [
+        (21.5, {}, "the last because host s1/h0 ended with exit code 3; the next begins in 7 s"),
+        (28.5, {}, ""),
+        (21.5, {"short_attempts": "many"}, ""),
+        (21.5, {"time": CREATED.timestamp() - 1}, ""),
+    ],
+    ids=["pause", "over", "malformed", "of an earlier workload"],
+)
+def test_a_crash_loop_is_named_during_its_pause(second: float, changes: dict[str, Any], expected: str) -> None:
+    content = line(5) + line(20, **{**PAUSE, "exit_code": 3, **changes})
+    expected = f"crash loop: 4 attempts in a row ended within 5 s, {expected}" if expected else ""
+    assert crash_loop(content, CREATED, CREATED.timestamp() + second) == expected
+
+
+@pytest.mark.parametrize(("after", "phase"), [(b"", Phase.RESTARTING), (line(30, 2), Phase.RUNNING)])
+def test_hosts_that_wait_in_a_crash_loop_are_restarting(tmp_path: Path, after: bytes, phase: Phase) -> None:
+    (tmp_path / RECORD).write_bytes(line(5) + line(20, **PAUSE) + after)
+    running = replace(status(tmp_path), phase=Phase.RUNNING)
+    known = with_restarts_in_place(running, ROOTS, lambda: CREATED.timestamp() + 22)
+    assert (known.phase, known.restarts) == (phase, 1 + bool(after))
+    assert ("crash loop" in known.reason) is (phase is Phase.RESTARTING)
+
+
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers())
-KEYS = ("time", "attempt", "slice", "host", "exit_code")
+KEYS = ("time", "attempt", "slice", "host", "exit_code", "pause_seconds", "short_attempts")
 
 
 @given(
@@ -85,3 +114,4 @@ KEYS = ("time", "attempt", "slice", "host", "exit_code")
 )
 def test_any_lines_are_read(lines: list[bytes]) -> None:
     assert len(read_record(b"\n".join([*lines, line(5)]), CREATED)) >= 1
+    assert isinstance(crash_loop(b"\n".join(lines), CREATED, CREATED.timestamp()), str)

@@ -15,8 +15,8 @@ from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
 from xpk_shared.supervisor.peers import Peers
-from xpk_shared.supervisor.record import restart_record, write_record
-from xpk_shared.supervisor.restarts import Coordinator, End, Patience
+from xpk_shared.supervisor.record import pause_record, restart_record, write_record
+from xpk_shared.supervisor.restarts import SHORT_SECONDS, Coordinator, End, Patience
 from xpk_shared.supervisor.signals import END, Signals
 from xpk_shared.supervisor.silence import Silence
 from xpk_shared.supervisor.standby import Standby
@@ -122,11 +122,16 @@ class Supervisor:
             order = self._coordinator.decide(time.monotonic(), self._peers.absent)
             if order is None:
                 return
-            if "start" in order and self._coordinator.cause:
-                record = restart_record(self._host, order["start"], self._coordinator.cause)
-                write_record(self._host, record)
-                order["record"] = record
+            self._record(order, self._coordinator.cause)
             self._peers.order(order)
+
+    def _record(self, order: dict[str, Any], cause: End | None) -> None:
+        """Record a restart, or the pause before it, with its cause."""
+        if "start" in order and cause:
+            order["record"] = restart_record(self._host, order["start"], cause)
+            write_record(self._host, order["record"])
+        elif "pause" in order and cause:
+            write_record(self._host, pause_record(self._host, order["pause"], order["short_attempts"], cause))
 
     def _obey(self) -> None:
         """Obey the first host's orders."""
@@ -135,7 +140,8 @@ class Supervisor:
             if order.get("stop") == self._restarts and self._command.code is None:
                 self._stop(order)
             elif "pause" in order:
-                say(f"several attempts have ended early: the next begins in {order['pause']:g} s")
+                early = f"{order['short_attempts']} attempts in a row have ended within {SHORT_SECONDS:g} s"
+                say(f"{early}: the next begins in {order['pause']:g} s")
             elif "start" in order and not (self._asked or self._peers.lost):
                 self._restart(order)
             elif "final" in order:

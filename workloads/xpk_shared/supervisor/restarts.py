@@ -105,7 +105,7 @@ class Coordinator:
         self._short_attempts = self._short_attempts + 1 if now - self._began < SHORT_SECONDS else 0
         pause = pause_after(self._short_attempts)
         self._start_at = now + pause
-        return self._start(now) if not pause else {"pause": pause}
+        return self._start(now) if not pause else {"pause": pause, "short_attempts": self._short_attempts}
 
     def _start(self, now: float) -> dict[str, Any]:
         """Return the order to begin the next attempt."""
