@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.recovery import machine
+from e2e.machine import machine
 from tests.trainer.small import free_ports
 
 PROCESSES, SEED = 4, 1
