@@ -27,7 +27,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.extended  # on a quiet machine its attempts are so short that the pauses after short attempts add up
+@pytest.mark.extended  # takes ten minutes or longer
 @pytest.mark.timeout(1800)
 def test_a_run_survives_random_faults(lab: Lab, tmp_path: Path) -> None:
     soak = Soak(lab, SLICES, max_restarts=10 * FAULTS, artifacts=tmp_path / "artifacts")
