@@ -1,4 +1,4 @@
-"""Blocks of training steps, the unit that benches of the trainer time in turn in one process."""
+"""Blocks of training steps, which the benchmarks of the trainer time alternately in one process."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -12,11 +12,11 @@ BLOCK = 20  # steps
 
 
 def block(run: Iterator[Any]) -> float:
-    """Train a block of steps; return the seconds of one. Nothing of it runs on when this returns."""
+    """Train a block of steps; return the seconds per step. All of its steps have ended when this returns."""
     import jax
 
-    began = time.perf_counter()
+    watch = time.perf_counter()
     for _ in range(BLOCK):
         next(run)
     jax.block_until_ready(jax.live_arrays())
-    return (time.perf_counter() - began) / BLOCK
+    return (time.perf_counter() - watch) / BLOCK

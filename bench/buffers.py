@@ -1,7 +1,7 @@
-"""The memory that a program takes, from what XLA's TPU compiler dumps once it has assigned its buffers.
+"""Peak memory of a program, from the buffer assignment that XLA's TPU compiler dumps.
 
-That is early: most of the time goes into code, which changes nothing of it. The peak is the one that
-`memory_analysis()` of the finished program gives.
+The dump is early: most of the compile time is code generation, which does not change it. The peak equals that of
+`memory_analysis()` of the finished program.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Span = tuple[int, int]
 
 
 def state_and_peak(folder: Path, program: str) -> tuple[int, int]:
-    """Return the bytes of a program's arguments, and of all that it has in HBM when that is most.
+    """Return the bytes of a program's arguments, and its peak HBM use.
 
-    Results take the place of arguments, which are donated. Arrays that share a place in memory count once.
+    Results take the place of donated arguments. Arrays that share a place in memory count once.
     """
     assigned = _text(folder, program, "buffer-assignment").splitlines()
     spans = {
@@ -56,7 +56,7 @@ def _holds(span: Span, at: int) -> bool:
 
 
 def _covered(places: Iterator[Span]) -> int:
-    """Return how many bytes at least one of the places covers."""
+    """Return the number of bytes that at least one of the ranges covers."""
     total = end = 0
     for first, last in sorted(places):
         total += max(0, last - max(first, end))

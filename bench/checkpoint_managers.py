@@ -39,20 +39,20 @@ KEPT = 3
 
 
 class Manager(Protocol):
-    """A manager of checkpoints, with the calls that both have in common."""
+    """Both managers' common interface."""
 
     def save(self, step: int, state: Any) -> None:
-        """Save a state; return when it is committed."""
+        """Save a state; return once it is committed."""
 
     def newest(self) -> int | None:
-        """Return the step to resume from, as a restarted run chooses it."""
+        """Return the step from which a restarted run resumes."""
 
     def restore(self, step: int, like: Any) -> Any:
-        """Return the state of a step, placed like another one."""
+        """Return the state of a step, with the sharding of another state."""
 
 
 class Ours:
-    """The trainer's checkpoints, of a run with one host."""
+    """The trainer's checkpoints in a run with one host."""
 
     def __init__(self, place: str, attempt: int = 0) -> None:
         from trainer.checkpoint.manager import Checkpoints
@@ -62,7 +62,7 @@ class Ours:
 
         folder = Path(tempfile.mkdtemp())
         events = Events(JsonLines(open_place(folder / "events.jsonl")), 0, 0, attempt, time.monotonic())
-        peers = Peers(0, 1, on_lost=lambda host: None, on_told=lambda what, by: None)
+        peers = Peers(0, 1, on_lost=lambda host: None, on_message=lambda what, by: None)
         self._checkpoints = Checkpoints(open_place(place), KEPT, {}, peers, events)
         self._chosen = self._checkpoints.choose()
 
@@ -88,14 +88,14 @@ class Ours:
 
 
 class Orbax:
-    """Orbax' manager with the options that a training run would set."""
+    """Orbax's manager with the usual options of a training run."""
 
     def __init__(self, place: str, attempt: int = 0) -> None:
         import orbax.checkpoint as ocp  # type: ignore[import-untyped]
         from etils import epath  # type: ignore[import-untyped]
 
         if place.startswith("gs://"):
-            from trainer.checkpoint.shelves.orbax_files import register
+            from trainer.checkpoint.stores.orbax_files import register
             from trainer.storage import open_place
 
             register()
@@ -124,7 +124,7 @@ MANAGERS: dict[str, Callable[..., Manager]] = {"ours": Ours, "orbax": Orbax}
 
 
 def state_of(seed: int) -> Any:
-    """Return a state whose every bit depends on a seed, sharded over the chips."""
+    """Return a state in which every bit depends on a seed, sharded over the chips."""
     import jax
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, -1), ("dp", "x"))
@@ -141,7 +141,7 @@ def abstract(state: Any) -> Any:
 
 
 def is_seed(state: Any, seed: int) -> bool:
-    """Return whether a state is that of a seed, bit by bit."""
+    """Return whether a state equals that of a seed bit by bit."""
     expected = state_of(seed)
     return all(np.asarray(state[name]).tobytes() == np.asarray(expected[name]).tobytes() for name in expected)
 
@@ -150,7 +150,7 @@ def timed(name: str, place: str) -> dict[str, float]:
     """Save two checkpoints and restore the newest in a fresh manager; return seconds of the second save and of that."""
     manager, state = MANAGERS[name](place), state_of(1)
     manager.save(1, state)
-    began = time.monotonic()
+    watch = time.monotonic()
     manager.save(2, state)
     saved = time.monotonic()
     again = MANAGERS[name](place, 1)
@@ -159,11 +159,11 @@ def timed(name: str, place: str) -> dict[str, float]:
     restored = again.restore(step, abstract(state))
     ended = time.monotonic()
     assert is_seed(restored, 1)
-    return {"save_seconds": saved - began, "choose_and_restore_seconds": ended - saved}
+    return {"save_seconds": saved - watch, "choose_and_restore_seconds": ended - saved}
 
 
 def resumed(name: str, place: str) -> str:
-    """Return what a restarted run gets: the step it resumes from, or how that fails."""
+    """Return the result of a restarted run: the step from which it resumes, or its error."""
     try:
         manager = MANAGERS[name](place, 1)
         step = manager.newest()
@@ -176,7 +176,7 @@ def resumed(name: str, place: str) -> str:
 
 
 def damaged(name: str, place: str, damage: str) -> str:
-    """Save two checkpoints, damage the newest on its disk; return what a restarted run gets."""
+    """Save two checkpoints, damage the newest on its disk; return the result of a restarted run."""
     manager = MANAGERS[name](place)
     for step in (1, 2):
         manager.save(step, state_of(step))
@@ -197,18 +197,18 @@ def damaged(name: str, place: str, damage: str) -> str:
 
 
 def overtaken(name: str, place: str) -> str:
-    """Let an earlier attempt save a step that its successor has saved; return whose state is kept."""
+    """Let an earlier attempt save a step that its successor has saved; return the attempt whose state is kept."""
     earlier = MANAGERS[name](place)
     later = MANAGERS[name](place, 1)
     later.save(2, state_of(2))
-    with suppress(Exception):  # refused, as it should be
+    with suppress(Exception):  # rejected, as expected
         earlier.save(2, state_of(7))
     outcome = resumed(name, place)
     return {"step 2": "the successor's", "step 2 with other values": "the earlier attempt's"}.get(outcome, outcome)
 
 
 def killed(name: str, place: str, seconds: float) -> str:
-    """Kill a process in the middle of its second save; return what a restarted run gets."""
+    """Kill a process in the middle of its second save; return the result of a restarted run."""
     child = subprocess.Popen([sys.executable, "-m", "bench.checkpoint_managers", "--save", name, place], stdout=-1)
     assert child.stdout and child.stdout.readline() == b"first\n"
     time.sleep(seconds)
@@ -265,14 +265,14 @@ def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     for key in [key for key in next(iter(results.values())) if key != "runs"]:
         cells = [case[key] for case in results.values()]
         counted = [
-            ", ".join(f"{cell.count(each)} x {each}" for each in sorted(set(cell))) if isinstance(cell, list) else cell
+            ", ".join(f"{cell.count(item)} x {item}" for item in sorted(set(cell))) if isinstance(cell, list) else cell
             for cell in cells
         ]
         yield f"| {key} | {' | '.join(counted)} |"
 
 
 def main() -> None:
-    """Measure both, print the table and keep everything."""
+    """Measure both managers, print the table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--kills", type=int, default=10)

@@ -37,18 +37,18 @@ Turn = Callable[["Bench", int], Iterator[str]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The cluster, and the two copies of the code: a folder to ship, and what an image is built from."""
+    """The cluster, and two copies of the code: a folder to ship, and the source of an image."""
 
     place: Place
     code: Path
     context: Path
 
     def measure(self, turn: Turn, number: int) -> dict[str, float]:
-        """Change a line and see it train; return the seconds of each part."""
-        began, seconds = time.monotonic(), {}
+        """Change a line, wait until it trains; return the seconds of each part."""
+        watch, seconds = time.monotonic(), {}
         for part in turn(self, number):
             now = time.monotonic()
-            seconds[part], began = now - began, now
+            seconds[part], watch = now - watch, now
         self.place.xpk("workload", "delete", "changed", "--cluster", self.place.cluster, "--yes", "--with-output")
         self.place.clear()
         return seconds
@@ -79,7 +79,7 @@ def shipped_to_ray(bench: Bench, number: int) -> Iterator[str]:
 
 
 def rebuilt(bench: Bench, number: int) -> Iterator[str]:
-    """A new image, for which only the layer with the code has to be built, on every node."""
+    """Build a new image, of which only the layer with the code changes, and load it on every node."""
     _change(bench.context / "workloads" / "trainer", number)
     arguments = trainer_image(base=os.environ.get("XPK_BASE_IMAGE") or os.environ.get("XPK_E2E_PYTHON_IMAGE")).arguments
     build_options = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
@@ -113,7 +113,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path(f"bench/results/code-change-{today}.json"))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
-    place = open_place((options.keep or folder / "kind").absolute(), options.keep.name if options.keep else "bench")
+    place = open_place(
+        (options.remove_old or folder / "kind").absolute(), options.remove_old.name if options.remove_old else "bench"
+    )
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
     try:
         place.xpk(*place.create)
@@ -129,7 +131,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        if not options.keep:
+        if not options.remove_old:
             place.remove()
         shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(table(turns)))
@@ -140,7 +142,7 @@ def main() -> int:
 
 
 def table(cases: Mapping[str, Sequence[Mapping[str, float]]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: medians in seconds, the whole against a new image's."""
+    """Yield the lines of a Markdown table: medians in seconds, and totals relative to a new image."""
     yield f"| the changed code is | {' | '.join(f'{part}, s' for part in PARTS)} | whole, s | of a new image's |"
     yield f"|---|{'---:|' * (len(PARTS) + 2)}"
     whole = {name: statistics.median(sum(turn.values()) for turn in turns) for name, turns in cases.items()}

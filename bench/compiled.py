@@ -32,7 +32,7 @@ MODELS, SLICES = ("16b", "32b", "64b", "128b"), (1, 2, 16, 199)
 
 
 def main() -> None:
-    """Compile what is not in the results yet, keep each as it comes, and print the table."""
+    """Compile missing results, write each when it is complete, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", action="append", choices=MODELS, help="only these")
     parser.add_argument("--num-slices", action="append", type=int, metavar="N", help="only these")
@@ -56,17 +56,17 @@ def main() -> None:
 
 
 def to_the_end(model: str, slices: int) -> dict[str, Any]:
-    """Return what `python -m trainer compile` says of the finished program."""
+    """Return the report of `python -m trainer compile` on the finished program."""
     report: dict[str, Any] = json.loads(_result(argv("compile", model, slices), os.environ))
     return report | {"to_the_end": True}
 
 
 def until_buffers(model: str, slices: int) -> dict[str, Any]:
-    """Return the same of what the compiler dumps before it makes code, and stop it then."""
-    from trainer.estimate.hlo_transfers import reduced_whole, transfers
+    """Return the same report from the compiler's dump before code generation, then stop the compiler."""
+    from trainer.estimate.hlo_transfers import transfers, unscattered_shapes
 
     with tempfile.TemporaryDirectory() as name:
-        folder, began = Path(name), time.monotonic()
+        folder, watch = Path(name), time.monotonic()
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={name} --xla_dump_hlo_as_text"
         compiler = subprocess.Popen(
             argv("compile", model, slices),
@@ -77,7 +77,7 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            # The report is the last of what is dumped of a program before its code.
+            # The report is the last file of a program that is dumped before its code.
             while compiler.poll() is None and not any(folder.glob(f"*.{PROGRAM}.*-memory-usage-report.txt")):
                 time.sleep(0.2)
             time.sleep(1)
@@ -88,28 +88,28 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
         state, peak = state_and_peak(folder, PROGRAM)
         (program,) = folder.glob(f"*.{PROGRAM}.*after_optimizations.txt")
         hlo = program.read_text()
-        sent, whole = transfers(hlo), reduced_whole(hlo)
+        sent, whole = transfers(hlo), unscattered_shapes(hlo)
     asked = estimated(model, slices)
     kept = ("config", "tpu_type", "num_slices", "chips", "mesh", "parameters", "global_batch", "hbm_gib")
     return {key: asked[key] for key in kept} | {
         "peak_gib": round(peak / 2**30, 3),
         "state_gib": round(state / 2**30, 3),
-        "dcn_gib_per_step": round(sum(each.sent(slices) for each in sent) / 2**30, 4) if slices > 1 else 0.0,
-        "dcn_transfers": [dataclasses.asdict(each) for each in sent] if slices > 1 else [],
+        "dcn_gib_per_step": round(sum(item.sent(slices) for item in sent) / 2**30, 4) if slices > 1 else 0.0,
+        "dcn_transfers": [dataclasses.asdict(item) for item in sent] if slices > 1 else [],
         "reduced_whole": sorted(shape for shape in whole if math.prod(shape) >= 2**20),
-        "compile_seconds": round(time.monotonic() - began, 1),
+        "compile_seconds": round(time.monotonic() - watch, 1),
         "to_the_end": False,
     }
 
 
 def estimated(model: str, slices: int) -> dict[str, Any]:
-    """Return what `python -m trainer estimate` says."""
+    """Return the report of `python -m trainer estimate`."""
     report: dict[str, Any] = json.loads(_result(argv("estimate", model, slices), os.environ))
     return report
 
 
 def argv(command: str, model: str, slices: int) -> list[str]:
-    """Return a command of the trainer, to be run at the lowest priority."""
+    """Return a command of the trainer that runs at the lowest priority."""
     arguments = ["--config", model, "--tpu-type", TPU_TYPE, "--num-slices", str(slices), "-o", "json"]
     return ["nice", "-n", "19", sys.executable, "-m", "trainer", command, *arguments]
 
@@ -122,7 +122,7 @@ def _result(command: list[str], env: Any) -> str:
 
 
 def table(reports: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: the compiler's figures beside the estimate as it is now."""
+    """Yield the lines of a Markdown table: the compiler's values and the current estimate."""
     titles: tuple[str, ...] = ("model", "slices", "chips", "mesh of a slice", "state", "compiler's peak")
     titles = (*titles, "estimate", "off by", "sent over DCN", "estimate")
     yield f"| {' | '.join(titles)} |"

@@ -28,14 +28,14 @@ from xpk.model.accelerators import find_shape
 RESULTS = Path(__file__).parent / "results"
 TPU_TYPE = "v5litepod-256"
 HOSTS = find_shape(TPU_TYPE).hosts
-POLL_SECONDS = 5.0  # of the cloud: what xpk does by default
+POLL_SECONDS = 5.0  # of the cloud: xpk's default
 USUAL = SECONDS["CREATE_NODE_POOL"] + HOSTS * Options().seconds_per_node
-LONGEST = 506.0  # an assumption, too: twice as long, for a slow day
+LONGEST = 506.0  # also an assumption: twice as long, for a slow day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One create. `pool_seconds`: of the cloud, for one node pool."""
+    """One create. `pool_seconds`: cloud time for one node pool."""
 
     num_slices: int
     at_once: int
@@ -43,28 +43,28 @@ class Case:
 
     @property
     def operations_seconds(self) -> float:
-        """Return the seconds of the operations alone: the cluster, then its node pools in rounds of `at_once`."""
+        """Return the seconds of only the operations: the cluster, then its node pools in rounds of `at_once`."""
         rounds = math.ceil(self.num_slices / self.at_once)
         return SECONDS["CREATE_CLUSTER"] + rounds * self.pool_seconds + (1 + rounds) * Options().pending
 
 
 def measure(case: Case, speed: float, folder: Path) -> dict[str, Any]:
-    """Create a cluster and return what it took; seconds are of the cloud unless they say `real`."""
+    """Create a cluster and return its measurements; seconds are of the cloud unless named `real`."""
     per_pool = case.pool_seconds - HOSTS * Options().seconds_per_node
     seconds = {"CREATE_NODE_POOL": per_pool}
     with GkeEmulator(speed=speed, seconds=seconds, quotas=QUOTAS) as gke:
         site = Site(folder, gke)
         site.environ["XPK_GKE_POLL_SECONDS"] = str(POLL_SECONDS / speed)
         at_once = [0]
-        began, cpu = time.perf_counter(), time.process_time()
+        watch, cpu = time.perf_counter(), time.process_time()
         plan = site.plan(case.num_slices, TPU_TYPE, at_once=case.at_once)
-        planned = time.perf_counter() - began
+        planned = time.perf_counter() - watch
         marks: list[tuple[float, str]] = []
         plan.carry_out(
-            lambda title: marks.append((time.perf_counter() - began, title)),
+            lambda title: marks.append((time.perf_counter() - watch, title)),
             live=lambda states: at_once.append(len(states)),
         )
-        wall = time.perf_counter() - began
+        wall = time.perf_counter() - watch
         pools = max(mark for mark, title in marks if title.startswith("create node pool"))
         asked = Counter(call.method for call in gke.calls)
         assert len(site.pools()) == case.num_slices + 1
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=20.0, help="seconds of the cloud in a real one")
     options = parser.parse_args()
     cases = [
-        Case(num_slices=count, at_once=100, pool_seconds=each) for each in (USUAL, LONGEST) for count in options.slices
+        Case(num_slices=count, at_once=100, pool_seconds=item) for item in (USUAL, LONGEST) for count in options.slices
     ]
     if (most := max(options.slices)) > 100:
         cases.append(Case(num_slices=most, at_once=most, pool_seconds=USUAL))

@@ -25,8 +25,8 @@ from tests.trainer.small import WORKLOADS, free_ports
 
 RESULTS = Path(__file__).parent / "results"
 _SECONDS = 600.0
-# What a host does before its first step, without the step. Imports come first and all hosts wait for each other
-# after them, so that processes which share cores do not look as if they waited for each other.
+# A host's work before its first step, without the step. All hosts wait for each other after the imports, so that
+# contention for cores does not count as waiting for other hosts.
 PROGRAM = """
 import json, os, sys, threading, time
 from trainer.hosts import bootstrap
@@ -35,7 +35,7 @@ host = bootstrap.read_host(os.environ)
 import jax
 jax.config.update("jax_platforms", "cpu")
 address, port = host.coordinator.rsplit(":", 1)
-peers = Peers(host.process_id, host.processes, on_lost=lambda peer: None, on_told=lambda what, by: None)
+peers = Peers(host.process_id, host.processes, on_lost=lambda peer: None, on_message=lambda what, by: None)
 began = time.monotonic()
 peers.connect(address, int(port) + 1, 300)
 met = time.monotonic()
@@ -55,9 +55,9 @@ os._exit(0)
 
 
 def run(processes: int) -> dict[str, Any]:
-    """Start so many hosts; return the slowest one's seconds of each part, and of all from the first start."""
+    """Start this number of hosts; return the slowest one's seconds of each part, and the total from the first start."""
     address = f"127.0.0.1:{free_ports()}"
-    began = time.monotonic()
+    watch = time.monotonic()
     hosts = []
     for n in range(processes):
         env = os.environ | {
@@ -74,7 +74,7 @@ def run(processes: int) -> dict[str, Any]:
         hosts.append(subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, stdout=subprocess.PIPE, text=True))
     reports = [json.loads(host.communicate(timeout=_SECONDS)[0]) for host in hosts]
     assert all(host.returncode == 0 for host in hosts)
-    return {"seconds": time.monotonic() - began} | {part: max(one[part] for one in reports) for part in reports[0]}
+    return {"seconds": time.monotonic() - watch} | {part: max(one[part] for one in reports) for part in reports[0]}
 
 
 def table(report: dict[int, list[dict[str, Any]]]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def table(report: dict[int, list[dict[str, Any]]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure the numbers in turn, print the table and keep everything."""
+    """Measure the numbers in turn, print the table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=3)

@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, EVERY = 120, 30
-BOUND = 0.01  # of bfloat16's loss: the most that int8 may differ by on held-out text, after the warm-up
+BOUND = 0.01  # of bfloat16's loss: the maximum difference of int8 on held-out text, after the warm-up
 CASES: dict[str, tuple[str, ...]] = {
     "bfloat16": (),
     "forward, dgrad, wgrad": ("quant.matmuls=forward,dgrad,wgrad",),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 def main() -> None:
-    """Run what is not in the results yet, keep each as it comes, and print the table."""
+    """Run missing results, write each when it is complete, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=CASES, help="only these")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / f"int8-{datetime.now(UTC):%F}.json")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def losses(settings: tuple[str, ...]) -> dict[str, Any]:
-    """Train and return the losses on held-out text, by step, and those of every step's batch."""
+    """Train and return the losses on held-out text by step, and those of every step's batch."""
     shape = ("model.compute_dtype=bfloat16", "model.seq_len=64", "data.global_batch=16", "data.max_bytes=1000000")
     length = (f"run.steps={STEPS}", f"run.eval_every={EVERY}", "checkpoint.every=1000")
     with tempfile.TemporaryDirectory() as out:
@@ -75,7 +75,7 @@ def losses(settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: held-out loss by step, and how far each is from bfloat16's at most."""
+    """Yield the lines of a Markdown table: held-out loss by step, and the maximum difference from bfloat16."""
     base = results["bfloat16"]["eval_loss"]
     yield f"| products | {' | '.join(f'step {step}' for step in base)} | furthest from bfloat16 |"
     yield "|---|" + "---:|" * (len(base) + 1)

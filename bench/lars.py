@@ -33,7 +33,7 @@ from trainer.step import programs as step
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED, HELD_OUT = 4096, 512  # images
-TARGETS = (0.3, 0.4, 0.5)  # of the held-out images, right
+TARGETS = (0.3, 0.4, 0.5)  # fraction of correctly classified held-out images
 EVERY = 10  # steps between evaluations
 MODEL = ("model.image=24", "model.width=8", "model.blocks=1,1", "data.global_batch=64", "optim.warmup=30")
 # The forms that Kumar et al. compare (Scale MLPerf-0.6 models on Google TPU-v3 Pods, 2019), and a larger momentum.
@@ -56,7 +56,7 @@ class Case:
         self.flags = jax.device_put(np.zeros((1, step.FLAGS), np.int32), self.programs.flags.sharding)
 
     def train(self, seed: int) -> dict[int, float]:
-        """Return the share of right answers on the held-out images, by step."""
+        """Return the accuracy on the held-out images, by step."""
         state, shares = self.programs.init(np.uint32(seed)), {}
         ids = batches.train_ids(Order(seed, self.batch, TRAINED), 0)
         for at in range(1, self.config.run.steps + 1):
@@ -79,7 +79,7 @@ class Case:
 
 
 def runs(seeds: int, steps: int, rates: list[float]) -> Iterator[dict[str, Any]]:
-    """Train every case at every learning rate with every seed, and yield what came of each."""
+    """Train every case at every learning rate with every seed, and yield the result of each."""
     size = config.load("resnet-tiny", MODEL).model.image
     drawn_NS = [np.frombuffer(synthetic_images.draw(n, size), np.uint8) for n in range(TRAINED + HELD_OUT)]
     for rate in rates:
@@ -103,7 +103,10 @@ def runs(seeds: int, steps: int, rates: list[float]) -> Iterator[dict[str, Any]]
 
 
 def table(done: list[dict[str, Any]], rates: list[float]) -> Iterator[str]:
-    """Yield a row for every learning rate and case: medians over seeds; a target that a run missed counts as never."""
+    """Yield a row for every learning rate and case: medians over seeds.
+
+    A run that missed a target counts as infinite.
+    """
     yield "| lr | case | " + " | ".join(f"steps to {target:.0%}" for target in TARGETS) + " | final accuracy |"
     yield "|---:|---|" + "---:|" * (len(TARGETS) + 1)
     for rate in rates:
@@ -120,7 +123,7 @@ def _median(steps: list[int | None]) -> str:
 
 
 def main() -> None:
-    """Measure, print the table and keep everything."""
+    """Measure, print the table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=150)

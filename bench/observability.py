@@ -28,7 +28,7 @@ from bench.blocks import BLOCK, block
 ROOT = Path(__file__).resolve().parents[1]
 CHIPS = 4  # emulated
 NOTHING = ("observe.hang_seconds=0", "observe.straggler_check_every=0")
-# Each as it would be set, but for the checks of copies and the comparison of hosts, which are far rarer in a real run.
+# Each with its usual setting, except checks of copies and comparisons of hosts, which are rarer in a real run.
 CASES: dict[str, tuple[str, ...]] = {
     "the watchdog": ("observe.hang_seconds=300", "observe.straggler_check_every=0"),
     "comparison of hosts every 20 steps": ("observe.hang_seconds=0", "observe.straggler_check_every=20"),
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "checksums of all copies every step": (*NOTHING, "observe.checksum_every=1"),
     "event files for TensorBoard": (*NOTHING, "observe.tensorboard=true"),
     "a profile of every step": (*NOTHING, "observe.profile_start=2", "observe.profile_steps=100"),
-    "nothing, once more": NOTHING,
+    "nothing, repeated": NOTHING,
 }
 MAX_BLOCKS = {"a profile of every step": 4}  # JAX keeps a profile in memory until it ends: gigabytes after 200 steps
 MODEL = ("model.seq_len=64", "data.global_batch=8", "mesh.dp=2", "data.max_bytes=200000")
@@ -44,7 +44,7 @@ LENGTH = ("run.steps=1000000", "run.eval_every=0", "checkpoint.every=1000000", "
 
 
 def main() -> None:
-    """Measure, keep the result and print the table."""
+    """Measure, write the result and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=12, help="blocks of each case (12)")
     file = f"observability-{datetime.now(UTC):%F}.json"
@@ -56,18 +56,18 @@ def main() -> None:
         options.out.write_text(json.dumps(measurement, indent=1) + "\n")
         for line in table(measurement):
             print(line, flush=True)
-        os._exit(0)  # runs that nobody has ended; nothing of them is to be kept
+        os._exit(0)  # unfinished runs, whose output is discarded
 
 
 def _environment() -> None:
-    """Ask for emulated chips, before anything imports JAX."""
+    """Configure emulated chips, before anything imports JAX."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(CHIPS)}
     os.environ["XLA_FLAGS"] = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
     sys.path.insert(0, str(ROOT / "workloads"))
 
 
 def measure(folder: Path, blocks: int) -> dict[str, Any]:
-    """Return the seconds of a step in every block, in turn: nothing, a case, nothing, the next case, ..."""
+    """Return the seconds per step of every block, in the order: no part, a case, no part, the next case, ..."""
     base, others = _begun(folder / "base", NOTHING), {n: _begun(folder / n, CASES[n]) for n in CASES}
     runs = {"nothing": base, **others}
     for name, run in runs.items():
@@ -95,7 +95,7 @@ def measure(folder: Path, blocks: int) -> dict[str, Any]:
 
 
 def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
-    """Begin a run that is driven step by step."""
+    """Start a run that is driven step by step."""
     from trainer import config
     from trainer.hosts import job as jobs
     from trainer.hosts.bootstrap import Host

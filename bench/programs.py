@@ -30,14 +30,14 @@ from tests.trainer.small import SETTINGS, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler"
-QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}  # as the trainer compiles
+QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}  # as the trainer compiles them
 _GRAPH = re.compile(r"^ThunkExecutor: #thunks=(\d+)", re.MULTILINE)
 _THUNK = re.compile(r"^ thunk #\d+: op_name=(\S+), kind=([\w-]+), dependencies=\[(.*?)\],", re.MULTILINE)
 _MEETING = {"collective", "while", "call", "conditional"}  # kinds that are or may contain collectives
 
 
 def main() -> None:
-    """Run both ways and print what was found."""
+    """Run both ways and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--chips", type=int, default=4, help="of each host (4)")
@@ -54,18 +54,18 @@ def main() -> None:
         run_host(options, mode, int(number), int(port), Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         runs = ["compile", *(["load"] * options.loads)]
-        compiled: list[str] = []
+        get_compiled: list[str] = []
         for mode in runs:
             result = job(options, mode, Path(folder))
-            compiled = compiled or result["losses"]
-            same = sum(one == other for one, other in zip(result["losses"], compiled, strict=False))
+            get_compiled = get_compiled or result["losses"]
+            same = sum(one == other for one, other in zip(result["losses"], get_compiled, strict=False))
             print(
                 f"{mode:<8} {result['seconds']:6.2f} s   {result['told']}; {same} of {options.steps} losses", flush=True
             )
 
 
 def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
-    """Run all hosts; return process 0's losses, how long it took to have the program, and a line about the run."""
+    """Run all hosts; return process 0's losses, the time until it had the program, and a line about the run."""
     env = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(options.chips),
@@ -74,7 +74,7 @@ def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
         "TF_CPP_MIN_LOG_LEVEL": "0",
         "TF_CPP_VMODULE": "thunk_executor=6",
     }
-    port, began = free_ports(), time.monotonic()
+    port, watch = free_ports(), time.monotonic()
     hosts = []
     for number in range(options.hosts):
         words = [
@@ -90,7 +90,7 @@ def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
         ]
         with (folder / f"log-{number}").open("wb") as log:
             hosts.append(subprocess.Popen(words, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT))
-    lines, seen, moved = folder / f"{mode}.jsonl", 0, began
+    lines, seen, moved = folder / f"{mode}.jsonl", 0, watch
     lines.unlink(missing_ok=True)
     while any(host.poll() is None for host in hosts) and time.monotonic() - moved < options.hang_seconds:
         time.sleep(0.2)
@@ -112,7 +112,7 @@ def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
 
 
 def graphs(log: str) -> str:
-    """Return how many pairs of thunks with collectives have no order, in the largest program of a log."""
+    """Return the number of unordered pairs of thunks with collectives, in the largest program of a log."""
     starts = [match.start() for match in _GRAPH.finditer(log)]
     largest = max((log[a:b] for a, b in itertools.pairwise([*starts, len(log)])), key=len, default="")
     before: dict[str, set[str]] = {}
@@ -127,7 +127,7 @@ def graphs(log: str) -> str:
 
 
 def run_host(options: argparse.Namespace, mode: str, number: int, port: int, folder: Path) -> None:
-    """Train as one host; process 0 writes a line for the program, and one for each loss."""
+    """Train as one host; process 0 writes a line for the program and one for each loss."""
     import jax
     import numpy as np
     from jax.experimental import serialize_executable as serialized
@@ -148,12 +148,12 @@ def run_host(options: argparse.Namespace, mode: str, number: int, port: int, fol
     slots = batches.make_slots(mesh, options.hosts, options.hosts, chips)
     built, file = programs.build(made, mesh, slots, sizes), folder / "program"
     state = built.init.lower(np.uint32(0)).compile(QUICK)(np.uint32(0))
-    began = time.monotonic()
+    watch = time.monotonic()
     if mode == "compile":
         step = built.train.lower(built.state, built.blocks, built.flags).compile(QUICK)
     else:
         step = serialized.deserialize_and_load(*pickle.loads(file.read_bytes()))
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - watch
     if mode == "compile" and number == 0:
         file.write_bytes(pickle.dumps(serialized.serialize(step)))
     flags = jax.make_array_from_callback(

@@ -31,12 +31,12 @@ TPU_TYPE = "v5litepod-8"
 SLICES = 2
 EVERY = 10  # steps from one checkpoint to the next
 PAST = 3  # steps after a checkpoint at which the host is ended
-STEP_SECONDS = 300.0  # most time to wait for steps: compiling, and a busy machine
+STEP_SECONDS = 300.0  # maximum time to wait for steps: compilation, and a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The host that is ended, or only its trainer, and the way. `options` are those of `workload create`."""
+    """The process to end, a host or only its trainer, and the method. `options` are those of `workload create`."""
 
     name: str
     words: str
@@ -47,7 +47,7 @@ class Case:
     options: tuple[str, ...] = ()
 
     def end(self, run: Workload) -> float:
-        """Do it; return when, in Unix seconds."""
+        """End it; return the time in Unix seconds."""
         end = run.end_program if self.trainer_only else run.end_host
         return end(*self.host, self.number)
 
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
-    """End one host `repeat` times in one workload and read what followed from its files."""
+    """End one host `repeat` times in one workload and read the consequences from its files."""
     settings = {
         "data.path": "stdlib",
         "run.steps": 100_000,  # it is deleted long before
@@ -120,9 +120,9 @@ def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
         _say(f"  {turn + 1} of {repeat}: {case.words}, after step {run.steps[-1]['step']}")
         run.await_(lambda: _attempt(run) == len(ended), STEP_SECONDS)
     record = read_folder(run.folder)
-    found = [one for at in ended for one in recoveries(record, kill_time=at) if one.since == at]
+    result = [one for at in ended for one in recoveries(record, kill_time=at) if one.since == at]
     lab.xpk("workload", "delete", case.name, "--cluster", lab.cluster, "--grace-period", "1", "--with-output")
-    return Measured(case, tuple(found), lost_steps(record))
+    return Measured(case, tuple(result), lost_steps(record))
 
 
 def _attempt(run: Workload) -> int:
@@ -130,7 +130,7 @@ def _attempt(run: Workload) -> int:
 
 
 def _ready(run: Workload, attempt: int) -> bool:
-    """Tell whether this attempt trains, and is PAST steps beyond a checkpoint of its own."""
+    """Return whether this attempt trains and is PAST steps beyond its own checkpoint."""
     if _attempt(run) != attempt:
         return False
     first = next(line["step"] for line in run.steps if line["attempt"] == attempt)
@@ -139,12 +139,12 @@ def _ready(run: Workload, attempt: int) -> bool:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """Return the medians as a Markdown table: seconds by leg, a column a case."""
+    """Return the medians as a Markdown table: seconds by part, with a column for each case."""
     head = ["seconds (median)", *(one.case.words for one in measured)]
     names = [part.name for part in measured[0].recoveries[0].parts]
     rows = [[name, *(_shown(_median(one, name)) for one in measured)] for name in names]
     totals = [[recovery.seconds for recovery in one.recoveries] for one in measured]
-    rows.append(["**whole recovery**", *(f"**{statistics.median(total):.2f}**" for total in totals)])
+    rows.append(["**total**", *(f"**{statistics.median(total):.2f}**" for total in totals)])
     rows.append(["fastest to slowest", *(f"{min(total):.2f} to {max(total):.2f}" for total in totals)])
     rows.append(["lost steps, each time", *(f"{one.lost_steps / len(one.recoveries):.1f}" for one in measured)])
     rule = ["---", *("---:" for _ in measured)]
@@ -152,13 +152,13 @@ def table(measured: Sequence[Measured]) -> str:
 
 
 def _median(measured: Measured, leg: str) -> float | None:
-    found = [
+    result = [
         part.seconds
         for recovery in measured.recoveries
         for part in recovery.parts
         if part.name == leg and part.seconds is not None
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(result) if result else None
 
 
 def _shown(seconds: float | None) -> str:
@@ -166,7 +166,7 @@ def _shown(seconds: float | None) -> str:
 
 
 def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
-    """Return what is written to the file: every single measurement, and what it was measured on."""
+    """Return the content of the output file: every measurement, and the machine."""
     return {
         "date": today,
         "machine": machine(),

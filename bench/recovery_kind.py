@@ -35,8 +35,8 @@ HOSTS = 4
 NEVER_SECONDS = 240.0
 START_SECONDS = 300.0
 OBEYS = "trap 'exit 143' TERM; echo up; sleep 100000 & wait"
-# What a host of a TPU program does while it waits for the others: it is in a collective, and JAX's own handler
-# has taken SIGTERM.
+# The state of a TPU program that waits for the others: it is in a collective, and JAX's own handler
+# has replaced that of SIGTERM.
 _PROGRAM = "; ".join(
     (
         "import os, time, jax",
@@ -47,27 +47,27 @@ _PROGRAM = "; ".join(
         "time.sleep(100000)",
     )
 )
-# In a pod: kills the first child of the first process, the program of the supervisor; prints when.
+# In a pod: kills the first child of the first process, the supervisor's program; prints the time.
 KILLS = (
     "import os, time; child = int(open('/proc/1/task/1/children').read().split()[0]); print(time.time()); "
     "os.kill(child, 9)"
 )
-WAITS = f"python -c '{_PROGRAM}'"  # on one line: upstream's template takes no more
-# Google's xpk puts a handler of its own around the command.
+WAITS = f"python -c '{_PROGRAM}'"  # on one line, because Google's template allows no more
+# Google's xpk wraps the command in its own signal handler.
 COMMANDS = {"obeys": {"ours": OBEYS, "upstream": "echo up; sleep 100000"}, "waits": {"ours": WAITS, "upstream": WAITS}}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The program of the hosts, the side, and the way in which one ends."""
+    """The program of the hosts, the tool, and the way in which a host ends."""
 
     name: str
     words: str
     side: str
     program: str
-    dead_node: bool = False  # frozen, so that nobody knows whether it is gone
-    is_fenced: bool = False  # the node's machine is ended while `xpk cluster fence` runs
-    in_place: bool = False  # the program alone is killed, and the supervisors restart it
+    dead_node: bool = False  # frozen, so that its state is unknown
+    is_fenced: bool = False  # the node's machine is stopped while `xpk cluster fence` runs
+    in_place: bool = False  # only the program is killed, and the supervisors restart it
 
 
 CASES = (
@@ -86,20 +86,20 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Each time: seconds to each mark, None where it was not reached."""
+    """Seconds to each mark for every repetition, None where it was not reached."""
 
     case: Case
     times: tuple[dict[str, float | None], ...]
 
 
 class Bench:
-    """The cluster, and Google's xpk beside it."""
+    """The cluster with Google's xpk."""
 
     def __init__(self, place: Place, upstream: Upstream) -> None:
         self.place, self.upstream = place, upstream
 
     def measure(self, case: Case, repeat: int) -> Measured:
-        """Start the case's workload, end a host of it again and again, and remove it."""
+        """Start the case's workload, end one of its hosts repeatedly, and remove it."""
         say(f"{case.name}: {case.words}")
         name = f"b-{case.name}"
         self._start(case, name)
@@ -116,17 +116,17 @@ class Bench:
         return Measured(case, tuple(times))
 
     def _lose(self, case: Case, name: str, pod: dict[str, Any], attempt: int) -> dict[str, float | None]:
-        """End a host, or its node, and return the marks; the node is back afterwards."""
+        """End a host, or its node, and return the marks; the node is restored afterwards."""
         if case.in_place:
             return self._restarted_in_place(name, pod["metadata"]["name"], attempt)
-        began, node = time.monotonic(), str(pod["spec"]["nodeName"])
+        watch, node = time.monotonic(), str(pod["spec"]["nodeName"])
         if case.dead_node:
             docker("pause", node)
         elif case.is_fenced:
             docker("kill", node)
         else:
             self.place.lab.kill({"pod": pod["metadata"]["name"], "node": node}, signal.SIGKILL)
-        marks = self._marks(name, node, attempt, began)
+        marks = self._marks(name, node, attempt, watch)
         if case.dead_node:
             docker("unpause", node)
         elif case.is_fenced:
@@ -135,17 +135,17 @@ class Bench:
         return marks
 
     def _restarted_in_place(self, name: str, pod: str, attempt: int) -> dict[str, float | None]:
-        """Kill the program of a host; return the time until the last host has started its own again, by their logs."""
+        """Kill the program of a host; return the time until the last host has restarted its own, from their logs."""
         killed = float(self.place.kubectl("exec", pod, "--", "python3", "-c", KILLS))
-        pods, line = [each["metadata"]["name"] for each in self._pods(name, 0)], f"restart {attempt + 1} in place"
+        pods, line = [item["metadata"]["name"] for item in self._pods(name, 0)], f"restart {attempt + 1} in place"
         started: dict[str, float] = {}
 
         def all_started() -> bool:
-            for each in pods:
-                log = self.place.kubectl("logs", each, "--timestamps", "--tail=200").splitlines()
+            for item in pods:
+                log = self.place.kubectl("logs", item, "--timestamps", "--tail=200").splitlines()
                 times = [text.split()[0] for text in log if line in text]
-                if times:  # nanoseconds are more than datetime takes
-                    started[each] = datetime.fromisoformat(times[0][:26] + "+00:00").timestamp()
+                if times:  # datetime does not parse nanoseconds
+                    started[item] = datetime.fromisoformat(times[0][:26] + "+00:00").timestamp()
             return len(started) == HOSTS
 
         until(all_started, START_SECONDS, f"not every host of {name} has started again")
@@ -173,7 +173,7 @@ class Bench:
         subprocess.run(kubectl, input=json.dumps(obj), text=True, check=True, capture_output=True)
 
     def _await_up(self, case: Case, name: str, attempt: int) -> None:
-        """Wait until every host has begun its work."""
+        """Wait until every host has started its work."""
         run = Workload(self.place.lab, name)
 
         def up() -> bool:
@@ -188,14 +188,14 @@ class Bench:
 
         until(up, START_SECONDS, f"not every host of {name} is up")
 
-    def _marks(self, name: str, node: str, attempt: int, began: float) -> dict[str, float | None]:
-        """Watch until every host of the next attempt runs, or nothing comes of it."""
+    def _marks(self, name: str, node: str, attempt: int, watch: float) -> dict[str, float | None]:
+        """Watch until every host of the next attempt runs, or the attempt fails."""
         marks: dict[str, float | None] = dict.fromkeys(("node not ready", "old hosts gone", "all run"))
-        while marks["all run"] is None and time.monotonic() - began < NEVER_SECONDS:
+        while marks["all run"] is None and time.monotonic() - watch < NEVER_SECONDS:
             ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
             away = self.place.kubectl("get", "node", node, "-o", ready) not in ("True", "")
             old, new = self._pods(name, attempt), self._pods(name, attempt + 1)
-            now = time.monotonic() - began
+            now = time.monotonic() - watch
             for mark, reached in {
                 "node not ready": away,
                 "old hosts gone": not old,
@@ -207,8 +207,8 @@ class Bench:
 
     def _pods(self, name: str, attempt: int) -> list[dict[str, Any]]:
         labels = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/restart-attempt={attempt}"
-        found = json.loads(self.place.kubectl("get", "pods", "-l", labels, "-o", "json") or '{"items": []}')
-        pods: list[dict[str, Any]] = found["items"]
+        result = json.loads(self.place.kubectl("get", "pods", "-l", labels, "-o", "json") or '{"items": []}')
+        pods: list[dict[str, Any]] = result["items"]
         return pods
 
     def _remove(self, name: str) -> None:
@@ -239,7 +239,7 @@ def _place_of(pod: dict[str, Any]) -> tuple[int, int]:
 
 
 def _runs(pod: dict[str, Any]) -> bool:
-    return any("running" in each["state"] for each in pod["status"].get("containerStatuses") or [])
+    return any("running" in item["state"] for item in pod["status"].get("containerStatuses") or [])
 
 
 def main() -> int:
@@ -253,8 +253,10 @@ def main() -> int:
     given = parser.parse_args()
     chosen = [case for case in CASES if given.case is None or case.name in given.case]
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
-    place = open_place((given.keep or folder / "kind").absolute(), given.keep.name if given.keep else "bench")
-    upstream = Upstream((given.keep or folder).absolute() / "upstream")
+    place = open_place(
+        (given.remove_old or folder / "kind").absolute(), given.remove_old.name if given.remove_old else "bench"
+    )
+    upstream = Upstream((given.remove_old or folder).absolute() / "upstream")
     try:
         if any(case.side == "upstream" for case in chosen):
             say(f"installing Google's xpk {VERSION}")
@@ -266,7 +268,7 @@ def main() -> int:
         say(f"error: {error}")
         return 1
     finally:
-        if not given.keep:
+        if not given.remove_old:
             place.remove()
         shutil.rmtree(folder, ignore_errors=True)
     print(table(measured))
@@ -277,7 +279,7 @@ def main() -> int:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """Return the medians as a Markdown table: seconds until all hosts run, a row a case."""
+    """Return the medians as a Markdown table: seconds until all hosts run, with a row for each case."""
     rows = ["| what the hosts run | manifest | seconds until all run | of which until the old ones are gone |"]
     rows.append("|---|---|---:|---:|")
     for one in measured:
@@ -288,9 +290,9 @@ def table(measured: Sequence[Measured]) -> str:
 
 
 def _median(measured: Measured, mark: str) -> float | None:
-    found = [times[mark] for times in measured.times]
-    reached = [seconds for seconds in found if seconds is not None]
-    return statistics.median(reached) if len(reached) == len(found) else None
+    result = [times[mark] for times in measured.times]
+    reached = [seconds for seconds in result if seconds is not None]
+    return statistics.median(reached) if len(reached) == len(result) else None
 
 
 def shown(seconds: float | None) -> str:
@@ -299,7 +301,7 @@ def shown(seconds: float | None) -> str:
 
 
 def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
-    """Return what is written to the file: every single measurement, and what it was measured on."""
+    """Return the content of the output file: every measurement, and the machine."""
     return {
         "date": today,
         "machine": machine(),
@@ -321,7 +323,7 @@ def document(measured: Sequence[Measured], today: str) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """Print a line for people."""
+    """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -30,9 +30,9 @@ CASES = {
 def seconds(argv: list[str], state: str) -> float:
     """Run a command once and return its wall time."""
     env = os.environ | {"XPK_STATE_DIR": state}
-    began = time.perf_counter()
+    watch = time.perf_counter()
     subprocess.run(argv, env=env, check=True, capture_output=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - watch
 
 
 def main(runs: int) -> None:

@@ -139,10 +139,10 @@ def plain_loop(config: Any, compiler_options: dict[str, Any]) -> Iterator[None]:
 
     state = jax.device_put(state, shardings)
     jitted = jax.jit(step, in_shardings=(shardings, rows), out_shardings=(shardings, None), donate_argnums=0)
-    compiled = jitted.lower(state, jax.ShapeDtypeStruct(batch_BS.shape, jnp.int32)).compile(compiler_options)
+    get_compiled = jitted.lower(state, jax.ShapeDtypeStruct(batch_BS.shape, jnp.int32)).compile(compiler_options)
     before = None
     while True:
-        state, out = compiled(state, jax.device_put(batch_BS, rows))
+        state, out = get_compiled(state, jax.device_put(batch_BS, rows))
         if before is not None:
             jax.device_get(before)
         before = out

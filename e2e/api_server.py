@@ -87,9 +87,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = [int(item.getsockname()[1]) for item in sockets]
+    for item in sockets:
+        item.close()
     return ports
 
 

@@ -60,59 +60,59 @@ class Cloud:
         """
         with subprocess.Popen(_argv(arguments), env=self.environ, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr
-            said = []
+            output = []
             for line in process.stderr:
-                said.append(line)
+                output.append(line)
                 step = line.partition("✓")[2].strip()
                 if step and step not in known:
                     process.send_signal(signal.SIGKILL)
                     return step
-            assert process.wait() == 0, "".join(said)
+            assert process.wait() == 0, "".join(output)
             return ""
 
     def made(self) -> Counter[tuple[str, str]]:
-        """Return what was asked of GKE with success, and how often, by method and name."""
+        """Return the calls to GKE that succeeded, with their numbers, by method and name."""
         asked = [call for call in self.gke.calls if call.code == "OK" and call.method.startswith(("Create", "Delete"))]
         return Counter((call.method, _subject(call.request)) for call in asked)
 
     def pools(self) -> dict[str, str]:
-        """Return the status of each node pool that GKE has."""
+        """Return the status of each node pool in GKE."""
         kept = [pool.message for pool in self.gke.plane.store.pools.values()]
-        return {each.name: NodePool.Status(each.status).name for each in kept}
+        return {item.name: NodePool.Status(item.status).name for item in kept}
 
     def slices(self) -> Counter[str]:
-        """Return how many hosts have registered, by their node pool."""
+        """Return the number of registered hosts by node pool."""
         label = "cloud.google.com/gke-nodepool"
-        hosts = [each for each in self.api.list("Node") if "google.com/tpu" in each["status"]["allocatable"]]
-        return Counter(each["metadata"]["labels"][label] for each in hosts)
+        hosts = [item for item in self.api.list("Node") if "google.com/tpu" in item["status"]["allocatable"]]
+        return Counter(item["metadata"]["labels"][label] for item in hosts)
 
     def until(self, what: Callable[[], Any]) -> Any:
-        """Wait until something is true, and return it."""
+        """Wait until a condition is true, and return its value."""
         return until(what, seconds=_SECONDS, every=0.3)
 
     def check_nothing_is_left(self) -> None:
-        """Check that neither GKE nor the API server nor this machine has anything of the cluster."""
+        """Check that GKE, the API server and this machine have nothing of the cluster."""
         assert not self.gke.plane.store.clusters and not self.pools() and not self.gke.plane.operations.running()
         assert self.json("cluster", "list") == []
         assert not self.api.list("Node")
         self.until(lambda: not self.api.list("Pod", None))
-        assert not list(Path(self.environ["XPK_STATE_DIR"], "gke").glob("*/*"))  # no file; a folder may be empty
+        assert not list(Path(self.environ["XPK_STATE_DIR"], "gke").glob("*/*"))  # no file; an empty folder may remain
 
     def run(self, workload: str) -> dict[str, Any]:
-        """Return what is told of a workload."""
+        """Return the description of a workload."""
         status: dict[str, Any] = self.json("workload", "describe", workload, "--cluster", "c")
         return status
 
     def running(self, workload: str) -> dict[tuple[int, int], dict[str, Any]]:
-        """Wait until a workload runs, and return its hosts by slice and host."""
+        """Wait until a workload runs, and return its hosts by slice and index."""
         run = self.until(lambda: (status := self.run(workload))["phase"] == "Running" and status)
         return {(host["slice"], host["host"]): host for host in run["hosts"]}
 
     def check_each_slice_has_a_pool(self, hosts: Mapping[tuple[int, int], dict[str, Any]]) -> None:
-        """Check that two slices of four hosts lie on a node pool each, and a host on each node."""
+        """Check that two slices of four hosts are on a node pool each, with one host per node."""
         nodes = {node["metadata"]["name"]: node["metadata"]["labels"] for node in self.api.list("Node")}
         pools = [
-            {nodes[hosts[each, host]["node"]]["cloud.google.com/gke-nodepool"] for host in range(4)} for each in (0, 1)
+            {nodes[hosts[item, host]["node"]]["cloud.google.com/gke-nodepool"] for host in range(4)} for item in (0, 1)
         ]
         assert sorted(map(sorted, pools)) == [["c-np-0"], ["c-np-1"]]
         assert len({host["node"] for host in hosts.values()}) == 8
@@ -120,7 +120,7 @@ class Cloud:
 
 @contextmanager
 def empty_project(folder: Path, quotas: Mapping[str, int]) -> Iterator[Cloud]:
-    """Serve a project without clusters, on an API server that is as empty, and a bucket `runs`."""
+    """Serve a project without clusters, an empty API server, and a bucket `runs`."""
     server = folder / "server"
     server.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XPK_")}

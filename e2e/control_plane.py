@@ -1,4 +1,4 @@
-"""All of Kubernetes but kubelets on this machine: an API server, its controllers, a scheduler, and KWOK for nodes."""
+"""Kubernetes without kubelets on this machine: an API server, its controllers, a scheduler, and KWOK for nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e.api_server import BINARIES, api_server, end
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 _STAGES = Path(__file__).parents[1] / "tools" / "gke_emulator" / "kwok.yaml"
-# What Jobs and their pods need; no Deployment is carried out, since no node could run its pods.
+# Controllers for Jobs and their pods; Deployments are not run, because no node could run their pods.
 _CONTROLLERS = (
     "job-controller",
     "garbage-collector-controller",
@@ -25,11 +25,11 @@ _CONTROLLERS = (
 
 @contextmanager
 def control_plane(folder: Path) -> Iterator[Path]:
-    """Run it with its state in `folder`; give the kubeconfig that reaches it."""
+    """Run the control plane with its state in `folder`; yield its kubeconfig."""
     with ExitStack() as stack:
         kubeconfig = stack.enter_context(api_server(folder, BINARIES))
         alone = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
-        # Nodes whose KWOK is busy are not to be taken for dead ones.
+        # Nodes of a busy KWOK must not count as dead.
         of_manager = (f"--controllers={','.join(_CONTROLLERS)}", "--node-monitor-grace-period=1h")
         for name, arguments in (("kube-controller-manager", (*alone, *of_manager)), ("kube-scheduler", alone)):
             stack.enter_context(running([str(BINARIES / name), *arguments], folder / f"{name}.log"))
@@ -39,7 +39,7 @@ def control_plane(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def kwok(kubeconfig: Path, log: Path) -> Iterator[None]:
-    """Let KWOK look after the nodes that carry its annotation."""
+    """Run KWOK for the nodes with its annotation."""
     selector = "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"
     with running([str(BINARIES / "kwok"), f"--kubeconfig={kubeconfig}", f"--config={_STAGES}", selector], log):
         yield

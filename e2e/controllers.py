@@ -1,8 +1,8 @@
-"""JobSet and Kueue as programs of this machine, on an API server that has no node to run them.
+"""JobSet and Kueue as programs on this machine, for an API server without nodes to run them.
 
-What `xpk cluster create` applies is taken as a kubelet would take it: a Deployment's configuration and certificate are
-laid where its program looks for them, the program runs, and the Deployment is available once the program says that it
-is ready. The manifests differ from the releases' only in where the programs listen: on this machine.
+Objects that `xpk cluster create` applies are handled as by a kubelet: a Deployment's configuration and certificate are
+written to the paths of its program, the program runs, and the Deployment becomes available once the program is ready.
+The manifests differ from the releases' only in the addresses of the programs, which are on this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Program:
-    """One controller, and what is kept of it in a folder."""
+    """One controller, and its files in a folder."""
 
     def __init__(self, controller: Controller, folder: Path, api: ObjectApi, kubeconfig: Path) -> None:
         self._controller, self._folder, self._api = controller, folder, api
@@ -44,16 +44,16 @@ class Program:
         (folder / "certificates").mkdir(parents=True)
 
     def write_manifest(self, release: Path) -> Path:
-        """Write the release's manifest as it is applied here."""
+        """Write the release's manifest for this machine."""
         objects = [obj for obj in yaml.load_all(release.read_text(encoding="utf-8"), Loader=_PARSER) if obj]
         authority = self._own_certificate() if self._short == "jobset" else None
         contents = [self._placed(obj, authority) for obj in objects if obj["kind"] != "APIService"]
         file = self._folder / "manifest.yaml"
-        file.write_text("\n---\n".join(json.dumps(obj) for obj in contents), encoding="utf-8")  # JSON is YAML
+        file.write_text("\n---\n".join(json.dumps(obj) for obj in contents), encoding="utf-8")  # JSON is valid YAML
         return file
 
     def look(self) -> None:
-        """Do what is to be done now: start the program, or say that it is ready. Raises XpkError, OSError."""
+        """Take the next step: start the program, or report that it is ready. Raises XpkError, OSError."""
         namespace = self._controller.namespace
         deployment = self._api.get("Deployment", self._controller.deployment, namespace)
         if self._process is None or self._process.poll() is not None:
@@ -77,9 +77,9 @@ class Program:
             end(self._process)
 
     def _placed(self, obj: Obj, authority: str | None) -> Obj:
-        """Return an object of the release, for a program that listens on this machine."""
+        """Return an object of the release for a program on this machine."""
         if obj["kind"] == "Service" and obj["metadata"]["name"].endswith("-webhook-service"):
-            # The API server asks webhooks at their Service's address; this one's is this machine's.
+            # The API server calls webhooks at their Service's address; here it is this machine's.
             obj["spec"] = {"type": "ExternalName", "externalName": "localhost"}
         elif obj["kind"] == "ConfigMap" and _CONFIG in obj.get("data", {}):
             obj["data"] = {_CONFIG: yaml.safe_dump(self._configured(yaml.safe_load(obj["data"][_CONFIG])))}
@@ -95,14 +95,14 @@ class Program:
         config["metrics"] = {"bindAddress": "0"}
         config["health"] = {"healthProbeBindAddress": f"127.0.0.1:{self._health}"}
         config["leaderElection"] = {"leaderElect": False}
-        if self._short == "jobset":  # its own care for certificates has one folder for all who run on a machine
+        if self._short == "jobset":  # its own certificate management uses one folder for all users of a machine
             config["internalCertManagement"] = {"enable": False}
         else:
             config["featureGates"] = {"VisibilityOnDemand": False}  # an API server of its own
         return config
 
     def _own_certificate(self) -> str:
-        """Make the certificate of its webhooks, which is its own authority; return it as webhooks have it."""
+        """Create the certificate of its webhooks, which is its own authority; return it in the webhooks' format."""
         folder = self._folder / "certificates"
         name = f"{self._short}-webhook-service.{self._controller.namespace}.svc"
         subprocess.run(
@@ -113,7 +113,7 @@ class Program:
         return base64.b64encode((folder / "tls.crt").read_bytes()).decode()
 
     def _lay_certificate(self, secret: Obj) -> None:
-        for name in sorted(secret.get("data") or {}):  # the certificate itself last: for that it waits
+        for name in sorted(secret.get("data") or {}):  # the certificate last, because the program waits for it
             file = self._folder / "certificates" / name
             if not file.exists():
                 file.write_bytes(base64.b64decode(secret["data"][name]))
@@ -121,7 +121,7 @@ class Program:
 
 @contextmanager
 def controllers(folder: Path, kubeconfig: Path) -> Iterator[dict[str, str]]:
-    """Run both as soon as they are installed; give the variables by which `xpk` finds their manifests."""
+    """Run both as soon as they are installed; yield the variables with which `xpk` finds their manifests."""
     api, environ, programs = KubernetesApi(kubeconfig=kubeconfig), {}, []
     for controller in CONTROLLERS:
         short = controller.name.lower()
@@ -130,7 +130,7 @@ def controllers(folder: Path, kubeconfig: Path) -> Iterator[dict[str, str]]:
             programs[-1].write_manifest(BINARIES.parent / f"{short}.yaml")
         )
     stopped = threading.Event()
-    threads = [threading.Thread(target=_care, args=(each, stopped), daemon=True) for each in programs]
+    threads = [threading.Thread(target=_care, args=(item, stopped), daemon=True) for item in programs]
     for thread in threads:
         thread.start()
     try:
@@ -139,20 +139,20 @@ def controllers(folder: Path, kubeconfig: Path) -> Iterator[dict[str, str]]:
         stopped.set()
         for thread in threads:
             thread.join()
-        for each in programs:
-            each.end()
+        for item in programs:
+            item.end()
 
 
 def _care(program: Program, stopped: threading.Event) -> None:
     while not stopped.wait(_SECONDS):
         try:
             program.look()
-        except (XpkError, OSError):  # not installed yet, not ready yet
+        except (XpkError, OSError):  # not installed yet, or not ready yet
             continue
 
 
 def _clients(obj: Obj) -> list[dict[str, Any]]:
-    """Return how the API server reaches the webhooks of an object."""
+    """Return the client configurations of an object's webhooks."""
     if obj["kind"].endswith("WebhookConfiguration"):
         return [hook["clientConfig"] for hook in obj["webhooks"]]
     webhook = obj.get("spec", {}).get("conversion", {}).get("webhook") if "CustomResource" in obj["kind"] else None

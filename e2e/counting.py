@@ -1,4 +1,4 @@
-"""A proxy in front of an API server that counts the requests of a command."""
+"""A proxy for an API server that counts the requests of a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSED_ON = ("Authorization", "Accept", "Content-Type")
 
 @dataclass(slots=True)
 class Counter:
-    """Requests to a server through the proxy of this kubeconfig."""
+    """Counts requests to a server through the proxy of this kubeconfig."""
 
     kubeconfig: Path
     requests: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Counter:
 
 @contextmanager
 def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
-    """Run a proxy for the server of a kubeconfig; its own kubeconfig is written into `folder`."""
+    """Run a proxy for the server of a kubeconfig; write its own kubeconfig into `folder`."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     counter = Counter(folder / "kubeconfig")
@@ -66,11 +66,11 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
         do_GET = do_POST = do_PATCH = do_DELETE = pass_on
 
         def log_message(self, format: str, *args: object) -> None:
-            """Keep quiet."""
+            """Do nothing."""
 
     with http_server(Handler) as server:
         cluster.pop("certificate-authority")
-        # Credentials are sent over what looks like TLS only.
+        # Clients send credentials only over what looks like TLS.
         cluster["server"] = url_of(server)
         counter.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         counter.kubeconfig.write_text(yaml.safe_dump(config))

@@ -25,10 +25,10 @@ CLUSTER = WORKLOAD = "demo"
 TPU_TYPE = "v5litepod-8"
 SLICES = 2
 VICTIM = (1, 1)  # slice 1 host 1
-FIRST_STEP_SECONDS = 240.0  # compiling for the first time, four processes on two cores
+FIRST_STEP_SECONDS = 240.0  # first compilation, four processes on two cores
 RECOVERY_SECONDS = 180.0
 RUN_SECONDS = 300.0
-_QUIET_SECONDS = 5.0  # between two lines of progress where no line can be rewritten
+_QUIET_SECONDS = 5.0  # between two progress lines if lines cannot be rewritten
 
 
 class Shown:
@@ -38,14 +38,14 @@ class Shown:
         self._line = LiveLine(Console(), plain_seconds=_QUIET_SECONDS)
 
     def show(self, run: Workload, note: str = "") -> None:
-        """Show how far the run is."""
+        """Show the current progress."""
         width, text = self._line.width - 2, note or "starting"
         progress = latest_progress(str(run.folder)) if run.steps else None
         losses = [line["loss"] for line in run.steps]
         self._line.show(f"  {progress_bar(progress, width, note, losses) if progress else text[:width]}")
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """Keep the line as it is."""
         self._line.keep()
 
 
@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=20, help="steps from one checkpoint to the next")
     options = parser.parse_args()
     lab = Lab(folder=options.output.resolve(), cluster=CLUSTER, say=_say)
-    # Python's own Ctrl-C raises in the main thread; a SIGTERM must clean up just the same.
+    # Python's own Ctrl-C raises in the main thread; a SIGTERM must clean up in the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         lab.prepare()
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _drill(lab: Lab, steps: int, every: int) -> dict[str, Any]:
-    """Do what the demo shows and return its figures."""
+    """Run the drill of the demo and return its figures."""
     lab.create_cluster(TPU_TYPE, SLICES)
     run = lab.create_workload(WORKLOAD, num_slices=SLICES, max_restarts=3, trainer=_trainer(steps, every))
     progress = Shown()
@@ -115,7 +115,7 @@ _FIGURES = (
 
 
 def _trainer(steps: int, every: int) -> list[str]:
-    """Return the trainer's arguments: bytes of Python's own library, so nothing has to be fetched."""
+    """Return the trainer's arguments: bytes of Python's own library, so that nothing is downloaded."""
     settings = {
         "data.path": "stdlib",
         "run.steps": steps,
@@ -127,7 +127,7 @@ def _trainer(steps: int, every: int) -> list[str]:
 
 
 def _past_checkpoint(run: Workload, steps: int, every: int) -> bool:
-    """Tell whether the run is near its middle and some steps past a committed checkpoint."""
+    """Return whether the run is near its middle and some steps past a committed checkpoint."""
     step = int(run.steps[-1]["step"])
     return step >= steps // 2 and every // 3 <= step - run.saved() < every
 
@@ -138,7 +138,7 @@ def _follow(run: Workload, progress: Shown, until: Callable[[], bool]) -> None:
 
 
 def _kill(run: Workload, progress: Shown) -> float:
-    """Kill the victim and wait for the next finished step; return when it was killed, in Unix seconds."""
+    """Kill the victim and wait for the next finished step; return the time of the kill in Unix seconds."""
     progress.end()
     pid = run.pid(*VICTIM)
     step, saved = run.steps[-1]["step"], run.saved()
@@ -177,7 +177,7 @@ def _say_figures(figures: dict[str, Any], run: Workload, page: Path) -> None:
 
 
 def _say_logs(lab: Lab) -> None:
-    """Show what every host said last; there may be no workload yet."""
+    """Show the last log lines of every host; the workload may not exist yet."""
     asked = ("workload", "logs", WORKLOAD, "--cluster", CLUSTER, "--tail", "15")
     for extra in ((), ("--previous",)):
         try:
@@ -187,7 +187,7 @@ def _say_logs(lab: Lab) -> None:
 
 
 def _clean(lab: Lab) -> None:
-    """End every process of ours, whatever happened; a second Ctrl-C must not leave half of them."""
+    """End all processes of the demo; a second Ctrl-C must not leave some of them."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         lab.delete_cluster()

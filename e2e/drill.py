@@ -1,4 +1,4 @@
-"""The run that the drills on kind disturb: one set of settings, so that one undisturbed run is the measure of all."""
+"""The run that the drills on kind disturb: equal settings, so that one undisturbed run is the reference of all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.kind_cluster import SLICES, Place
 
 STEPS, INTERVAL = 160, 10
 HOSTS = 2 * SLICES
-SECONDS = 600.0  # for anything that takes steps: a busy machine takes ten times as long as a quiet one
+SECONDS = 600.0  # for any wait for steps: a busy machine takes ten times as long as an idle one
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
     "--set", f"run.eval_every={STEPS // 2}", "--set", "run.log_every=4", "--set", "data.path=stdlib",
@@ -21,7 +21,7 @@ TRAINER = [
 def start(
     place: Place, name: str, *, max_restarts: int, options: Sequence[str] = (), settings: Sequence[str] = ()
 ) -> Workload:
-    """Start the run under a name, with nothing left of an earlier one; `settings` must not change what it computes."""
+    """Start the run under a name, without remains of an earlier one; `settings` must not change its results."""
     run = Workload(place.lab, name)
     options = ("--fresh", *options)
     if place.kubectl("get", "jobset", name, "--ignore-not-found"):
@@ -32,7 +32,7 @@ def start(
 
 
 def await_phase(run: Workload) -> None:
-    """Wait until an attempt has a checkpoint of its own and is some steps past it, but not near the next."""
+    """Wait until an attempt has its own checkpoint and is some steps past it, but not near the next."""
 
     def ready() -> bool:
         if not run.steps:

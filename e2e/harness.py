@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 _POLL_SECONDS = 0.2
-_LARGEST = 4 << 20  # bytes of a file that is kept when something fails
-_DESCRIBE_SECONDS = 4.0  # each look costs a process; the machine is busy training
+_LARGEST = 4 << 20  # bytes of a file to collect after a failure
+_DESCRIBE_SECONDS = 4.0  # each poll costs a process while the machine is busy training
 _RARELY_SECONDS = 30.0
 
 
 class DrillError(Exception):
-    """The drill cannot go on; the message says why."""
+    """A drill that cannot continue; the message gives the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """A private place: its own state and settings, so that the user's clusters are not touched.
+    """A private environment with its own state and settings, so that the user's clusters are not changed.
 
-    `say` prints a line for people; every command is shown to it before it runs.
+    `say` prints a line; every command is printed before it runs.
     """
 
     folder: Path
@@ -43,9 +43,9 @@ class Lab:
     provider: ClassVar[str] = "local"
 
     def prepare(self) -> None:
-        """End what an interrupted drill left behind and begin with an empty folder.
+        """End remains of an interrupted drill and start with an empty folder.
 
-        Raises DrillError for a folder with content that is not a drill's: nobody else's files are removed.
+        Raises DrillError for a folder with other content, which is not removed.
         """
         marker = self.folder / ".drill"
         if marker.exists():
@@ -64,7 +64,7 @@ class Lab:
     def create_workload(
         self, name: str, *, num_slices: int, max_restarts: int, trainer: list[str], options: Sequence[str] = ()
     ) -> Workload:
-        """Start the bundled trainer; what is applied is kept in `manifests`."""
+        """Start the bundled trainer; the applied objects are kept in `manifests`."""
         self.manifests.mkdir(exist_ok=True)
         size = ("--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
         kept = ("--output-manifest-file", str(self.manifests / f"{name}.yaml"))
@@ -73,15 +73,15 @@ class Lab:
 
     @property
     def manifests(self) -> Path:
-        """The folder of the manifests of its workloads."""
+        """Return the folder of the manifests of its workloads."""
         return self.folder / "manifests"
 
     def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
-        """Send a signal to a host that runs, as Kubernetes would. Raises ProcessLookupError if it has ended."""
+        """Send a signal to a running host, as Kubernetes would. Raises ProcessLookupError if it has ended."""
         os.kill(int(host["pid"]), number)
 
     def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> float:
-        """Send a signal to the program of a host, by its own pid; return when, in Unix seconds.
+        """Send a signal to the program of a host by its own pid; return the time in Unix seconds.
 
         Raises ProcessLookupError if it has ended.
         """
@@ -90,13 +90,13 @@ class Lab:
         return at
 
     def delete_cluster(self) -> None:
-        """End everything on the cluster and remove it."""
+        """End everything on the cluster and delete it."""
         self.xpk("cluster", "delete", self.cluster, "--yes", "--force", "--ignore-not-found")
 
     def xpk(self, *arguments: str, show: bool = True, capture: bool = False, timeout: float = 600) -> str:
         """Run an `xpk` command; return its stdout if `capture`. Raises DrillError if it fails.
 
-        What it says goes to stderr, so that the last line of our own stdout stays ours.
+        Its messages go to stderr, so that the last line of our own stdout is ours.
         """
         if show:
             self.say(f"$ xpk {shlex.join(arguments)}")
@@ -117,30 +117,30 @@ class Lab:
         return done.stdout or ""
 
     def collect(self, into: Path) -> None:
-        """Copy into a folder what tells why something failed: manifests, what hosts wrote, the cluster's state."""
+        """Copy diagnostics of a failure into a folder: manifests, hosts' output, and the cluster's state."""
         into.mkdir(parents=True, exist_ok=True)
         for folder in (self.manifests, self.folder / "state"):
             if folder.exists():
-                # What hosts write and their logs, not what is large: corpora, checkpoints, stores.
+                # Hosts' output and logs without large files: data sets, checkpoints, stores.
                 shutil.copytree(folder, into / folder.name, dirs_exist_ok=True, ignore=_bulk, symlinks=True)
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of its commands."""
+        """Return the environment of its commands."""
         ours = {"XPK_STATE_DIR": str(self.folder / "state"), "XPK_CONFIG_DIR": str(self.folder / "config")}
-        # A cluster or an output format that the user has chosen for all commands is not meant for these.
+        # The user's own settings for all commands, such as a cluster or output format, must not apply here.
         return {key: value for key, value in os.environ.items() if not key.startswith("XPK_")} | ours
 
 
 @dataclass(slots=True)
 class Lines:
-    """JSON lines of a file that grows."""
+    """JSON lines of a growing file."""
 
     path: Path
     _read_to: int = 0
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete lines that were added; a line that a kill has cut short is left out."""
+        """Yield the complete lines that were added; a line truncated by a kill is ignored."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read_to)
@@ -154,7 +154,7 @@ class Lines:
 
 @dataclass(slots=True)
 class Workload:
-    """A running workload: its state as `xpk` tells it, its progress as its files tell it."""
+    """A running workload: its state from `xpk`, its progress from its files."""
 
     lab: Lab
     name: str
@@ -172,7 +172,7 @@ class Workload:
         return self._folder
 
     def describe(self) -> dict[str, Any]:
-        """Return what `xpk workload describe -o json` prints."""
+        """Return the output of `xpk workload describe -o json`."""
         asked = ("workload", "describe", self.name, "--cluster", self.lab.cluster, "-o", "json")
         described: dict[str, Any] = json.loads(self.lab.xpk(*asked, show=False, capture=True))
         self._looked = time.monotonic()
@@ -186,7 +186,7 @@ class Workload:
         raise DrillError(f"slice {slice_id} host {host} is not running")
 
     def end_host(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
-        """Send a signal to a host as a whole, with its supervisor; return when, in Unix seconds."""
+        """Send a signal to a host with its supervisor; return the time in Unix seconds."""
         running = self.host(slice_id, host)
         at = time.time()
         try:
@@ -196,7 +196,7 @@ class Workload:
         return at
 
     def end_program(self, slice_id: int, host: int, number: signal.Signals = signal.SIGKILL) -> float:
-        """Send a signal to a host's trainer alone; return when, in Unix seconds."""
+        """Send a signal to only a host's trainer; return the time in Unix seconds."""
         running, pid = self.host(slice_id, host), self.pid(slice_id, host)
         try:
             return self.lab.kill_program(running, pid, number)
@@ -204,12 +204,12 @@ class Workload:
             raise DrillError(f"the trainer of slice {slice_id} host {host} ended before it was ended") from None
 
     def pid(self, slice_id: int, host: int) -> int:
-        """Return the pid of a host's newest trainer, as the host sees it."""
+        """Return the pid of a host's newest trainer in the host's own namespace."""
         started = [e for e in self.events("start") if (e["slice"], e["host"]) == (slice_id, host)]
         return int(started[-1]["pid"])
 
     def read(self) -> int:
-        """Read what metrics.jsonl has gained; return how many lines."""
+        """Read new lines of metrics.jsonl; return their number."""
         self._metrics = self._metrics or Lines(self.folder / "metrics.jsonl")
         lines = list(self._metrics.read())
         self.steps += [line for line in lines if "loss" in line]
@@ -217,7 +217,7 @@ class Workload:
         return len(lines)
 
     def saved(self, attempt: int = 0) -> int:
-        """Return the newest step that a checkpoint was committed of in an attempt or before; 0 for none."""
+        """Return the newest step with a checkpoint committed in an attempt or before; 0 for none."""
         newest = 0
         for line in self._events():
             if line.get("event") == "save" and line.get("attempt", 0) <= attempt:
@@ -226,29 +226,29 @@ class Workload:
 
     @property
     def losses(self) -> dict[int, str]:
-        """Every step's loss as it counts, in hexadecimal."""
+        """Return every step's final loss in hexadecimal."""
         return {line["step"]: line["loss_hex"] for line in self.steps}
 
     @property
     def lost_steps(self) -> int:
-        """Return the number of steps that were finished twice."""
+        """Return the number of steps that were completed twice."""
         return len(self.steps) - len({line["step"] for line in self.steps})
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return all hosts' events of a name."""
+        """Return all hosts' events with a name."""
         return [event for event in self._events() if event.get("event") == name]
 
     def wait(self, timeout: float) -> None:
-        """Wait for the end and read what is left. Raises DrillError unless it succeeds in time."""
+        """Wait for the end and read the remaining files. Raises DrillError unless it succeeds in time."""
         self.lab.xpk("workload", "wait", self.name, "--cluster", self.lab.cluster, "--timeout", f"{timeout:.0f}")
         self.read()
 
     def follow(
         self, until: Callable[[], bool], timeout: float, describe_every: float = _DESCRIBE_SECONDS
     ) -> Iterator[dict[str, Any] | None]:
-        """Read on until `until()`; yield at each turn, now and then with a fresh description.
+        """Read until `until()` is true; yield after each poll, sometimes with a new description.
 
-        Raises DrillError when the workload ends meanwhile, or after `timeout` seconds.
+        Raises DrillError if the workload ends before, or after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -267,9 +267,9 @@ class Workload:
             time.sleep(_POLL_SECONDS)
 
     def await_(self, until: Callable[[], bool], timeout: float) -> None:
-        """Read on until `until()`, saying nothing.
+        """Read until `until()` is true, without output.
 
-        On a busy machine a description takes seconds, in which a moment that is waited for may pass: they are rare.
+        Descriptions are rare, because on a busy machine each takes seconds, in which the awaited moment may pass.
         """
         for _ in self.follow(until, timeout, describe_every=_RARELY_SECONDS):
             pass
@@ -280,7 +280,7 @@ class Workload:
 
 
 def _bulk(folder: str, entries: list[str]) -> set[str]:
-    """Return what `Lab.collect` leaves out: all but readable files of moderate size."""
+    """Return the names that `Lab.collect` omits: all except readable files of moderate size."""
     return {
         entry
         for entry in entries
@@ -292,7 +292,7 @@ def _bulk(folder: str, entries: list[str]) -> set[str]:
 def _size(folder: str, entry: str) -> int:
     try:
         return Path(folder, entry).stat().st_size
-    except OSError:  # it has gone meanwhile
+    except OSError:  # it was removed concurrently
         return _LARGEST
 
 

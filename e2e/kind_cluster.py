@@ -41,7 +41,7 @@ _CONTROLLERS = {
 
 
 def why_not() -> str:
-    """Return what is missing here, "" if nothing is."""
+    """Return the reason why tests on kind cannot run here, or ""."""
     missing = [program for program in ("docker", "kind", "kubectl") if not shutil.which(program)]
     if missing:
         return f"no {', '.join(missing)} on PATH"
@@ -57,12 +57,12 @@ def docker(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindLab(Lab):
-    """The harness's view of a kind cluster: its hosts are pods."""
+    """The harness's view of a kind cluster, whose hosts are pods."""
 
     provider: ClassVar[str] = "kind"
 
     def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
-        """See `Lab.kill`. Nothing inside a pod can kill its first process: its node's containerd does."""
+        """See `Lab.kill`. A pod's first process cannot be killed from inside; its node's containerd can."""
         path = "jsonpath={.status.containerStatuses[0].containerID}"
         container = self.kubectl("get", "pod", host["pod"], "-o", path).removeprefix("containerd://")
         task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", number.name, container)
@@ -72,7 +72,7 @@ class KindLab(Lab):
             raise ProcessLookupError(error.stderr) from error
 
     def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> float:
-        """See `Lab.kill_program`. The time is that of the signal, not of the command that takes it there."""
+        """See `Lab.kill_program`. The time is that of the signal, not of the command that sends it."""
         program = f"import os, time; at = time.time(); os.kill({pid}, {int(number)}); print(at)"
         at = self.kubectl("exec", host["pod"], "--", "python3", "-c", program)
         if not at:
@@ -80,7 +80,7 @@ class KindLab(Lab):
         return float(at)
 
     def kubectl(self, *arguments: str) -> str:
-        """Ask the cluster itself; what it says, "" if it says nothing."""
+        """Run kubectl; return its output, or "" without output."""
         argv = ["kubectl", f"--kubeconfig={self.state / 'kubeconfig'}", *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
@@ -120,7 +120,7 @@ class KindLab(Lab):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The cluster that the tests share, as a user sees it: a home, a kubeconfig that nobody may touch, commands."""
+    """The cluster that the tests share, as a user has it: a home, a kubeconfig that must not change, and commands."""
 
     lab: KindLab
 
@@ -131,7 +131,7 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """Everything that is kept on this machine."""
+        """Return the folder of all files on this machine."""
         return self.lab.folder
 
     @property
@@ -141,12 +141,12 @@ class Place:
 
     @property
     def kubeconfig(self) -> Path:
-        """The user's."""
+        """Return the user's kubeconfig."""
         return self.folder / "home" / ".kube" / "config"
 
     @property
     def create(self) -> tuple[str, ...]:
-        """The command that creates the cluster."""
+        """Return the command that creates the cluster."""
         size = ("--tpu-type", TPU_TYPE, "--num-slices", str(SLICES))
         return ("cluster", "create", self.cluster, "--provider", "kind", *size)
 
@@ -158,16 +158,16 @@ class Place:
         return done
 
     def kubectl(self, *arguments: str) -> str:
-        """Ask the cluster itself."""
+        """Run kubectl."""
         return self.lab.kubectl(*arguments)
 
     def end(self, workload: str) -> None:
-        """End a workload, so that others have its slices."""
+        """End a workload, so that others can use its slices."""
         how = ("--yes", "--grace-period", "1", "--ignore-not-found")
         self.xpk("workload", "delete", workload, "--cluster", self.cluster, *how)
 
     def clear(self) -> None:
-        """End every workload and undo what was done to nodes, whatever state a failed test has left them in."""
+        """End every workload and restore nodes, whatever state a failed test has left."""
         self.wake()
         self.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait=false")
         self.kubectl("wait", "pods", "-A", "-l", "xpk.google.com/workload", "--for=delete", "--timeout=240s")
@@ -175,7 +175,7 @@ class Place:
         self.kubectl("delete", "pods", *hosts, "--force", "--grace-period=0")
 
     def wake(self) -> None:
-        """Let all nodes work and be scheduled to."""
+        """Unfreeze and uncordon all nodes."""
         for container in self.containers("--filter", "status=paused"):
             docker("unpause", container)
         for container in self.containers("--filter", "status=exited"):
@@ -186,8 +186,8 @@ class Place:
 
     @contextmanager
     def fencing(self) -> Iterator[Path]:
-        """Fence nodes until the end; the file is what the command prints."""
-        # The same nodes die again and again: the default budget would defer the next ones.
+        """Fence nodes until the end of the block; yield the file of the command's output."""
+        # The same nodes fail repeatedly, which the default budget would defer.
         argv = [*XPK, "cluster", "fence", self.cluster, "--watch", "--max-nodes", "100"]
         file = self.folder / "fence.log"
         with file.open("w") as log, subprocess.Popen(argv, env=self.lab.environ, stdout=log, stderr=log) as process:
@@ -203,28 +203,28 @@ class Place:
         return docker("ps", "--all", "--quiet", "--filter", label, *options).split()
 
     def gateway(self) -> str:
-        """Return the address by which nodes and pods reach this machine."""
+        """Return the address at which nodes and pods reach this machine."""
         ranges = json.loads(docker("network", "inspect", f"xpk-{self.cluster}"))[0]["IPAM"]["Config"]
-        return next(str(each["Gateway"]) for each in ranges if "Gateway" in each)
+        return next(str(item["Gateway"]) for item in ranges if "Gateway" in item)
 
     def what_is_there(self) -> str:
-        """Return what one wants to see when a test fails."""
+        """Return diagnostics for a failed test."""
         if not (self.state / "kubeconfig").exists():
             return ""
         return self.kubectl("get", "nodes,pods,jobsets,workloads", "-A") + self.kubectl("get", "events")
 
     def remove(self) -> None:
-        """Delete the cluster and check that nothing is left of it."""
+        """Delete the cluster and check that nothing of it remains."""
         self.wake()
         self.xpk("cluster", "delete", self.cluster, "--provider", "kind", "--force", "--ignore-not-found")
         assert self.containers() == []
         assert f"xpk-{self.cluster}" not in docker("network", "ls", "--format", "{{.Name}}").split()
         assert not self.state.exists()
-        assert self.kubeconfig.read_text() == "current-context: precious\n", "the user's kubeconfig was touched"
+        assert self.kubeconfig.read_text() == "current-context: precious\n", "the user's kubeconfig was changed"
 
 
 def open_place(folder: Path, cluster: str) -> Place:
-    """Return a place in a folder, with a user's home in it. Creates no cluster."""
+    """Return a place in a folder, with a user's home in it, without creating a cluster."""
     place = Place(KindLab(folder=folder, cluster=cluster, say=lambda text: print(text, file=sys.stderr, flush=True)))
     place.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
     place.kubeconfig.write_text("current-context: precious\n")

@@ -1,6 +1,6 @@
-"""A registry of container images, for the length of a test: what a node asks for when it pulls, and nothing else.
+"""A registry of container images for a test, with only the pulling part of the protocol.
 
-The protocol is the pulling part of https://github.com/opencontainers/distribution-spec.
+The protocol is described in https://github.com/opencontainers/distribution-spec.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass(slots=True)
 class Registry:
-    """Images by name; `seconds`: how long each layer takes at least, also those that are on their way."""
+    """Images by name; `seconds`: minimum duration of each layer, also of running pulls."""
 
     port: int
     seconds: float = 0.0
     contents: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by path: media type, content
 
     def add(self, name: str, size: int) -> None:
-        """Add an image, tagged 1, of one file with `size` random bytes: nothing in it can be run."""
+        """Add an image, tagged 1, of one file with `size` random bytes and without a program."""
         packed, raw = io.BytesIO(), random.randbytes(size)
         with tarfile.open(fileobj=packed, mode="w") as tar:
             entry = tarfile.TarInfo("data")

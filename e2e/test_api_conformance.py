@@ -1,4 +1,4 @@
-"""The cases that the embedded API passes, on a real API server; what it says of our manifests; what it is asked."""
+"""The embedded API's cases on a real API server; its validation of our manifests; and numbers of requests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_conformance(api: ObjectApi, kubeconfig: Path, case: Callable[[ObjectApi
     case(api, namespace)
 
 
-def test_a_kind_that_is_not_installed_names_its_controller(api: ObjectApi) -> None:
+def test_the_error_for_a_missing_kind_names_its_controller(api: ObjectApi) -> None:
     with pytest.raises(MissingToolError, match="JobSet is not installed"):
         api.list("JobSet")
     jobset: Obj = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "x"}, "spec": {}}
@@ -83,12 +83,12 @@ def _objects(file: Path) -> list[Obj]:
     return list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
 
 
-# kind's own configuration is read by kind alone, which knows no server.
+# kind's own configuration is only read by kind.
 FOR_SERVERS = [file for file in sorted(GOLDEN.glob("*.yaml")) if "kind.x-k8s.io" not in _objects(file)[0]["apiVersion"]]
 
 
 @pytest.mark.parametrize("file", FOR_SERVERS, ids=lambda file: str(file.stem))
-def test_golden_manifests_hold_no_field_that_the_controllers_do_not_know(whole: Path, file: Path) -> None:
+def test_golden_manifests_have_only_fields_known_to_the_controllers(whole: Path, file: Path) -> None:
     objects = _objects(file)
     for namespace in {obj["metadata"].get("namespace", "default") for obj in objects} - {"default"}:
         if not _kubectl(whole, "get", "namespace", namespace, "--ignore-not-found"):
@@ -100,7 +100,7 @@ POD = "spec.replicatedJobs[0].template.spec.template.spec"
 
 
 @pytest.mark.parametrize("path", ["spec.failurePolicy.restart", "metadata.label", f"{POD}.x", f"{POD}.containers[0].x"])
-def test_a_field_that_nobody_knows_would_be_noticed(whole: Path, path: str) -> None:
+def test_an_unknown_field_is_detected(whole: Path, path: str) -> None:
     (jobset,) = _objects(GOLDEN / "kind-command.yaml")
     place: Any = jobset
     *parents, last = path.replace("[0]", ".0").split(".")
@@ -114,7 +114,7 @@ def test_a_field_that_nobody_knows_would_be_noticed(whole: Path, path: str) -> N
 
 @pytest.fixture(scope="module")
 def asked(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter]:
-    """Record the requests to a cluster with a queue, two slices and two workloads, as if kind had made it."""
+    """Record the requests to a cluster with a queue, two slices and two workloads, as if kind had created it."""
     from xpk.api.kubernetes import KubernetesApi
 
     state = tmp_path_factory.mktemp("state")
@@ -127,28 +127,28 @@ def asked(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cou
         yield counter
 
 
-def test_a_list_makes_as_many_requests_for_many_as_for_few(whole: Path, asked: Counter) -> None:
+def test_listing_makes_the_same_number_of_requests_for_any_number_of_workloads(whole: Path, asked: Counter) -> None:
     from xpk.api.kubernetes import KubernetesApi
 
     assert len(json.loads(_xpk("workload", "list", "-o", "json"))) == 2
     few = sorted(asked.taken())
     _create_workloads(KubernetesApi(kubeconfig=whole), range(2, MANY))
     listed = json.loads(_xpk("workload", "list", "-o", "json"))
-    assert [each["phase"] for each in listed] == ["Queued"] * MANY
-    assert max(each["position"] for each in listed) == MANY
+    assert [item["phase"] for item in listed] == ["Queued"] * MANY
+    assert max(item["position"] for item in listed) == MANY
     assert sorted(asked.taken()) == few
-    assert len(few) <= 4, "one for each kind that tells of workloads"
+    assert len(few) <= 4, "one for each kind of a workload's objects"
 
 
-def test_a_create_makes_six_requests_at_most(asked: Counter) -> None:
+def test_create_makes_at_most_six_requests(asked: Counter) -> None:
     asked.taken()
     _xpk("workload", "create", "new", "--cluster", "bare", "--command", "true")
     requests = asked.taken()
     assert len(requests) <= 6, requests
-    assert [each.partition(" ")[0] for each in requests].count("POST") == 2  # the JobSet and its Secret
+    assert [item.partition(" ")[0] for item in requests].count("POST") == 2  # the JobSet and its Secret
 
 
-def test_claims_and_buckets_are_looked_for_before_a_workload_is_created(whole: Path, asked: Counter) -> None:
+def test_claims_and_buckets_are_checked_before_a_workload_is_created(whole: Path, asked: Counter) -> None:
     from xpk.api.kubernetes import KubernetesApi
 
     api = KubernetesApi(kubeconfig=whole)
@@ -171,14 +171,14 @@ def test_claims_and_buckets_are_looked_for_before_a_workload_is_created(whole: P
     assert len(requests) <= 8, requests
     pod = api.get("JobSet", "mounts")["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["peers", "shared", "mount-0", "mount-1"]
-    # What JobSet would make of it: the API server's own checks of volumes and paths are those of pods.
+    # JobSet would create this Job: the API server validates volumes and paths only in pods.
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mounts", "namespace": "default"}, "spec": pod})
     described = _xpk("workload", "describe", "mounts", "--cluster", "bare")
     assert "mounts     /data from claim corpus, folder v3, read-only" in described
     assert "/mnt/a from gs://bucket/a\n" in described
 
 
-def test_a_restricted_namespace_takes_the_pods_of_workloads(whole: Path) -> None:
+def test_a_restricted_namespace_admits_the_pods_of_workloads(whole: Path) -> None:
     from xpk.api.kubernetes import KubernetesApi
 
     api, enforce = KubernetesApi(kubeconfig=whole), {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -194,7 +194,7 @@ def test_a_restricted_namespace_takes_the_pods_of_workloads(whole: Path) -> None
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}, dry_run=True)
 
 
-def test_a_queues_limit_of_priorities_binds_every_client(whole: Path) -> None:
+def test_the_priority_limit_of_a_queue_applies_to_every_client(whole: Path) -> None:
     from xpk.api.kubernetes import KubernetesApi
 
     api = KubernetesApi(kubeconfig=whole)
@@ -210,7 +210,7 @@ def test_a_queues_limit_of_priorities_binds_every_client(whole: Path) -> None:
 
     deadline = time.monotonic() + 60
     with pytest.raises(UsageError, match="queue 'limited' accepts priorities up to medium"):
-        while time.monotonic() < deadline:  # the server notices new policies after a while
+        while time.monotonic() < deadline:  # new policies take effect after some time
             api.create(asks("high"), dry_run=True)
             time.sleep(0.2)
     api.create(asks("medium"), dry_run=True)
@@ -235,7 +235,7 @@ def _node(index: int) -> Obj:
 
 
 def _create_workloads(api: ObjectApi, numbers: range) -> None:
-    """Create JobSets with what Kueue would make of them, and a pod of each."""
+    """Create JobSets with Kueue's objects, and a pod of each."""
     target = Target(emulated=True, sets_slice_environment=True, output_root="/output")
 
     def create(number: int) -> None:
@@ -264,7 +264,7 @@ def _create_workloads(api: ObjectApi, numbers: range) -> None:
 
 
 def _dry_run(kubeconfig: Path, objects: list[Obj]) -> None:
-    """Let the server judge objects, by every field; it stores nothing."""
+    """Validate objects on the server with strict fields, without storing them."""
     _kubectl(kubeconfig, "create", "--dry-run=server", "--validate=strict", "-f", "-", manifest=to_yaml(objects))
 
 
@@ -274,7 +274,7 @@ def _install(kubeconfig: Path, files: list[Path]) -> None:
 
 
 def _crds(controller: str, pattern: str) -> list[Path]:
-    """Return the CRDs of a controller, from the module that the environment builds it from."""
+    """Return the CRDs of a controller, from the module from which the environment builds it."""
     module = subprocess.run(
         ["go", "mod", "download", "-json", f"sigs.k8s.io/{controller}"],
         cwd=TOOLS / controller, capture_output=True, text=True, check=True,

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Server:
-    """A server with Kueue's kinds and the nodes of two slices, and what its administrator does to it."""
+    """A server with Kueue's kinds and the nodes of two slices, and the actions of its administrator."""
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
         self.folder, self.kubeconfig, self.api = folder, kubeconfig, KubernetesApi(kubeconfig=kubeconfig)
@@ -47,7 +47,7 @@ class Server:
             self.manifests[f"{name}_manifest"] = str(file)
 
     def kubectl(self, *arguments: str, objects: Any = None) -> str:
-        """Do something as kubectl does: objects are applied by the client, as Google's xpk applies its own."""
+        """Run kubectl: objects are applied by the client, as Google's xpk applies its own."""
         argv = [str(BINARIES / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
         text = yaml.safe_dump_all(objects) if objects else ""
         return subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
@@ -63,7 +63,7 @@ class Server:
         return provider.plan_adapt(Adaptation(name="c", output_root="gs://b/x", take_over=take_over))
 
     def adapt(self, *, take_over: bool = False) -> None:
-        """Carry out what needs no controllers: a bare server runs none."""
+        """Execute the steps that need no controllers, because a bare server runs none."""
         plan = self.plan(take_over=take_over)
         if plan.refusal:
             raise plan.refusal
@@ -72,18 +72,18 @@ class Server:
                 step.act()
 
     def queues(self) -> dict[str, Any]:
-        """Return what the cluster's queues are, without what changes by itself."""
+        """Return the cluster's queues, without fields that change by themselves."""
         kinds = "clusterqueues,localqueues,resourceflavors,workloadpriorityclasses"
         items = json.loads(self.kubectl("get", kinds, "-A", "-o", "json"))["items"]
-        return {f"{each['kind']}/{each['metadata']['name']}": each.get("spec", each.get("value")) for each in items}
+        return {f"{item['kind']}/{item['metadata']['name']}": item.get("spec", item.get("value")) for item in items}
 
     def quota(self) -> dict[str, str]:
         """Return the quota of each flavor."""
         (group,) = self.api.get("ClusterQueue", "cluster-queue")["spec"]["resourceGroups"]
-        return {each["name"]: str(each["resources"][0]["nominalQuota"]) for each in group["flavors"]}
+        return {item["name"]: str(item["resources"][0]["nominalQuota"]) for item in group["flavors"]}
 
     def use(self, chips: int) -> None:
-        """Say that so much is in use, as Kueue does."""
+        """Report this usage, as Kueue does."""
         used = {
             "name": "2xv5litepod-8",
             "resources": [{"name": "google.com/tpu", "total": str(chips), "borrowed": "0"}],
@@ -101,7 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         objects = [obj for obj in yaml.safe_load_all(KUEUE.read_text()) if obj]
         kinds = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         for kind in kinds:
-            kind["spec"].pop("conversion", None)  # no controller runs that could
+            kind["spec"].pop("conversion", None)  # no controller is running that could
         server.kubectl("apply", "--server-side", "-f", "-", objects=kinds)
         server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=240s")
         yield server
@@ -109,7 +109,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(made: Server) -> Server:
-    """The server with two slices and nothing else."""
+    """Return the server with only two slices."""
     made.kubectl("delete", "pods,pdb", "--all", "--force", "--grace-period=0")
     made.kubectl("delete", "nodes", "--all")
     made.kubectl("delete", "clusterqueues,resourceflavors,workloadpriorityclasses", "--all")
@@ -147,7 +147,7 @@ def theirs() -> list[Obj]:
     ]  # fmt: skip
 
 
-def test_queues_that_agree_are_left_alone(server: Server) -> None:
+def test_matching_queues_are_not_changed(server: Server) -> None:
     server.kubectl("apply", "-f", "-", objects=theirs())
     before = server.queues()
     server.adapt()
@@ -159,7 +159,7 @@ def test_queues_that_agree_are_left_alone(server: Server) -> None:
     assert [step for step in server.plan().steps if "queue" in step.title] == []
 
 
-def test_a_quota_that_kubectl_manages_changes_only_if_that_is_said(server: Server) -> None:
+def test_a_quota_managed_by_kubectl_changes_only_with_take_over(server: Server) -> None:
     server.kubectl("apply", "-f", "-", objects=theirs())
     add_slice(server, 2)
     before, plan = server.queues(), server.plan()
@@ -170,19 +170,19 @@ def test_a_quota_that_kubectl_manages_changes_only_if_that_is_said(server: Serve
     ) as refused:
         plan.carry_out(lambda title: None)
     assert "--take-over" in refused.value.hint and "\n" not in refused.value.message
-    assert server.queues() == before, "nothing is changed, not even in part"
+    assert server.queues() == before, "nothing is changed, not even partially"
     server.adapt(take_over=True)
     assert server.quota() == {"2xv5litepod-8": "24"}
     queue = server.api.get("ClusterQueue", "cluster-queue")
-    assert "app.kubernetes.io/managed-by" not in queue["metadata"].get("labels", {}), "it stays theirs to remove"
+    assert "app.kubernetes.io/managed-by" not in queue["metadata"].get("labels", {}), "its owner can still remove it"
     assert queue["spec"]["preemption"]["withinClusterQueue"] == "LowerPriority"
     assert [name for name in server.queues() if name.startswith("ResourceFlavor")] == ["ResourceFlavor/2xv5litepod-8"]
     add_slice(server, 3)
     server.adapt()
-    assert server.quota() == {"2xv5litepod-8": "32"}, "it was said once"
+    assert server.quota() == {"2xv5litepod-8": "32"}, "the option was given once"
 
 
-def test_a_quota_does_not_go_below_what_is_in_use(server: Server) -> None:
+def test_a_quota_is_not_reduced_below_its_usage(server: Server) -> None:
     server.kubectl("apply", "-f", "-", objects=theirs())
     server.use(16)
     server.kubectl("delete", "node", "--selector", f"{NODEPOOL_LABEL}=c-np-1")
@@ -197,7 +197,7 @@ def test_a_quota_does_not_go_below_what_is_in_use(server: Server) -> None:
     assert server.quota() == {"2xv5litepod-8": "8"}
 
 
-def test_a_flavor_of_our_name_that_means_other_nodes_is_not_changed_unasked(server: Server) -> None:
+def test_a_flavor_with_our_name_but_other_nodes_is_not_changed_without_take_over(server: Server) -> None:
     flavor = theirs()[0] | {"metadata": {"name": SHAPE.name}, "spec": {"nodeLabels": {"pool": "theirs"}}}
     server.kubectl("apply", "-f", "-", objects=[flavor])
     before = server.queues()
@@ -207,7 +207,7 @@ def test_a_flavor_of_our_name_that_means_other_nodes_is_not_changed_unasked(serv
 
 
 def pod(name: str) -> Obj:
-    """A pod on a slice, that waits for its end as pods do whose node has a kubelet."""
+    """Create a pod on a slice, which waits for its end like pods whose node has a kubelet."""
     meta = {"name": name, "namespace": "default", "labels": {"app": "web"}}
     containers = [{"name": "host", "image": "none"}]
     spec = {"nodeName": "c-np-0-0", "terminationGracePeriodSeconds": 0, "containers": containers}
@@ -215,7 +215,7 @@ def pod(name: str) -> Obj:
 
 
 def protect(server: Server, allowed: int) -> None:
-    """Let a budget allow so many evictions; no controller runs that counts them."""
+    """Let a disruption budget allow this number of evictions; no controller is running that counts them."""
     budget = {
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web", "namespace": "default"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
@@ -231,13 +231,13 @@ def protect(server: Server, allowed: int) -> None:
 
 
 def run(server: Server, name: str) -> None:
-    """Start a pod, as its kubelet says."""
+    """Start a pod, as reported by its kubelet."""
     server.api.create(pod(name))
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     server.api.patch("Pod", f"{name}/status", {"status": status})
 
 
-def test_a_budget_keeps_a_pod_until_it_allows_its_eviction(server: Server) -> None:
+def test_a_disruption_budget_delays_an_eviction_until_it_allows_it(server: Server) -> None:
     run(server, "a")
     protect(server, 0)
     with pytest.raises(ProtectedError, match="Pod 'a' cannot be evicted now: The disruption budget web needs 1"):
@@ -250,10 +250,10 @@ def test_a_budget_keeps_a_pod_until_it_allows_its_eviction(server: Server) -> No
     assert server.api.list("Pod") == []
 
 
-def test_who_may_not_evict_is_told_the_verb(server: Server) -> None:
+def test_a_missing_permission_to_evict_is_named(server: Server) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     documented = [role for block in blocks for role in yaml.safe_load_all(block)]
-    (role,) = [each for each in documented if each["metadata"]["name"] == "xpk-clusters"]
+    (role,) = [item for item in documented if item["metadata"]["name"] == "xpk-clusters"]
     lacking = role | {"metadata": {"name": "lacking"}}
     lacking["rules"] = [rule for rule in role["rules"] if "pods/eviction" not in rule["resources"]]
     server.kubectl("apply", "-f", "-", objects=[role, lacking])

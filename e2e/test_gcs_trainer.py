@@ -1,4 +1,4 @@
-"""The trainer with everything in a bucket: nothing is lost, doubled or half there, whatever is killed or away."""
+"""The trainer with everything in a bucket: nothing is lost, duplicated or partial after kills and outages."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -30,7 +30,7 @@ from e2e.bucket import server as server
 from tests import waiting
 from tests.http_server import http_server, url_of
 from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
-from trainer.checkpoint.shelves import open_shelf
+from trainer.checkpoint.stores import open_store
 from trainer.config import Model
 from trainer.data import batches, block_cache, dataset, prepare, reader
 from trainer.data.sampler import Order
@@ -48,7 +48,7 @@ SETTINGS = [
 
 
 def place(server: BucketServer, name: str) -> Bucket:
-    """Return a place in the bucket of the drills, through a client of its own."""
+    """Return a place in the bucket of the drills, with a client of its own."""
     return Bucket(client(server.url), "drills", name)
 
 
@@ -59,7 +59,7 @@ def client(url: str) -> Any:
 
 
 def until(condition: Callable[[], Any], job: Cluster | None = None, seconds: float = 300) -> None:
-    """Wait until a condition holds; fail if it takes too long or a host ends before."""
+    """Wait until a condition holds; fail after a timeout or if a host ends before."""
 
     def reached() -> Any:
         value = condition()
@@ -70,14 +70,14 @@ def until(condition: Callable[[], Any], job: Cluster | None = None, seconds: flo
 
 
 def last_step(job: Cluster) -> int:
-    """Return the newest step that the job has told of."""
+    """Return the newest step in the job's log."""
     lines = [line.split() for line in job.logs().splitlines() if line.startswith("step ")]
     return max((int(words[1]) for words in lines), default=0)
 
 
 @pytest.fixture(scope="module")
 def text(server: BucketServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some text in a folder; the same is in the bucket."""
+    """Return some text in a folder; the same text is in the bucket."""
     folder = tmp_path_factory.mktemp("text")
     for name in ("argparse.py", "ast.py", "json/decoder.py", "json/encoder.py", "email/message.py"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def text(server: BucketServer, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The losses of a run in a folder that nothing happens to."""
+    """Return the losses of an undisturbed run in a folder."""
     job = start(tmp_path_factory.mktemp("calm"), [*SETTINGS, f"data.path={text}"])
     assert job.exit_codes(600) == [0, 0], job.logs()
     assert sorted(job.losses()) == list(range(1, STEPS + 1))
@@ -96,7 +96,7 @@ def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[in
 
 
 def start_in_bucket(server: BucketServer, logs: Path, name: str, *settings: str, **options: Any) -> Cluster:
-    """Start a job that has text and output in the bucket."""
+    """Start a job with text and output in the bucket."""
     out = place(server, name)
 
     def read(file: str) -> str:
@@ -106,17 +106,17 @@ def start_in_bucket(server: BucketServer, logs: Path, name: str, *settings: str,
     return start(logs, chosen, bucket=f"gs://drills/{name}", read=read, **options)
 
 
-def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
+def test_after_a_kill_and_damage_training_resumes_from_the_newest_complete_checkpoint(
     server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = place(server, "killed/checkpoints")
     first = start_in_bucket(server, tmp_path, "killed")
-    until(lambda: len(open_shelf(checkpoints).steps()) >= 2, first)
+    until(lambda: len(open_store(checkpoints).steps()) >= 2, first)
     first.processes[0].send_signal(signal.SIGKILL)
-    codes = first.exit_codes()  # without its coordinator JAX may abort a host before that ends by itself
+    codes = first.exit_codes()  # without its coordinator JAX may abort a host before it exits by itself
     assert codes[0] == -9 and codes[1] in (75, -signal.SIGABRT), first.logs()
 
-    *_, before, newest = open_shelf(checkpoints).steps()
+    *_, before, newest = open_store(checkpoints).steps()
     largest = max(checkpoints.walk(frozenset()), key=lambda entry: (entry.name.startswith(f"{newest}/"), entry.size))
     content = bytearray((checkpoints / largest.name).read())
     content[len(content) // 2] ^= 1
@@ -124,7 +124,7 @@ def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
     (checkpoints / "999" / "1" / "manifest.ocdbt").write(b"a save that was cut off")
 
     seen = len(server.requests())
-    monkeypatch.setenv("XPK_RESTART_CAUSE", '{"attempt": 1}')  # as the supervisor of a restart in place does
+    monkeypatch.setenv("XPK_RESTART_CAUSE", '{"attempt": 1}')  # like the supervisor of a restart in place
     second = start_in_bucket(server, tmp_path, "killed", attempt=1, blind="gs://drills/blind")
     assert second.exit_codes(600) == [0, 0], second.logs()
     (skipped,) = [event for event in second.events(0) if event["event"] == "restore_skipped"]
@@ -142,13 +142,13 @@ def test_killed_and_damaged_it_goes_on_from_the_newest_whole_checkpoint(
     assert place(server, "killed/restarts.jsonl").read() == b'{"attempt": 1}\n'
     again = second.losses()
     assert sorted(again) == list(range(before + 1, STEPS + 1))
-    assert first.losses() | again == undisturbed  # what was committed had its metrics in the bucket before
+    assert first.losses() | again == undisturbed  # metrics of committed checkpoints were in the bucket before
     result = json.loads(place(server, "killed/result.json").read())
     assert float(result["initial_loss"]).hex() == undisturbed[1]
     assert float(result["final_loss"]).hex() == undisturbed[STEPS]
 
 
-def test_a_bucket_that_is_away_costs_no_line_and_no_step(
+def test_an_unreachable_bucket_loses_no_line_and_no_step(
     server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
 ) -> None:
     job = start_in_bucket(server, tmp_path, "away")
@@ -165,16 +165,16 @@ def test_a_bucket_that_is_away_costs_no_line_and_no_step(
         names = [event["event"] for event in job.events(slice_id)]
         assert (names.count("start"), names.count("step"), names.count("done")) == (1, STEPS, 1)
     assert not place(server, "away/metrics.jsonl.parts").is_folder()
-    shelf = open_shelf(place(server, "away/checkpoints"))
-    assert shelf.steps() == [STEPS - 2 * INTERVAL, STEPS - INTERVAL, STEPS]
-    assert not any(map(shelf.damage, shelf.steps()))
+    store = open_store(place(server, "away/checkpoints"))
+    assert store.steps() == [STEPS - 2 * INTERVAL, STEPS - INTERVAL, STEPS]
+    assert not any(map(store.damage, store.steps()))
 
 
 def test_a_host_of_an_earlier_attempt_commits_nothing(server: BucketServer) -> None:
-    earlier, later = open_shelf(place(server, "two")), open_shelf(place(server, "two"))
-    old = earlier.claim(0)
+    earlier, later = open_store(place(server, "two")), open_store(place(server, "two"))
+    old = earlier.begin_attempt(0)
     place(server, f"two/5/{old}/array").write(b"old")
-    new = later.claim(0)  # the number begins again when a workload is made anew
+    new = later.begin_attempt(0)  # the number restarts when a workload is created again
     assert not place(server, f"two/5/{old}/array").is_file()
     place(server, f"two/5/{old}/array").write(b"old, late")
     place(server, f"two/5/{new}/array").write(b"new")
@@ -182,37 +182,37 @@ def test_a_host_of_an_earlier_attempt_commits_nothing(server: BucketServer) -> N
         earlier.commit(5, old, {"tokens": 1})
     assert later.steps() == []
     later.commit(5, new, {"tokens": 2})
-    later.commit(5, new, {"tokens": 2})  # as when the answer to the first was lost
+    later.commit(5, new, {"tokens": 2})  # as if the response to the first was lost
     assert later.steps() == [5] and later.damage(5) == "" and later.notes(5)["tokens"] == 2
     assert later.content(5, later.notes(5)).endswith(f"two/5/{new}")
     place(server, f"two/5/{new}/array").remove()
     assert later.damage(5) == f"{new}/array is missing"
-    later.set_aside(5)
+    later.quarantine(5)
     assert later.steps() == []
-    later.keep(1, 5)
+    later.remove_old(1, 5)
     assert place(server, "two").folders() == []
 
 
-def test_the_manifest_goes_first(server: BucketServer) -> None:
-    shelf = open_shelf(place(server, "old"))
-    claim = shelf.claim(0)
+def test_the_manifest_is_removed_first(server: BucketServer) -> None:
+    store = open_store(place(server, "old"))
+    attempt_id = store.begin_attempt(0)
     for step in (1, 2):
-        place(server, f"old/{step}/{claim}/array").write(b"content")
-        shelf.commit(step, claim, {})
+        place(server, f"old/{step}/{attempt_id}/array").write(b"content")
+        store.commit(step, attempt_id, {})
     seen = len(server.requests())
-    shelf.keep(1, 2)
+    store.remove_old(1, 2)
     removed = [line for line in server.requests()[seen:] if "DELETE" in line]
     assert "manifest.json" in removed[0] and len(removed) > 1
-    assert shelf.steps() == [2] and place(server, "old").folders() == ["2"]
+    assert store.steps() == [2] and place(server, "old").folders() == ["2"]
 
 
 class _Unreliable(BaseHTTPRequestHandler):
-    """Hands requests on; every other time that an object is composed the answer or the request itself is lost."""
+    """Forwards requests; of every second composition the request or the response is lost."""
 
     server: _Proxy
 
     def log_message(self, *_: Any) -> None:
-        """Be quiet."""
+        """Do nothing."""
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -244,7 +244,7 @@ class _Proxy(ThreadingHTTPServer):
     upstream = ""
 
 
-def test_lost_answers_neither_lose_nor_double_lines(server: BucketServer) -> None:
+def test_lost_responses_neither_lose_nor_duplicate_lines(server: BucketServer) -> None:
     with _Proxy(("127.0.0.1", 0), _Unreliable) as proxy:
         proxy.upstream = server.url.removeprefix("http://")
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -260,7 +260,7 @@ def test_lost_answers_neither_lose_nor_double_lines(server: BucketServer) -> Non
     until(lambda: not place(server, "lines.jsonl.parts").is_folder(), seconds=30)
 
 
-def test_a_token_file_is_made_in_the_bucket_and_checked_there(server: BucketServer, text: Path) -> None:
+def test_a_token_file_is_prepared_and_verified_in_the_bucket(server: BucketServer, text: Path) -> None:
     made = run_alone("prepare", "gs://drills/text", "--out", "gs://drills/tokens", STORAGE_EMULATOR_HOST=server.url)
     assert made.returncode == 0, made.stderr
     tokens = made.stdout.strip()
@@ -278,7 +278,7 @@ def test_a_token_file_is_made_in_the_bucket_and_checked_there(server: BucketServ
 
 
 class _Forbidding(BaseHTTPRequestHandler):
-    """Says what the storage says to somebody who may not."""
+    """Responds like the storage to a user without permission."""
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
@@ -295,7 +295,7 @@ class _Forbidding(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = _refuse
 
 
-def test_a_missing_permission_is_told_in_one_line() -> None:
+def test_a_missing_permission_is_reported_in_one_line() -> None:
     with http_server(_Forbidding) as forbidding:
         where = {"STORAGE_EMULATOR_HOST": url_of(forbidding), "XPK_OUTPUT_DIR": "gs://drills/run"}
         ran = run_alone(*arguments(["data.max_bytes=50000"]), **where)
@@ -304,7 +304,7 @@ def test_a_missing_permission_is_told_in_one_line() -> None:
 
 
 @pytest.mark.extended
-def test_a_restart_finds_its_programs_compiled(server: BucketServer, tmp_path: Path) -> None:
+def test_a_restart_reuses_compiled_programs(server: BucketServer, tmp_path: Path) -> None:
     where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://drills/compiled"}
     for attempt, cached in enumerate((False, True)):
         settings = [f"run.steps={2 + attempt}", "data.max_bytes=50000", "optim.warmup=1"]
@@ -317,7 +317,7 @@ def test_a_restart_finds_its_programs_compiled(server: BucketServer, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, command: str) -> None:
+def test_a_missing_bucket_is_reported_in_one_line(server: BucketServer, command: str) -> None:
     size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2") if command == "check" else ()
     where = {"STORAGE_EMULATOR_HOST": server.url, "XPK_OUTPUT_DIR": "gs://nowhere/run"}
     ran = run_alone(command, *size, *arguments(["data.max_bytes=50000"]), **where)
@@ -326,7 +326,7 @@ def test_a_bucket_that_does_not_exist_is_told_in_one_line(server: BucketServer, 
     assert output.count("\n") == 1 and "gs://nowhere/run" in output and " not found" in output, output
 
 
-def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
+def test_a_host_copies_the_files_of_its_shards_and_names_a_changed_file(
     server: BucketServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = prepare.prepare("gs://drills/text", open_place("gs://drills/many"), file_tokens=20_000)
@@ -347,7 +347,7 @@ def test_a_host_copies_the_files_of_its_shards_and_names_one_that_was_changed(
         read(np.array([sum(counts) - 1]))
 
 
-def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
+def test_a_host_reads_only_the_blocks_of_its_examples_if_that_is_less(
     server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = np.random.default_rng(0).integers(97, 123, 8_000_000, np.uint8).tobytes()
@@ -358,7 +358,7 @@ def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
     steps = list(itertools.islice(batches.train_ids(order, 0), 3))
 
     def host(name: str, first_row: int) -> tuple[reader.Reader, list[Any], int, int]:
-        """Read a host's half of three batches with an empty disk; return the bytes and requests of it, too."""
+        """Read a host's half of three batches with an empty disk; return also the bytes and requests."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
         (tmp_path / name).mkdir(exist_ok=True)
         sent, asked = server.sent(), len(server.requests())
@@ -376,7 +376,7 @@ def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
         for row_NS, ids_B in zip(rows, steps, strict=True):
             np.testing.assert_array_equal(row_NS, whole(ids_B[first_row : first_row + 4]))
         assert len(blocks) >= 10 and sent < (len(blocks) + 4) * dataset.BLOCK < file.tokens // 6
-        assert asked <= len(blocks) + 4, "one a block, and a few for the index and what the file is"
+        assert asked <= len(blocks) + 4, "one per block, and a few for the index and metadata"
         _, again, sent, asked = host(name, first_row)
         assert sent < dataset.BLOCK and asked <= 4, "a restart finds the blocks on its disk"
         np.testing.assert_array_equal(again, rows)
@@ -391,7 +391,7 @@ def test_a_host_reads_only_the_blocks_of_its_examples_where_that_is_less(
         read(np.array([unread]))
 
 
-def test_copying_pays_for_a_host_that_reads_most_of_the_data() -> None:
-    assert block_cache.pays(10, 100, 4 * 11 * 2 * dataset.BLOCK)
-    assert not block_cache.pays(10, 100, 3 * 10 * dataset.BLOCK)
+def test_copying_is_worthwhile_for_a_host_that_reads_most_of_the_data() -> None:
+    assert block_cache.is_worthwhile(10, 100, 4 * 11 * 2 * dataset.BLOCK)
+    assert not block_cache.is_worthwhile(10, 100, 3 * 10 * dataset.BLOCK)
     assert list(block_cache.runs([5, 1, 2, 9, 2])) == [(1, 3), (5, 6), (9, 10)] and list(block_cache.runs([])) == []

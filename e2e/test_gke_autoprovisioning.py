@@ -1,7 +1,7 @@
-"""A workload for which there is no slice yet is admitted where GKE adds node pools, and asks for the right ones.
+"""A workload without a slice is admitted where GKE adds node pools, and requests the right ones.
 
-GKE is emulated and adds none by itself: the test makes those that its autoscaler would. JobSet, Kueue and the scheduler
-are real.
+GKE is emulated and adds none by itself: the test creates those that its autoscaler would. JobSet, Kueue and the
+scheduler are real.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
         yield project
 
 
-def test_a_workload_is_admitted_before_there_is_a_slice(cloud: Cloud) -> None:
+def test_a_workload_is_admitted_before_a_slice_exists(cloud: Cloud) -> None:
     cloud.xpk(*CREATE)
     assert cloud.pools() == {"default-pool": "RUNNING"}
     what = ("--cluster", "c", "--image", "none", "--command", "sleep inf", "--output-root", "gs://runs/here")
@@ -57,11 +57,11 @@ def test_a_workload_is_admitted_before_there_is_a_slice(cloud: Cloud) -> None:
     described = cloud.json("cluster", "describe", "c")
     assert (described["state"], described["num_slices"], described["chips"]) == ("Ready", 2, 32)
     cloud.xpk(*CREATE)
-    assert sorted(cloud.pools()) == ["c-np-0", "c-np-1", "default-pool"], "a create leaves what GKE made"
+    assert sorted(cloud.pools()) == ["c-np-0", "c-np-1", "default-pool"], "create keeps autoprovisioned node pools"
 
 
 def unschedulable(cloud: Cloud) -> list[Obj]:
-    """Return the pods that no node fits, as the scheduler says."""
+    """Return the pods that the scheduler reports as unschedulable."""
     return [
         pod
         for pod in cloud.api.list("Pod")
@@ -71,7 +71,7 @@ def unschedulable(cloud: Cloud) -> list[Obj]:
 
 
 def scaling_event(pod: Obj) -> dict[str, Any]:
-    """Return what GKE's autoscaler says of a pod for which it makes a node pool."""
+    """Return the event of GKE's autoscaler for a pod for which it creates a node pool."""
     meta = pod["metadata"]
     about = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "namespace": "default", "uid": meta["uid"]}
     return {
@@ -90,7 +90,7 @@ def scaling_event(pod: Obj) -> dict[str, Any]:
 
 
 def make_pool(cloud: Cloud, name: str) -> None:
-    """Make a spot slice of 4x4 as GKE's autoscaler does."""
+    """Create a spot slice of 4x4 as GKE's autoscaler does."""
     pool = NodePool(
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""The GKE emulator in front of a real API server: node pools are Nodes there, KWOK runs their pods."""
+"""The GKE emulator with a real API server: node pools are Nodes there, whose pods KWOK runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def connect(cloud: Cloud, folder: Path) -> ObjectApi:
-    """Reach a cluster as a client does: by what GKE says of it, and a bearer token."""
+    """Connect to a cluster as a client does: with GKE's information, and a bearer token."""
     from xpk.api.kubernetes import KubernetesApi
 
     cluster = cloud.client.get_cluster(name=RED)
@@ -46,7 +46,7 @@ def connect(cloud: Cloud, folder: Path) -> ObjectApi:
 
 
 def await_pod(ready: Callable[[Obj], bool], api: ObjectApi, pod: str) -> None:
-    """Wait until a pod is as it should be."""
+    """Wait until a pod is in the expected state."""
     until(lambda: ready(api.get("Pod", pod)), seconds=_SECONDS, every=0.2, report=lambda: api.get("Pod", pod))
 
 
@@ -55,13 +55,13 @@ def slices(api: ObjectApi) -> list[Obj]:
     return [node for node in api.list("Node") if "cloud.google.com/gke-tpu-topology" in node["metadata"]["labels"]]
 
 
-def test_pools_are_nodes_whose_pods_run_and_go_with_them(server: Path, tmp_path: Path) -> None:
+def test_nodes_of_a_pool_run_pods_and_are_removed_with_the_pool(server: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with GkeEmulator(speed=1000.0, state=state, api_server=server, faults=(PoolFault("stockout", "red-np-1"),)) as gke:
         cloud = Cloud(gke)
         cloud.running_cluster()
-        ended = [cloud.done(each) for each in [cloud.create_slice(number) for number in (0, 1)]]
-        assert [bool(each.error.code) for each in ended] == [False, True], ended
+        ended = [cloud.done(item) for item in [cloud.create_slice(number) for number in (0, 1)]]
+        assert [bool(item.error.code) for item in ended] == [False, True], ended
         api = connect(cloud, tmp_path)
         hosts = slices(api)
         assert [node["metadata"]["labels"]["cloud.google.com/gke-nodepool"] for node in hosts] == ["red-np-0"] * 4
@@ -71,7 +71,7 @@ def test_pools_are_nodes_whose_pods_run_and_go_with_them(server: Path, tmp_path:
         cloud.close()
     with GkeEmulator(speed=1000.0, state=state, api_server=server) as gke:
         cloud = Cloud(gke)
-        assert len(slices(api)) == 4  # an emulator that ends takes no nodes with it
+        assert len(slices(api)) == 4  # an emulator that stops keeps its nodes
         cloud.done(cloud.client.delete_node_pool(name=f"{RED}/nodePools/red-np-0"))
         assert not slices(api) and len(api.list("Node")) == 1
         cloud.done(cloud.client.delete_cluster(name=RED))
@@ -80,7 +80,7 @@ def test_pools_are_nodes_whose_pods_run_and_go_with_them(server: Path, tmp_path:
 
 
 def run_a_pod(api: ObjectApi, host: str) -> None:
-    """Run a pod that wants the chips of a host; there is no scheduler here, so it is given its node."""
+    """Run a pod that requests the chips of a host; it names its node, because there is no scheduler here."""
     chips = {"google.com/tpu": "4"}
     container = {"name": "host", "image": "none", "resources": {"limits": chips, "requests": chips}}
     tolerations = [{"key": "google.com/tpu", "operator": "Exists"}]
@@ -89,20 +89,20 @@ def run_a_pod(api: ObjectApi, host: str) -> None:
     await_pod(lambda pod: pod.get("status", {}).get("phase") == "Running", api, "host")
     ready = {"type": "Ready", "status": "True"}
     conditions = next(node for node in slices(api) if node["metadata"]["name"] == host)["status"]["conditions"]
-    assert any(ready.items() <= each.items() for each in conditions)
-    # KWOK keeps what GKE said that the node has.
+    assert any(ready.items() <= item.items() for item in conditions)
+    # KWOK keeps the node's properties from GKE.
     assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in slices(api))
 
 
 @pytest.mark.extended
 def test_a_server_without_tokens_gets_a_service_account(server: Path, tmp_path: Path) -> None:
-    """As with kind, whose kubeconfig has a client certificate and no token."""
+    """Like kind, whose kubeconfig has a client certificate and no token."""
     config = yaml.safe_load(server.read_text())
     (tmp_path / "token").write_text(config["users"][0]["user"].pop("token"))
     config["users"][0]["user"]["tokenFile"] = str(tmp_path / "token")
     kubeconfig = tmp_path / "without-token"
     kubeconfig.write_text(yaml.safe_dump(config))
-    for _ in range(2):  # the second life finds the account there
+    for _ in range(2):  # after a restart the account exists
         with GkeEmulator(speed=1000.0, api_server=kubeconfig, state=tmp_path / "state") as gke:
             assert gke.token.count(".") == 2  # a JSON web token
             cloud = Cloud(gke)

@@ -1,6 +1,6 @@
-"""From `cluster create --provider gke` over running workloads to `cluster delete`, by the commands that a user types.
+"""From `cluster create --provider gke` to `cluster delete` with running workloads, by a user's commands.
 
-GKE is emulated; behind it are a real API server, scheduler, JobSet and Kueue. KWOK plays the nodes: no host writes.
+GKE is emulated, with a real API server, scheduler, JobSet and Kueue. KWOK emulates the nodes: hosts do not write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_from_create_to_delete(cloud: Cloud) -> None:
     cloud.check_each_slice_has_a_pool(hosts)
     (listed,) = cloud.json("workload", "list", "--cluster", "c")
     assert (listed["name"], listed["phase"]) == ("train", "Running")
-    assert [each["workload"] for each in cloud.json("cluster", "describe", "c")["slices"]] == ["train", "train"]
+    assert [item["workload"] for item in cloud.json("cluster", "describe", "c")["slices"]] == ["train", "train"]
     cloud.xpk(*DELETE, code=4)
 
     cloud.xpk("workload", "delete", "train", "--cluster", "c", "--yes")
@@ -55,9 +55,9 @@ def test_from_create_to_delete(cloud: Cloud) -> None:
 
 
 @pytest.mark.extended
-def test_killed_after_every_step_and_run_again(cloud: Cloud) -> None:
+def test_create_and_delete_complete_after_a_kill_at_every_step(cloud: Cloud) -> None:
     created = until_done(cloud, *CREATE)
-    assert len(created) >= 4, "steps that go on at once are taken on by the next life"
+    assert len(created) >= 4, "concurrent steps are continued after a restart"
     assert cloud.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING", "c-np-1": "RUNNING"}
     assert cloud.json("cluster", "describe", "c")["state"] == "Ready"
     until_done(cloud, "cluster", "resize", "c", "--num-slices", "3")
@@ -68,11 +68,11 @@ def test_killed_after_every_step_and_run_again(cloud: Cloud) -> None:
     cloud.check_nothing_is_left()
     pools = {("CreateNodePool", f"c-np-{number}"): 1 for number in range(3)}
     whole = {("CreateCluster", "c"): 1, ("DeleteCluster", "c"): 1, ("DeleteNodePool", "c-np-2"): 1}
-    assert cloud.made() == pools | whole, "nothing was made twice"
+    assert cloud.made() == pools | whole, "nothing was created twice"
 
 
 def until_done(cloud: Cloud, *arguments: str) -> list[str]:
-    """Run a command until nothing is left to do, killing it after each step; return the steps."""
+    """Run a command until there is nothing left to do, killing it after each step; return the steps."""
     steps: list[str] = []
     while step := cloud.killed_after_a_step(*arguments, known=steps):
         steps.append(step)

@@ -1,4 +1,4 @@
-"""Queued provisioning by the commands that a user types: Kueue is real, this test plays the autoscaler of GKE."""
+"""Queued provisioning by a user's commands: Kueue is real, and the test acts as GKE's autoscaler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_CAPACITY = "Quota 'PREEMPTIBLE_TPU_LITE_PODSLICE_V5' exceeded"
 WAITS = "Waiting for resources. Currently there are not enough resources available to fulfill the request."
 _CLUSTER = "projects/p/locations/us-central1/clusters/c"
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-# The fields of k8s.io/autoscaler's autoscaling.x-k8s.io/v1, which GKE has on its clusters.
+# The fields of k8s.io/autoscaler's autoscaling.x-k8s.io/v1, which GKE installs on its clusters.
 _SPEC = {
     "type": "object",
     "required": ["podSets", "provisioningClassName"],
@@ -98,24 +98,24 @@ CRD = {
 
 
 class Autoscaler:
-    """GKE's autoscaler for ProvisioningRequests, as far as a test directs it."""
+    """GKE's autoscaler for ProvisioningRequests, controlled by a test."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the ProvisioningRequests that there are, oldest first."""
+        """Return the existing ProvisioningRequests, oldest first."""
         listed = json.loads(self._kubectl("get", "provisioningrequests", "-o", "json"))["items"]
         return sorted(listed, key=lambda request: str(request["metadata"]["name"]))
 
     def pods_of(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the pods that a request is for."""
+        """Return the pods of a request."""
         name = request["spec"]["podSets"][0]["podTemplateRef"]["name"]
         podtemplate = json.loads(self._kubectl("get", "podtemplate", name, "-o", "json"))
         return dict(podtemplate["template"]["spec"])
 
     def answer(self, request: dict[str, Any], **conditions: tuple[str, str]) -> None:
-        """Set the conditions of a request: each with its status and message, from now on: Kueue counts from there."""
+        """Set the conditions of a request, each with status, message and the current time, from which Kueue counts."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         entries = [
             {"type": kind, "status": status, "reason": kind, "message": message, "lastTransitionTime": now}
@@ -127,7 +127,7 @@ class Autoscaler:
         self._kubectl("patch", "provisioningrequest", name, "--subresource=status", "--type=merge", f"--patch={patch}")
 
     def make_nodes(self, pool: str, count: int) -> None:
-        """Let a node pool grow; its nodes say by which resize they came."""
+        """Resize a node pool; its nodes name the resize that created them."""
         channel = grpc.insecure_channel(self._cloud.gke.grpc_target)
         client = ClusterManagerClient(transport=ClusterManagerGrpcTransport(channel=channel))
         client.set_node_pool_size({"name": f"{_CLUSTER}/nodePools/{pool}", "node_count": count})
@@ -145,13 +145,13 @@ class Autoscaler:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Cloud, Autoscaler]]:
-    """A project without clusters; the API server behind it knows ProvisioningRequests, as GKE's does."""
+    """Return a project without clusters; its API server has ProvisioningRequests, like GKE's."""
     with empty_project(tmp_path, {**QUOTAS, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 1000}) as cloud:
         cloud.api.apply(CRD)
         yield cloud, Autoscaler(cloud)
 
 
-def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]) -> None:
+def test_nodes_are_created_when_a_workload_requests_them(site: tuple[Cloud, Autoscaler]) -> None:
     cloud, autoscaler = site
     cloud.xpk(*CREATE)
     assert not cloud.slices() and quota(cloud) == "32"
@@ -162,10 +162,10 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     (asked,) = cloud.until(autoscaler.requests)
     assert asked["spec"]["provisioningClassName"] == "queued-provisioning.gke.io"
     assert asked["spec"]["parameters"] == {"maxRunDurationSeconds": "7200"}
-    assert [each["count"] for each in asked["spec"]["podSets"]] == [8]
+    assert [item["count"] for item in asked["spec"]["podSets"]] == [8]
     pods = autoscaler.pods_of(asked)
     assert pods["nodeSelector"]["cloud.google.com/gke-queued"] == "true"
-    assert {"google.com/tpu", "cloud.google.com/gke-queued"} <= {each["key"] for each in pods["tolerations"]}
+    assert {"google.com/tpu", "cloud.google.com/gke-queued"} <= {item["key"] for item in pods["tolerations"]}
     assert reason(cloud, "train") == (
         "waiting for GKE to create its nodes: its ProvisioningRequest is pending "
         "(admission check 'dws-prov' is Pending)"
@@ -175,7 +175,7 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
     for pool in ("c-np-0", "c-np-1"):
         autoscaler.make_nodes(pool, 4)
     status = cloud.run("train")
-    assert (status["phase"], status["hosts"]) == ("Queued", []), "nodes alone are no answer"
+    assert (status["phase"], status["hosts"]) == ("Queued", []), "nodes alone do not complete the request"
 
     autoscaler.answer(asked, Accepted=("True", "taken"), Provisioned=("True", "made"))
     cloud.check_each_slice_has_a_pool(cloud.running("train"))
@@ -191,10 +191,10 @@ def test_nodes_come_when_a_workload_asks_for_them(site: tuple[Cloud, Autoscaler]
 
 
 @pytest.mark.extended
-def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
+def test_a_failed_request_is_reported(site: tuple[Cloud, Autoscaler]) -> None:
     cloud, autoscaler = site
     cloud.xpk(*CREATE)
-    later = {"spec": {"retryStrategy": {"backoffBaseSeconds": 1000}}}  # than this machine takes to look
+    later = {"spec": {"retryStrategy": {"backoffBaseSeconds": 1000}}}  # than this machine takes to poll
     cloud.api.patch("ProvisioningRequestConfig", "dws-config", later)
     cloud.xpk("workload", "create", "late", *WHAT)
     (asked,) = cloud.until(autoscaler.requests)
@@ -217,7 +217,7 @@ def test_a_request_that_fails_is_told(site: tuple[Cloud, Autoscaler]) -> None:
 
 
 def reason(cloud: Cloud, workload: str) -> str:
-    """Return why a workload is in its phase."""
+    """Return the reason of a workload's phase."""
     return str(cloud.run(workload)["reason"])
 
 
@@ -228,7 +228,7 @@ def quota(cloud: Cloud) -> str:
 
 
 def is_active(cloud: Cloud) -> bool:
-    """Tell whether Kueue serves the admission check, and takes workloads into the queue that has it."""
+    """Return whether Kueue's admission check is active, and the queue with it admits workloads."""
     objects = [cloud.api.get("AdmissionCheck", "dws-prov"), cloud.api.get("ClusterQueue", "cluster-queue")]
-    conditions = [each for obj in objects for each in obj.get("status", {}).get("conditions", [])]
-    return [each["status"] for each in conditions if each["type"] == "Active"] == ["True", "True"]
+    conditions = [item for obj in objects for item in obj.get("status", {}).get("conditions", [])]
+    return [item["status"] for item in conditions if item["type"] == "Active"] == ["True", "True"]

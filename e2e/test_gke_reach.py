@@ -1,4 +1,4 @@
-"""A cluster of the emulated GKE, with a real API server behind it, is reached as users reach it: without gcloud."""
+"""A cluster of the emulated GKE, with a real API server, is reached like a user does, without gcloud."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def gke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GkeEmulator
 
 
 def without_controllers(plan: Plan) -> None:
-    """Carry out what is GKE's; a bare API server runs no controllers."""
+    """Execute the steps of GKE; a bare API server runs no controllers."""
     for step in plan.steps:
         if not step.key.startswith(("install:", "queues")):
             step.act()
 
 
-def test_nodes_of_slices_are_seen_and_drained(
+def test_nodes_of_slices_are_listed_and_drained(
     gke: GkeEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=2)
@@ -56,7 +56,7 @@ def test_nodes_of_slices_are_seen_and_drained(
     provider = GkeProvider(options=OPTIONS)
     info = provider.describe("c")
     assert (info.num_slices, info.hosts_per_slice, info.state) == (2, 4, "Incomplete"), "there are no queues yet"
-    assert [len(each.hosts) for each in info.slices] == [4, 4]
+    assert [len(entry.hosts) for entry in info.slices] == [4, 4]
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(provider.kubeconfig("c"))
     argv = [str(BINARIES / "kubectl"), f"--kubeconfig={kubeconfig}", "get", "nodes", "-o", "json"]
@@ -66,15 +66,15 @@ def test_nodes_of_slices_are_seen_and_drained(
     ]
     assert nodes.count("c-np-0") == nodes.count("c-np-1") == 4
     api = provider.connect("c")
-    host = next(each.hosts[0] for each in info.slices if each.node_pool == "c-np-1")
+    host = next(entry.hosts[0] for entry in info.slices if entry.node_pool == "c-np-1")
     meta = {"name": "train-0", "namespace": "default", "labels": {"xpk.google.com/workload": "train"}}
     containers = [{"name": "host", "image": "none"}]
     pod = {"nodeName": host, "terminationGracePeriodSeconds": 0, "containers": containers}
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod})
     plan = GkeProvider(options=OPTIONS).plan_resize("c", 1, force=False)
-    assert [step.title for step in plan.steps][-1] == "delete node pool c-np-0", "the one that nobody is on"
+    assert [step.title for step in plan.steps][-1] == "delete node pool c-np-0", "the one without workloads"
     without_controllers(GkeProvider(options=OPTIONS).plan_resize("c", 1, force=True))
-    assert [each.node_pool for each in GkeProvider(options=OPTIONS).describe("c").slices] == ["c-np-1"]
+    assert [entry.node_pool for entry in GkeProvider(options=OPTIONS).describe("c").slices] == ["c-np-1"]
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XPK_STATE_DIR", str(tmp_path / "elsewhere"))
         described = xpk.Cluster("c", options=xpk.GkeOptions(project="p")).describe()

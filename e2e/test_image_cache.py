@@ -1,6 +1,6 @@
-"""Images on all nodes, at a size that no kind cluster has: real controllers and a real API server, nodes by KWOK.
+"""Images on all nodes, at a size that no kind cluster has: real controllers and API server, nodes by KWOK.
 
-No kubelet runs, so nothing is pulled; what is seen here is that it is few requests, and that it ends by itself.
+No kubelet runs, so nothing is pulled; the test checks the number of requests, and that the cache ends by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A control plane whose nodes, those of two large slices, are KWOK's; the kubeconfig that reaches it."""
+    """Return the kubeconfig of a control plane whose nodes, those of two large slices, are KWOK's."""
     folder = tmp_path_factory.mktemp("server")
     with api_server(folder, BINARIES) as kubeconfig, ExitStack() as stack:
         api = KubernetesApi(kubeconfig=kubeconfig)
@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             list(executor.map(api.create, (_node(index) for index in range(NODES))))
         fast = ("--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000")
         controllers = "--controllers=daemonset,job,ttl-after-finished,garbage-collector-controller,nodelifecycle"
-        patient = "--node-monitor-grace-period=1h"  # nobody reports for nodes that are not there
+        patient = "--node-monitor-grace-period=1h"  # missing nodes do not report
         _run(stack, folder, "kube-controller-manager", f"--kubeconfig={kubeconfig}", controllers, patient, *fast)
         _run(stack, folder, "kube-scheduler", f"--kubeconfig={kubeconfig}", *fast)
         theirs = "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"
@@ -73,7 +73,7 @@ def _node(index: int) -> Obj:
 
 
 def left(api: KubernetesApi, kinds: Sequence[str] = ("Job", "DaemonSet", "ConfigMap", "Pod")) -> Counter[str]:
-    """Return how many objects of ours there are, by kind."""
+    """Return the number of our objects by kind."""
     return Counter(
         obj["kind"]
         for kind in kinds
@@ -83,11 +83,11 @@ def left(api: KubernetesApi, kinds: Sequence[str] = ("Job", "DaemonSet", "Config
 
 
 def wait_until_gone(api: KubernetesApi) -> None:
-    """Wait until nothing of ours is there."""
+    """Wait until all our objects are deleted."""
     until(lambda: not left(api), seconds=_SECONDS, every=0.3, report=lambda: left(api))
 
 
-def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tmp_path: Path) -> None:
+def test_every_node_pulls_the_image_with_few_requests_and_nothing_remains(server: Path, tmp_path: Path) -> None:
     with counting(server, tmp_path) as counter:
         api = KubernetesApi(kubeconfig=counter.kubeconfig)
         caching = cache.plan(api, CacheRequest(images=("trainer:1", "tools:1"), seconds=_SECONDS))
@@ -96,7 +96,7 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
         outcome = cache.await_all(api, caching, _SECONDS, lambda *progress: reports.append(progress))
         asked = Counter(request.replace(caching.spec.name, "NAME") for request in counter.taken())
     assert outcome.error() is None and outcome.nodes == NODES and reports[-1][:2] == (NODES, NODES)
-    assert [each.pulled for each in outcome.images] == [NODES, NODES]
+    assert [item.pulled for item in outcome.images] == [NODES, NODES]
     space = "/namespaces/default"
     polls = asked.pop(f"GET /apis/apps/v1{space}/daemonsets/NAME")
     assert polls <= outcome.seconds / 2 + 3 and sum(asked.values()) <= 20, asked
@@ -105,9 +105,9 @@ def test_every_node_gets_it_in_few_requests_and_nothing_is_left(server: Path, tm
 
 
 @pytest.mark.extended
-def test_whoever_is_killed_leaves_nothing_in_the_end(server: Path) -> None:
+def test_nothing_remains_after_any_process_is_killed(server: Path) -> None:
     api = KubernetesApi(kubeconfig=server)
     cache.begin(api, cache.plan(api, CacheRequest(images=("trainer:2",), seconds=40)))
     until(lambda: left(api, ["Pod"])["Pod"] == NODES, seconds=_SECONDS, every=0.3)
     assert left(api, ["Job", "DaemonSet"]) == {"Job": 1, "DaemonSet": 1}
-    wait_until_gone(api)  # nobody asks for it
+    wait_until_gone(api)  # nothing else requests it

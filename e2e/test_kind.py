@@ -14,7 +14,7 @@ from e2e.drill import STEPS
 from e2e.harness import Workload
 from e2e.kind_cluster import SLICES, SPARE_SLICES, Place
 
-# No host ends before all have found the coordinator: its name goes with it.
+# No host ends before all have found the coordinator, whose name disappears with it.
 SHOW_ENVIRONMENT = (
     'until getent hosts "${XPK_COORDINATOR_ADDRESS%:*}" > /dev/null; do sleep 0.2; done && '
     'mkdir -p "$XPK_OUTPUT_DIR" && echo "$HOSTNAME" > "$XPK_OUTPUT_DIR/s$MEGASCALE_SLICE_ID-h$TPU_WORKER_ID" && '
@@ -34,14 +34,14 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(empty_place: Place) -> Non
     assert not empty_place.state.with_name(f"{empty_place.cluster}-not").exists()
 
 
-def test_create_and_create_again(place: Place) -> None:
+def test_create_is_idempotent(place: Place) -> None:
     assert len(place.containers()) == 1 + SLICES + SPARE_SLICES
     assert "nothing to do" in place.xpk(*place.create).stderr
     assert place.kubeconfig.read_text() == "current-context: precious\n"
     assert list(place.kubeconfig.parent.iterdir()) == [place.kubeconfig]
 
 
-def test_an_interrupted_installation_is_taken_up_and_queues_stay(place: Place) -> None:
+def test_an_interrupted_installation_is_completed_and_queues_are_kept(place: Place) -> None:
     uid = ("get", "clusterqueue", "cluster-queue", "-o", "jsonpath={.metadata.uid}")
     before = place.kubectl(*uid)
     place.kubectl("delete", "deployment", "-n", "kueue-system", "kueue-controller-manager")
@@ -51,22 +51,22 @@ def test_an_interrupted_installation_is_taken_up_and_queues_stay(place: Place) -
     assert before and place.kubectl(*uid) == before
 
 
-def test_nodes_are_what_gke_would_make_them(place: Place) -> None:
+def test_nodes_have_the_labels_and_taints_of_gke(place: Place) -> None:
     clusters = json.loads(place.xpk("cluster", "list", "--provider", "kind", "-o", "json").stdout)
     (info,) = (cluster for cluster in clusters if cluster["name"] == place.cluster)
     assert (info["state"], info["accelerator_type"], info["num_slices"]) == ("Ready", "v5litepod-8", SLICES)
     nodes = json.loads(place.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool", "-o", "json"))["items"]
     labels = [node["metadata"]["labels"] for node in nodes]
     pools = {f"{place.cluster}-np-{index}" for index in range(SLICES + SPARE_SLICES)}
-    assert {each["cloud.google.com/gke-nodepool"] for each in labels} == pools
-    assert {each["cloud.google.com/gke-tpu-topology"] for each in labels} == {"2x4"}
+    assert {item["cloud.google.com/gke-nodepool"] for item in labels} == pools
+    assert {item["cloud.google.com/gke-tpu-topology"] for item in labels} == {"2x4"}
     assert {node["status"]["allocatable"]["google.com/tpu"] for node in nodes} == {"8"}
     for namespace in ("jobset-system", "kueue-system"):
         pods = json.loads(place.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
         assert [pod["spec"]["nodeName"] for pod in pods] == [f"{place.cluster}-control-plane"]
 
 
-def test_no_quota_counts_the_spare_slice(place: Place) -> None:
+def test_quotas_exclude_the_spare_slice(place: Place) -> None:
     path = "jsonpath={.spec.resourceGroups[*].flavors[*].resources[*].nominalQuota}"
     assert place.kubectl("get", "clusterqueue", "cluster-queue", "-o", path) == str(SLICES * 8)
 
@@ -80,17 +80,17 @@ def test_a_command_runs_on_every_host_with_the_environment_contract(place: Place
     nodes: dict[int, set[str]] = {}
     for host in info["hosts"]:
         nodes.setdefault(host["slice"], set()).add(host["node"])
-    assert sorted(len(each) for each in nodes.values()) == [1, 1], "a slice is never split"
-    assert not nodes[0] & nodes[1], "a slice has its node pool to itself"
-    for each in range(4):
-        check_environment(place, each // 2, each % 2)
+    assert sorted(len(item) for item in nodes.values()) == [1, 1], "slices are not split"
+    assert not nodes[0] & nodes[1], "each slice has its own node pool"
+    for item in range(4):
+        check_environment(place, item // 2, item % 2)
     written = sorted(file.name for file in (place.state / "output" / "hello").iterdir())
     assert written == ["s0-h0", "s0-h1", "s1-h0", "s1-h1"], "hosts and this machine share the output folder"
     place.xpk("workload", "delete", "hello", *at, "--yes", "--with-output")
 
 
 def check_environment(place: Place, slice_id: int, host: int) -> None:
-    """Compare what a host has seen with docs/environment.md."""
+    """Compare a host's environment with docs/environment.md."""
     which = ("--slice", str(slice_id), "--host", str(host))
     logged = place.xpk("workload", "logs", "hello", "--cluster", place.cluster, *which).stdout
     env: dict[str, str] = json.loads(logged[logged.index("{") :])
@@ -111,20 +111,20 @@ def check_environment(place: Place, slice_id: int, host: int) -> None:
     assert {key: env.get(key) for key in variables} == variables
 
 
-def test_a_job_that_can_never_fit_is_told_so(place: Place) -> None:
+def test_a_job_that_can_never_fit_is_rejected(place: Place) -> None:
     size = ("--num-slices", str(SLICES + SPARE_SLICES))
     failed = place.xpk("workload", "create", "big", "--cluster", place.cluster, *size, "--command", "true", code=5)
     assert f"use --num-slices {SLICES}" in failed.stderr
 
 
-def test_a_failing_command_is_a_failed_workload(place: Place) -> None:
+def test_a_failing_command_fails_the_workload(place: Place) -> None:
     at = ("--cluster", place.cluster)
     place.xpk("workload", "create", "bad", *at, "--command", "echo about to fail; exit 42")
     place.xpk("workload", "wait", "bad", *at, "--timeout", "3m", code=8)
     place.xpk("workload", "delete", "bad", *at, "--yes")
 
 
-def test_the_bundled_trainer_trains_and_all_of_it_can_be_read_back(place: Place, calm: Workload) -> None:
+def test_the_bundled_trainer_trains_and_its_output_can_be_read(place: Place, calm: Workload) -> None:
     at = ("--cluster", place.cluster)
     losses = [float.fromhex(loss) for _, loss in sorted(calm.losses.items())]
     assert losses[-1] < losses[0]

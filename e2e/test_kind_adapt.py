@@ -19,7 +19,7 @@ from e2e.kind_cluster import XPK, docker, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f'{why_not()}: `eval "$(e2e/environment/up)"` first'),
-    pytest.mark.extended,  # a second cluster; what adapt does to one is in tests/capacity, too
+    pytest.mark.extended,  # a second cluster; the effects of adapt are also tested in tests/capacity
 ]
 THEIRS = f"theirs-{os.getpid()}"
 CONTEXT = f"kind-{THEIRS}"
@@ -28,18 +28,18 @@ EMULATED = ("--emulated", "--tpu-type", "v5litepod-8", "--num-slices", "2")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A user's machine: the kubeconfig that kind wrote, a folder that all nodes share."""
+    """A user's machine: the kubeconfig that kind wrote, and a folder that all nodes share."""
 
     folder: Path
 
     @property
     def kubeconfig(self) -> Path:
-        """The user's."""
+        """Return the user's kubeconfig."""
         return self.folder / "kubeconfig"
 
     @property
     def shared(self) -> Path:
-        """Seen by all nodes at this path."""
+        """Return the folder that all nodes see at this path."""
         return self.folder / "shared"
 
     def xpk(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -55,12 +55,12 @@ class Site:
         return done
 
     def kubectl(self, *arguments: str) -> str:
-        """Ask the cluster itself."""
+        """Run kubectl."""
         argv = ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--context={CONTEXT}", *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
     def plan(self, *arguments: str) -> list[str]:
-        """Return the steps that an adapt would take."""
+        """Return the steps of an adapt."""
         asked = ("cluster", "adapt", "mine", *arguments, "--dry-run", "-o", "json")
         steps: list[str] = json.loads(self.xpk(*asked).stdout)["steps"]
         return steps
@@ -68,7 +68,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cluster as its owner has it: two workers, the images that their registry would give."""
+    """Return its owner's cluster: two workers, and images as from their registry."""
     made = Site(tmp_path_factory.mktemp("site"))
     made.shared.mkdir()
     made.shared.chmod(0o777)
@@ -94,12 +94,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         subprocess.run(["docker", "network", "rm", THEIRS], check=False, capture_output=True)
 
 
-def test_without_slices_it_says_what_could_stand_in(site: Site) -> None:
+def test_without_slices_the_error_suggests_simulated_ones(site: Site) -> None:
     refused = site.xpk("cluster", "adapt", "mine", "--context", CONTEXT, code=2)
     assert "no whole slice" in refused.stderr and "--emulated" in refused.stderr
 
 
-def test_an_older_controller_is_installed_and_upgraded_and_queues_stay(site: Site) -> None:
+def test_upgrading_an_older_controller_keeps_queues(site: Site) -> None:
     before = site.kubeconfig.read_bytes()
     manifest = Path(os.environ["XPK_E2E_JOBSET_MANIFEST"]).read_text()
     older = site.folder / "older.yaml"
@@ -117,7 +117,7 @@ def test_an_older_controller_is_installed_and_upgraded_and_queues_stay(site: Sit
     assert site.kubeconfig.read_bytes() == before
 
 
-def test_it_is_listed_described_and_reached_by_its_own_kubeconfig(site: Site) -> None:
+def test_an_adapted_cluster_is_listed_described_and_reached_by_its_own_kubeconfig(site: Site) -> None:
     (info,) = json.loads(site.xpk("cluster", "list", "-o", "json").stdout)
     assert (info["provider"], info["state"], info["num_slices"], info["chips"]) == ("adapted", "Ready", 2, 16)
     own = site.folder / "own"
@@ -135,21 +135,21 @@ def test_workloads_run_by_name_and_by_context(site: Site) -> None:
         site.xpk("workload", "wait", name, "--context", CONTEXT, "--timeout", "3m")
         assert len(list((site.shared / name).iterdir())) == 4
     listed = json.loads(site.xpk("workload", "list", "--context", CONTEXT, "-o", "json").stdout)
-    assert {each["name"]: each["phase"] for each in listed} == {"by-name": "Succeeded", "by-context": "Succeeded"}
+    assert {item["name"]: item["phase"] for item in listed} == {"by-name": "Succeeded", "by-context": "Succeeded"}
     refused = site.xpk("workload", "list", "--context", CONTEXT, "--cluster", "mine", code=2)
     assert "exclude each other" in refused.stderr
 
 
-def test_a_dry_run_by_the_server_stores_nothing(site: Site) -> None:
+def test_a_server_side_dry_run_stores_nothing(site: Site) -> None:
     asked = ("workload", "create", "dry", "--cluster", "mine", "--command", "true", "--dry-run=server")
-    stored = {each["kind"]: each for each in yaml.safe_load_all(site.xpk(*asked).stdout)}
-    assert stored["JobSet"]["spec"]["suspend"] is True, "Kueue's webhook was asked"
+    stored = {item["kind"]: item for item in yaml.safe_load_all(site.xpk(*asked).stdout)}
+    assert stored["JobSet"]["spec"]["suspend"] is True, "Kueue's webhook was called"
     assert "by-name" in site.kubectl("get", "jobsets") and "dry" not in site.kubectl("get", "jobsets", "-o", "name")
     refused = site.xpk(*asked[:5], "--num-slices", "2000", *asked[5:], code=2)
     assert "2000 slices" in refused.stderr
 
 
-def test_delete_leaves_the_cluster_to_its_owner(site: Site) -> None:
+def test_delete_keeps_the_cluster_of_its_owner(site: Site) -> None:
     site.xpk("cluster", "delete", "mine", "--yes")
     assert site.xpk("cluster", "list", "-o", "json").stdout.strip() == "[]"
     nodes = json.loads(site.kubectl("get", "nodes", "-o", "json"))["items"]

@@ -17,34 +17,34 @@ from tests.conformance.cases import CASES
 from xpk.capacity.kind.provider import KindProvider
 from xpk.model.errors import NotFoundError
 
-# Each of these shows on pods what another case shows there too; on this machine all of them run with every change.
+# Each of these is covered on pods by another case too; locally all of them run with every change.
 EXTENDED = {
-    "a_command_that_may_not_be_run_is_fatal",
-    "a_deleted_pod_that_does_not_end_is_killed",
+    "a_command_without_permission_is_fatal",
+    "a_deleted_pod_that_ignores_sigterm_is_killed",
     "a_slice_restarts_with_the_others",
-    "beyond_its_quota_priority_decides",
-    "one_slice_that_fails_ends_the_other",
+    "borrowed_quota_is_preempted_by_priority",
+    "a_failed_slice_ends_the_others",
     "queues_of_two_namespaces_share_a_quota",
-    "restarts_come_to_an_end",
-    "the_lowest_and_the_youngest_make_room",
-    "the_queue_goes_by_priority_and_then_by_age",
-    "what_is_deleted_in_the_queue_never_runs",
-    "what_is_preempted_comes_back_by_itself",
-    "what_is_suspended_leaves_the_queue",
-    "who_fits_passes_who_does_not",
-    "without_a_shell_a_command_that_is_not_there_does_not_start",
-    "without_its_queue_a_workload_waits",
+    "restarts_are_limited",
+    "the_lowest_and_youngest_are_preempted",
+    "admission_is_ordered_by_priority_and_age",
+    "a_deleted_pending_workload_never_runs",
+    "a_preempted_workload_resumes_by_itself",
+    "a_suspended_workload_leaves_the_queue",
+    "a_fitting_workload_passes_a_larger_one",
+    "a_missing_command_without_a_shell_does_not_start",
+    "a_workload_without_its_queue_is_pending",
 }
 
 
 @pytest.fixture(scope="module")
 def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideBySide]:
-    """Run the chosen cases on the cluster: no other test runs meanwhile, so the spare slice is theirs too."""
+    """Run the chosen cases on the cluster; no other test runs at the same time, so they can use the spare slice."""
     provider = KindProvider(place.folder / "state")
     target = provider.target(place.cluster)
 
     def run(case: Case) -> None:
-        api = provider.connect(place.cluster)  # its own: a connection's reads are paced
+        api = provider.connect(place.cluster)  # its own, because the reads of a connection are paced
         namespace = f"case-{uuid.uuid4().hex[:8]}"
         ground = Ground(api=api, target=target, namespace=namespace, neighbor=f"{namespace}-2", patience=4)
         both = (ground.namespace, ground.neighbor)

@@ -1,4 +1,4 @@
-"""Controllers and the API server fail while a run trains: nothing of it is lost, and commands that watch it stay."""
+"""Controllers and the API server fail while a run trains: nothing is lost, and watching commands continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.harness import Workload
 from e2e.kind_cluster import XPK, Place, docker
 from tests import waiting
 
-AWAY_SECONDS = 420.0  # until what was killed works again: the kubelet waits for up to 5 minutes before a restart
+AWAY_SECONDS = 420.0  # until a killed component works again: the kubelet waits for up to 5 minutes before a restart
 
 
 @dataclass(slots=True)
@@ -29,18 +29,18 @@ class Watched:
     containers: dict[str, str]
 
     def said(self, command: str, stream: str = "out") -> str:
-        """Return what a command has printed."""
+        """Return the output of a command."""
         return output(self.place, command, stream).read_text(encoding="utf-8")
 
 
 def output(place: Place, command: str, stream: str) -> Path:
-    """Return the file of what a command prints."""
+    """Return the file of a command's output."""
     return place.folder / f"steady-{command}.{stream}"
 
 
 @pytest.fixture(scope="module")
 def watched(place: Place) -> Iterator[Watched]:
-    """A run that no restart is allowed to, with `wait` and `logs -f` on it."""
+    """Return a run without allowed restarts, with `wait` and `logs -f` on it."""
     run = start(place, "steady", max_restarts=0)
     run.await_(lambda: len(run.steps) > 2, SECONDS)
     commands = {}
@@ -66,27 +66,27 @@ def containers_of(place: Place, run: Workload) -> dict[str, str]:
 
 
 def kill(place: Place, namespace: str, selector: str) -> None:
-    """SIGKILL the process of a pod on the control plane."""
+    """Kill the process of a pod on the control plane with SIGKILL."""
     pods = json.loads(place.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
-    (pod,) = (each for each in pods if not each["metadata"].get("deletionTimestamp"))
+    (pod,) = (item for item in pods if not item["metadata"].get("deletionTimestamp"))
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     docker("exec", f"{place.cluster}-control-plane", "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", container)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a killed component is back."""
+    """Wait until a killed component is available again."""
     waiting.until(condition, seconds=AWAY_SECONDS, every=1.0, report=lambda: f"{what} is not back")
 
 
 def are_back(place: Place) -> bool:
-    """Wait for the controllers; tell whether they are there."""
+    """Wait for the controllers; return whether they are available."""
     available = ("--all", "--for=condition=Available", f"--timeout={AWAY_SECONDS:.0f}s")
     said = [place.kubectl("wait", "deployment", "-n", f"{name}-system", *available) for name in ("jobset", "kueue")]
-    return all("condition met" in each for each in said)
+    return all("condition met" in item for item in said)
 
 
 def goes_on(watched: Watched) -> None:
-    """Check that steps are finished by the processes that there were."""
+    """Check that the same processes finish further steps."""
     run, reached = watched.run, len(watched.run.steps)
     run.await_(lambda: len(run.steps) > min(reached + 3, STEPS - 1), SECONDS)
     assert containers_of(watched.place, run) == watched.containers
@@ -106,7 +106,7 @@ def test_the_api_server_is_killed(watched: Watched) -> None:
     reached = len(watched.run.steps)
     until(lambda: place.kubectl("get", "--raw", "/readyz") == "ok", "the API server")
     watched.run.read()
-    assert len(watched.run.steps) > reached, "the run went on without it"
+    assert len(watched.run.steps) > reached, "the run continued without it"
     goes_on(watched)
 
 

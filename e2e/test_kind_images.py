@@ -28,7 +28,7 @@ _SECONDS = 90.0
 
 @pytest.fixture(scope="module")
 def images(place: Place) -> Iterator[Registry]:
-    """A registry that the nodes of slices reach, and the namespace, a restricted one, in which they pull."""
+    """Yield a registry that the nodes of slices reach, and a restricted namespace in which they pull."""
     place.kubectl("create", "namespace", "pulls")
     place.kubectl("label", "namespace", "pulls", "pod-security.kubernetes.io/enforce=restricted")
     with registry(place.gateway()) as made:
@@ -51,13 +51,13 @@ def nodes(place: Place) -> list[str]:
 
 
 def cache(place: Place, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Cache images and return what is told of it."""
+    """Cache images and return the output."""
     done = place.xpk("cluster", "cache-image", place.cluster, "-n", "pulls", "-o", "json", *arguments, code=code)
     return {**json.loads(done.stdout), "stderr": done.stderr}
 
 
 def left(place: Place) -> str:
-    """Return what is there of ours."""
+    """Return our remaining objects."""
     return place.kubectl("get", KINDS, "-A", "-l", "xpk.dev/image-cache", "-o", "name")
 
 
@@ -66,9 +66,7 @@ def until(condition: Callable[[], bool], report: Callable[[], str]) -> None:
     waiting.until(condition, seconds=_SECONDS, every=0.5, report=report)
 
 
-def test_an_image_that_holds_nothing_to_run_is_pulled_onto_every_node_and_measured(
-    place: Place, images: Registry
-) -> None:
+def test_an_image_without_a_program_is_pulled_onto_every_node_and_measured(place: Place, images: Registry) -> None:
     images.seconds = 1.5
     output = cache(place, "--image", f"{HOST}/nothing:1")
     (image,) = output["images"]
@@ -80,21 +78,21 @@ def test_an_image_that_holds_nothing_to_run_is_pulled_onto_every_node_and_measur
     until(lambda: not left(place), lambda: left(place))
     (again,) = cache(place, "--image", f"{HOST}/nothing:1")["images"]
     assert (again["pulled"], again["present"], again["max_seconds"]) == (0, NODES, 0.0)
-    # Nodes report what they have every few minutes.
+    # Nodes report their images every few minutes.
     assert again["size_bytes"] in (None, image["size_bytes"]) and again["pulled_bytes"] == 0
 
 
-def test_an_image_that_cannot_be_pulled_is_named_and_another_one_is_there(place: Place, images: Registry) -> None:
+def test_a_failed_pull_is_named_and_another_image_is_pulled(place: Place, images: Registry) -> None:
     output = cache(place, "--image", f"{HOST}/none:1", "--image", f"{HOST}/nothing:1", code=1)
     none, nothing = output["images"]
-    assert {each["node"] for each in none["failed"]} == set(nodes(place))
-    assert all("not found" in each["message"] for each in none["failed"]) and nothing["failed"] == []
+    assert {item["node"] for item in none["failed"]} == set(nodes(place))
+    assert all("not found" in item["message"] for item in none["failed"]) and nothing["failed"] == []
     assert f"error: image {HOST}/none:1 is not on {NODES} of {NODES} nodes" in output["stderr"]
     until(lambda: not left(place), lambda: left(place))
 
 
 @pytest.mark.extended
-def test_killed_it_ends_by_itself(place: Place, images: Registry) -> None:
+def test_after_a_kill_the_cache_job_ends_by_itself(place: Place, images: Registry) -> None:
     images.seconds = 600.0
     argv = [*XPK, "cluster", "cache-image", place.cluster, "-n", "pulls", "--image", f"{HOST}/large:1"]
     child = subprocess.Popen([*argv, "--timeout", "15s"], env=place.lab.environ, stderr=subprocess.DEVNULL)
@@ -104,19 +102,19 @@ def test_killed_it_ends_by_itself(place: Place, images: Registry) -> None:
     assert "job" in left(place)
     ended = ("get", "pods", "-n", "pulls", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}")
     until(lambda: len(place.kubectl(*ended).split()) == NODES, place.what_is_there)
-    images.seconds = 0.0  # kubelet lets go of a pod when its pull has ended
+    images.seconds = 0.0  # the kubelet releases a pod when its pull has ended
     until(lambda: not left(place), place.what_is_there)
 
 
-def test_health_names_a_node_that_takes_nothing(place: Place) -> None:
+def test_health_names_an_unschedulable_node(place: Place) -> None:
     asked = ("cluster", "health", place.cluster, "-o", "json")
     slices = json.loads(place.xpk(*asked).stdout)
-    assert [(each["state"], each["hosts_ready"], each["chips_offered"]) for each in slices] == [("Ready", 2, 8)] * NODES
+    assert [(item["state"], item["hosts_ready"], item["chips_offered"]) for item in slices] == [("Ready", 2, 8)] * NODES
     node = nodes(place)[0]
     place.kubectl("cordon", node)
     try:
         refused = place.xpk(*asked, code=1)
-        (bad,) = [each for each in json.loads(refused.stdout) if not each["usable"]]
+        (bad,) = [item for item in json.loads(refused.stdout) if not item["usable"]]
         assert bad["state"] == "Cordoned" and bad["troubles"][0]["node"] == node and bad["troubles"][0]["since"]
         assert f"1 of {NODES} slices do not accept workloads" in refused.stderr
     finally:

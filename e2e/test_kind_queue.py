@@ -1,4 +1,4 @@
-"""Several users on one kind cluster: priorities, preemption, quotas of their own, and what each is told."""
+"""Several users on one kind cluster: priorities, preemption, quotas of their own, and their messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from e2e.kind_cluster import Place
 from tests import waiting
 
-# Nobody knows how long a loaded machine takes for what: hosts go on until a file beside their output folder lets
-# them end. In the meantime each writes a number a step, and goes on from those that are there.
+# The speed of a loaded machine is unknown: hosts continue until a file next to their output folder lets them
+# end. Until then each writes a number per step, and resumes from existing ones.
 UNTIL = '"${XPK_OUTPUT_DIR%%/*}/%s-may-end"'
 COUNT = (
     'trap "exit 143" TERM; mkdir -p "$XPK_OUTPUT_DIR"; file="$XPK_OUTPUT_DIR/s$MEGASCALE_SLICE_ID-h$TPU_WORKER_ID"; '
@@ -29,13 +29,13 @@ FOREVER = 'trap "exit 143" TERM; sleep 1000 & wait'
 
 
 class User:
-    """Somebody who works on the cluster from an account of their own."""
+    """A user of the cluster with an account of their own."""
 
     def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self._place, self._monkeypatch, self.name = place, monkeypatch, name
 
     def __call__(self, verb: str, *arguments: str, code: int = 0) -> Any:
-        """Run `xpk workload VERB` and return how it ended."""
+        """Run `xpk workload VERB` and return its outcome."""
         self._monkeypatch.setenv("LOGNAME", self.name)
         return self._place.xpk("workload", verb, *arguments, "--cluster", self._place.cluster, code=code)
 
@@ -47,23 +47,23 @@ class User:
 
 @pytest.fixture
 def user(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], User]]:
-    """Return a user by name; nothing of what they ran is left for the next test."""
+    """Return a user by name; nothing of theirs remains for the next test."""
     yield lambda name: User(place, monkeypatch, name)
     place.kubectl("delete", "jobsets", "--all", "--all-namespaces", "--wait")
     until(lambda: not place.kubectl("get", "pods", "-A", "-l", "xpk.google.com/workload", "-o", "name"))
 
 
 def progress(place: Place, workload: str) -> list[int]:
-    """Return how many steps each host of a workload has made."""
+    """Return the number of steps of each host of a workload."""
     files: list[Path] = sorted((place.state / "output" / workload).glob("s*-h*"))
     made = [file.read_text().split() for file in files]
-    assert made == [[str(step + 1) for step in range(len(steps))] for steps in made], "no step is made twice"
+    assert made == [[str(step + 1) for step in range(len(steps))] for steps in made], "no step is repeated"
     return [len(steps) for steps in made]
 
 
 @pytest.fixture
 def let_end(place: Place) -> Iterator[Callable[[str], None]]:
-    """Let hosts end; at first none may."""
+    """Let hosts end, which is not allowed at first."""
     gates = {which: place.state / "output" / f"{which}-may-end" for which in ("small", "full")}
     for gate in gates.values():
         gate.unlink(missing_ok=True)
@@ -72,14 +72,14 @@ def let_end(place: Place) -> Iterator[Callable[[str], None]]:
         gate.unlink(missing_ok=True)
 
 
-def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
+def test_small_workloads_are_preempted_by_a_full_scale_one_and_resume(
     place: Place, user: Callable[[str], User], let_end: Callable[[str], None]
 ) -> None:
     ada, bob, eve, carol = map(user, ("ada", "bob", "eve", "carol"))
     small = {"first": ada, "second": bob, "third": eve}
     for name, priority in (("first", "low"), ("second", "low"), ("third", "very-low")):
         small[name]("create", name, "--fresh", "--priority", priority, "--command", COUNT)
-        time.sleep(1)  # times of creation have whole seconds, and equal ones go by chance
+        time.sleep(1)  # creation times have whole seconds, and equal ones are ordered randomly
     until(lambda: all(len(made := progress(place, name)) == 2 and min(made) > 2 for name in ("first", "second")))
     waiting = until(lambda: (status := eve.sees("third"))["position"] and status)
     assert (waiting["phase"], waiting["position"], waiting["ahead"]) == ("Queued", 1, [])
@@ -87,11 +87,11 @@ def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
     carol("create", "full", "--fresh", "--num-slices", "2", "--priority", "high", "--command", WHOLE)
     until(lambda: carol.sees("full")["phase"] == "Running")
     queued = [who.sees(name) for name, who in small.items()]
-    assert [(each["phase"], each["position"]) for each in queued] == [("Queued", 1), ("Queued", 2), ("Queued", 3)]
+    assert [(item["phase"], item["position"]) for item in queued] == [("Queued", 1), ("Queued", 2), ("Queued", 3)]
     assert queued[2]["ahead"] == ["first", "second"]
-    assert all("reempted" in each["reason"] for each in queued[:2])
-    said = eve("status", "third").stdout
-    assert "3 in queue multislice-queue" in said and "first, second" in said
+    assert all("reempted" in item["reason"] for item in queued[:2])
+    text = eve("status", "third").stdout
+    assert "3 in queue multislice-queue" in text and "first, second" in text
     stopped = {name: progress(place, name) for name in ("first", "second")}
     let_end("full")
     carol("wait", "full", "--timeout", "3m")
@@ -103,15 +103,15 @@ def test_small_workloads_make_room_for_a_full_scale_one_and_go_on_after_it(
         who("wait", name, "--timeout", "4m")
         assert min(progress(place, name)) > 0
         assert who.sees(name)["restarts_counted"] == 0
-    listed = {each["name"]: each["user"] for each in json.loads(ada("list", "-o", "json").stdout)}
+    listed = {item["name"]: item["user"] for item in json.loads(ada("list", "-o", "json").stdout)}
     assert listed.items() >= {"first": "ada", "second": "bob", "third": "eve", "full": "carol"}.items()
 
 
 @pytest.fixture
 def teams(place: Place, user: Callable[[str], User]) -> Iterator[tuple[str, str, str]]:
-    """Three teams' namespaces: red and blue have half of the cluster each, and pink shares red's half.
+    """Yield three teams' namespaces: red and blue have half of the cluster each, and pink shares red's half.
 
-    Red may use the cluster's own queue too, which has nothing left but borrows what is idle.
+    Red may also use the cluster's own queue, which has no quota left but borrows idle quota.
     """
     number = uuid.uuid4().hex[:4]
     red, blue, pink = (f"{name}-{number}" for name in ("red", "blue", "pink"))
@@ -133,7 +133,7 @@ def teams(place: Place, user: Callable[[str], User]) -> Iterator[tuple[str, str,
     place.kubectl("delete", "namespace", red, blue, pink, "--wait=false")
 
 
-def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
+def test_teams_have_quotas_of_the_cluster(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
     ada, bob, eve = map(user, ("ada", "bob", "eve"))
     red, blue, pink = teams
     ada("create", "one", "-n", red, "--queue", red, "--command", FOREVER)
@@ -142,13 +142,13 @@ def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tup
     until(lambda: ada.sees("two", "-n", red)["position"] == 1)
     eve("create", "two", "-n", pink, "--priority", "low", "--command", "true")  # its only queue
     behind = until(lambda: (status := eve.sees("two", "-n", pink))["position"] == 2 and status)
-    assert behind["ahead"] == [f"{red}/two"], "the quota is shared, and so is the queue"
+    assert behind["ahead"] == [f"{red}/two"], "the quota and the queue are shared"
     assert f"behind {red}/two" in eve("status", "two", "-n", pink).stdout
 
     bob("create", "one", "-n", blue, "--command", "true")
     bob("wait", "one", "-n", blue, "--timeout", "3m")
     assert ada.sees("two", "-n", red)["phase"] == "Queued", "the other half is not theirs"
-    listed = {(each["namespace"], each["name"]) for each in json.loads(eve("list", "-A", "-o", "json").stdout)}
+    listed = {(item["namespace"], item["name"]) for item in json.loads(eve("list", "-A", "-o", "json").stdout)}
     assert listed == {(red, "one"), (red, "two"), (pink, "two"), (blue, "one")}
     assert json.loads(eve("list", "-o", "json").stdout) == []
     ada("delete", "one", "-n", red, "--yes")
@@ -157,7 +157,9 @@ def test_teams_have_parts_of_the_cluster(user: Callable[[str], User], teams: tup
 
 
 @pytest.mark.extended
-def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], teams: tuple[str, str, str]) -> None:
+def test_a_workload_that_can_never_fit_gets_an_alternative(
+    user: Callable[[str], User], teams: tuple[str, str, str]
+) -> None:
     ada, (red, _, _) = user("ada"), teams
     whole = ("create", "big", "--command", "true", "--num-slices")
     error = ada(*whole, "3", code=5).stderr
@@ -172,7 +174,7 @@ def test_what_can_never_fit_is_told_what_would(user: Callable[[str], User], team
 
 
 @pytest.mark.extended
-def test_what_a_team_lent_to_a_full_scale_workload_comes_back(
+def test_quota_lent_to_a_full_scale_workload_is_returned(
     user: Callable[[str], User], teams: tuple[str, str, str], place: Place
 ) -> None:
     ada, bob = user("ada"), user("bob")

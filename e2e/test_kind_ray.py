@@ -1,4 +1,4 @@
-"""Ray on kind: the run of the other drills under `--launcher ray`, a trainer and a pod killed, and Ray's dashboard."""
+"""Ray on kind: the run of the other drills with `--launcher ray`, a killed trainer and pod, and Ray's dashboard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print([one.hosts for one in xpk_ray.slices()], ray.cluster_resources()["TPU"])
 
 
 @pytest.mark.extended
-def test_a_trainer_and_a_host_are_killed_and_the_losses_are_the_plain_launchers(place: Place, calm: Workload) -> None:
+def test_losses_after_kills_under_ray_equal_those_of_the_plain_launcher(place: Place, calm: Workload) -> None:
     run = start(place, "rays", max_restarts=2, options=RAY)
     await_phase(run)
     pods = {host["pod"] for host in run.describe()["hosts"]}
@@ -45,14 +45,14 @@ def test_a_trainer_and_a_host_are_killed_and_the_losses_are_the_plain_launchers(
 
 @pytest.fixture(autouse=True)
 def ended(place: Place) -> Iterator[None]:
-    """Give the slices back after each test, also one that fails."""
+    """Free the slices after each test, even a failed one."""
     yield
     place.clear()
 
 
 @contextmanager
 def forwarded(place: Place, name: str) -> Iterator[str]:
-    """Give the address at which this machine reaches a workload's Ray."""
+    """Return the address at which this machine reaches a workload's Ray."""
     argv = [sys.executable, "-m", "xpk", "workload", "port-forward", name, "0:8265", "--cluster", place.cluster]
     with subprocess.Popen(argv, env=place.lab.environ, stdout=subprocess.PIPE, text=True) as forward:
         try:

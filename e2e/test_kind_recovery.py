@@ -22,23 +22,23 @@ from tests.waiting import until
 from xpk.jobs.report.goodput import Recovery, recoveries
 from xpk.jobs.report.record import read_folder
 
-# Not the times that are wanted (bench/recovery_kind has those): a loaded machine takes several times as long.
+# Not the target times, which bench/recovery_kind measures: a loaded machine takes several times as long.
 DEAD_NODE_SECONDS = 420.0
-FENCED_NODE_SECONDS = 30.0  # from the end of the machine until containers of all hosts run; this one is wanted
+FENCED_NODE_SECONDS = 30.0  # from the end of the machine until containers of all hosts run; this is a requirement
 GRACE_SECONDS = 120
 NODE_MEMORY = "/dev/shm"
 LOCAL_INTERVAL = 2
-# As a program does that waits in a collective: it hears nothing.
+# Like a program that waits in a collective: it does not react to signals.
 DEAF = (
     '[ "$XPK_RESTART_ATTEMPT" = 1 ] && exit 0; [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && sleep 10 && exit 3; '
     "trap '' TERM; sleep 1000 & wait; wait"
 )
-RESTART_SECONDS = 240.0  # quiet: 20 s, of which most is starting JAX on four hosts
+RESTART_SECONDS = 240.0  # alone: 20 s, most of it for starting JAX on four hosts
 
 
 @dataclass(slots=True)
 class Drill:
-    """The run, what it should be, how it was when its hosts had last begun, and how often it has restarted so far."""
+    """The run, its expected results, its state when its hosts last started, and its number of restarts so far."""
 
     place: Place
     run: Workload
@@ -58,9 +58,9 @@ class Drill:
         uncounted_lost: int = 0,
         seconds: float = RESTART_SECONDS,
     ) -> Recovery:
-        """Do something to the run in the middle of an interval, and see it go on as it should.
+        """Disturb the run in the middle of an interval, and check that it continues as expected.
 
-        `counted` is None where it depends on who is faster; `uncounted_lost` steps may then be lost if it is not.
+        `counted` is None where it depends on a race; `uncounted_lost` steps may then be lost if it is not counted.
         """
         await_phase(self.run)
         before, at = len(self.run.steps), time.time()
@@ -68,7 +68,7 @@ class Drill:
         act()
         self.restarts += 1
         self.run.await_(lambda: len(self.begun()) == HOSTS, SECONDS)
-        # A look takes seconds, in which the run goes on: now it only starts JAX.
+        # A description takes seconds, in which the run continues; now it only starts JAX.
         described = self.described = self.run.describe()
         self.run.await_(lambda: bool(self.run.steps[-1]["time"] > self._all_began()), SECONDS)
         self.jobset_restarts = described["restarts"] - described["restarts_in_place"]
@@ -91,48 +91,48 @@ class Drill:
 
     @property
     def pods(self) -> set[str]:
-        """The pods of the newest attempt."""
+        """Return the pods of the newest attempt."""
         return {str(host["pod"]) for host in self.described["hosts"]}
 
     def node(self, slice_id: int) -> str:
-        """Return the node that a slice's hosts are on."""
+        """Return the node of a slice's hosts."""
         (node,) = {host["node"] for host in self.described["hosts"] if host["slice"] == slice_id}
         return str(node)
 
     def kubectl(self, *arguments: str) -> None:
-        """Do something to the cluster. Raises DrillError if it cannot be done."""
+        """Run kubectl on the cluster. Raises DrillError if it fails."""
         if not self.place.kubectl(*arguments):
             raise DrillError(f"kubectl {' '.join(arguments)} failed")
 
     def freeze(self, node: str) -> None:
-        """Stop everything on a node, as when its machine is gone; nobody can tell whether it is."""
+        """Stop everything on a node, as if its machine failed, without a machine state."""
         docker("pause", node)
 
     def end_machine(self, node: str) -> float:
-        """End a node's machine; return the seconds until containers of all hosts of the next attempt run."""
+        """Stop a node's machine; return the seconds until containers of all hosts of the next attempt run."""
         begun = time.monotonic()
         docker("kill", node)
         until(lambda: self._running(self.jobset_restarts + 1) == HOSTS, seconds=DEAD_NODE_SECONDS)
         return time.monotonic() - begun
 
     def _running(self, attempt: int) -> int:
-        """Return how many hosts of an attempt have a container that runs."""
+        """Return the number of hosts of an attempt with a running container."""
         prefix = "jobset.sigs.k8s.io"
         labels = f"{prefix}/jobset-name={self.run.name},{prefix}/restart-attempt={attempt}"
         path = "jsonpath={.items[*].status.containerStatuses[*].state.running.startedAt}"
         return len(self.place.kubectl("get", "pods", "-l", labels, "-o", path).split())
 
     def begun(self) -> dict[tuple[int, int], float]:
-        """Return the hosts whose trainer has begun since the newest disturbance, and when."""
+        """Return the hosts whose trainer has started since the newest disturbance, with the times."""
         starts = [event for event in self.run.events("start") if event["time"] > self.disturbed]
         return {(event["slice"], event["host"]): event["time"] for event in starts}
 
     def _all_began(self) -> float:
-        """Return the time at which the last trainer of the newest attempt began."""
+        """Return the time at which the last trainer of the newest attempt started."""
         return max(self.begun().values())
 
     def _lost_steps(self) -> int:
-        """Return how many steps the newest restart undid."""
+        """Return the number of steps that the newest restart undid."""
         began = self._all_began()
         newest = [line["step"] for line in self.run.steps if line["time"] > began]
         reached = max(line["step"] for line in self.run.steps if line["time"] <= began)
@@ -147,7 +147,7 @@ class Drill:
 def drilled(
     place: Place, calm: Workload, name: str, max_restarts: int, options: tuple[str, ...] = (), *settings: str
 ) -> Iterator[Drill]:
-    """A run that trains; whatever its tests did to nodes is undone."""
+    """Yield a run that trains; nodes are restored afterwards."""
     run = start(place, name, max_restarts=max_restarts, options=options, settings=settings)
     try:
         run.await_(lambda: bool(run.steps), SECONDS)
@@ -159,22 +159,22 @@ def drilled(
 
 @pytest.fixture(scope="module")
 def drill(place: Place, calm: Workload) -> Iterator[Drill]:
-    """The run whose hosts end."""
+    """The run whose hosts fail."""
     with drilled(place, calm, "hosts-end", max_restarts=3) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def moving(place: Place, calm: Workload) -> Iterator[Drill]:
-    """The run whose nodes end; its hosts keep checkpoints in the memory of their nodes besides."""
-    place.end("hosts-end")  # if one of its tests has failed, it still holds the slices
+    """The run whose nodes fail; its hosts also keep checkpoints in the memory of their nodes."""
+    place.end("hosts-end")  # after a failed test it still holds the slices
     settings = (f"checkpoint.local_every={LOCAL_INTERVAL}", f"checkpoint.local_path={NODE_MEMORY}")
     with drilled(place, calm, "nodes-end", 2, ("--node-folder", NODE_MEMORY), *settings) as made:
         yield made
 
 
 def ends_like_the_undisturbed_run(drill: Drill) -> None:
-    """Wait for the end and compare all of it."""
+    """Wait for the end and compare the complete result."""
     drill.run.wait(SECONDS)
     assert drill.run.losses == drill.losses and len(drill.losses) == STEPS
     described = drill.run.describe()
@@ -183,7 +183,7 @@ def ends_like_the_undisturbed_run(drill: Drill) -> None:
 
 
 def has_moved(drill: Drill, node: str) -> None:
-    """Check that no host is on a node any more, and that the state came from the memory of the others' nodes."""
+    """Check that no host is left on a node, and that the state came from the memory of the others' nodes."""
     restored = {event["source"] for event in drill.run.events("restore") if event["time"] > drill.disturbed}
     assert restored == {"local"}
     assert node not in (drill.node(0), drill.node(1))
@@ -214,7 +214,7 @@ def test_the_coordinators_container_is_killed(drill: Drill) -> None:
     assert not drill.pods & before
 
 
-def test_the_end_of_it_is_that_of_the_undisturbed_run(drill: Drill) -> None:
+def test_the_final_state_equals_that_of_an_undisturbed_run(drill: Drill) -> None:
     ends_like_the_undisturbed_run(drill)
 
 
@@ -229,10 +229,10 @@ def test_a_node_is_drained(moving: Drill) -> None:
 @pytest.mark.extended
 def test_a_node_freezes_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
     node = moving.node(1)
-    # The slice that stayed has the state in its nodes' memory, and gives it to the one that moved.
+    # The slice that stayed has the state in its nodes' memory, and sends it to the one that moved.
     moving.disturb(lambda: moving.freeze(node), counted=True, lost=3 * LOCAL_INTERVAL, seconds=DEAD_NODE_SECONDS)
     has_moved(moving, node)
-    docker("unpause", node)  # its hosts wake up, find that the others have gone on without them, and end
+    docker("unpause", node)  # its hosts resume, find that the others have continued without them, and exit
 
 
 def test_a_dead_node_is_fenced_and_its_slice_moves_to_the_spare(moving: Drill) -> None:
@@ -249,9 +249,9 @@ def test_a_dead_node_is_fenced_and_its_slice_moves_to_the_spare(moving: Drill) -
     assert seconds[0] <= FENCED_NODE_SECONDS
 
 
-def test_commands_that_hear_nothing_do_not_wait_for_their_grace_period(place: Place) -> None:
+def test_commands_without_peers_do_not_wait_for_their_grace_period(place: Place) -> None:
     name, at = "deaf", ("--cluster", place.cluster)
-    place.end("nodes-end")  # if one of its tests has failed, it still holds the slices
+    place.end("nodes-end")  # after a failed test it still holds the slices
     size = ("--num-slices", "2", "--max-restarts", "1", "--termination-grace-period-seconds", str(GRACE_SECONDS))
     place.xpk("workload", "create", name, *at, *size, "--command", DEAF)
     try:
@@ -259,6 +259,8 @@ def test_commands_that_hear_nothing_do_not_wait_for_their_grace_period(place: Pl
         status = Workload(place.lab, name).describe()
         assert (status["phase"], status["restarts"], status["restarts_counted"]) == ("Succeeded", 1, 1)
         (restart,) = status["restart_history"]
-        assert (restart["host"], restart["exit_code"]) == (1, 3), "who failed first is named, not who was lost with it"
+        assert (restart["host"], restart["exit_code"]) == (1, 3), (
+            "the first failed host is named, not those lost with it"
+        )
     finally:
         place.end(name)

@@ -31,13 +31,13 @@ open("scratch", "w").write("hosts may write where they start")
 
 @pytest.fixture
 def create(place: Place, script_dir: Path) -> tuple[str, ...]:
-    """The command that runs the program below."""
+    """Return the command that runs the program below."""
     return ("workload", "create", "--cluster", place.cluster, "--script-dir", str(script_dir), "--command", "./run.sh")
 
 
 @pytest.fixture
 def script_dir(tmp_path: Path) -> Path:
-    """A program of two files."""
+    """Return a program of two files."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)
@@ -49,7 +49,7 @@ def script_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def claim(place: Place, tmp_path: Path) -> Iterator[str]:
-    """A claim for a folder that all nodes see; the cluster's own StorageClass, if it has one, has no part in it."""
+    """Return a claim for a folder that all nodes see; the cluster's own StorageClass is not used."""
     folder = place.state / "output" / ".claim"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
@@ -72,14 +72,14 @@ def claim(place: Place, tmp_path: Path) -> Iterator[str]:
 
 
 def big_file(folder: Path) -> str:
-    """Add 2 MiB that cannot be packed; return their digest."""
+    """Add 2 MiB that cannot be compressed; return their digest."""
     content = random.Random(0).randbytes(2 << 20)
     (folder / "data.bin").write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
 def lines(place: Place, name: str) -> list[str]:
-    """Wait for a workload and return what its hosts wrote."""
+    """Wait for a workload and return its hosts' output."""
     place.xpk("workload", "wait", name, "--cluster", place.cluster, "--timeout", "3m")
     return place.xpk("workload", "logs", name, "--cluster", place.cluster, "--no-prefix").stdout.splitlines()
 
@@ -96,7 +96,7 @@ def configmaps(place: Place) -> list[str]:
     return [item["metadata"]["name"] for item in items if item["metadata"]["name"].startswith("xpk-code-")]
 
 
-def test_small_code_is_a_configmap_that_goes_with_the_last_workload(
+def test_small_code_is_a_configmap_that_is_removed_with_the_last_workload(
     place: Place, script_dir: Path, create: tuple[str, ...]
 ) -> None:
     assert "code shipped: 3 files" in place.xpk(*create, "code-one").stderr
@@ -113,7 +113,9 @@ def test_small_code_is_a_configmap_that_goes_with_the_last_workload(
     until(lambda: not configmaps(place), seconds=60, every=2)
 
 
-def test_larger_code_goes_by_the_shared_folder(place: Place, script_dir: Path, create: tuple[str, ...]) -> None:
+def test_larger_code_is_shipped_through_the_shared_folder(
+    place: Place, script_dir: Path, create: tuple[str, ...]
+) -> None:
     digest = big_file(script_dir)
     place.xpk(*create, "code-large")
     assert lines(place, "code-large") == [f"code one /xpk/code {digest}"] * 2
@@ -125,7 +127,7 @@ def test_larger_code_goes_by_the_shared_folder(place: Place, script_dir: Path, c
 
 @pytest.mark.extended
 @pytest.mark.skipif(bool(bucket.missing()), reason=bucket.missing() or "there")
-def test_with_a_bucket_for_output_larger_code_goes_through_it(
+def test_larger_code_is_shipped_through_the_output_bucket(
     place: Place, script_dir: Path, create: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = big_file(script_dir)

@@ -77,7 +77,7 @@ def create(place: Place, name: str, *options: str) -> None:
 
 
 def status(place: Place, name: str) -> dict[str, Any]:
-    """A workload's status, as fields."""
+    """Return a workload's status as fields."""
     asked = ("workload", "status", name, "--cluster", place.cluster, "-o", "json")
     run: dict[str, Any] = json.loads(place.xpk(*asked).stdout)
     return run
@@ -89,7 +89,7 @@ def text(place: Place, name: str) -> str:
 
 
 def until(place: Place, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Return a workload's status once it fulfills a condition."""
+    """Return a workload's status as text."""
 
     def fulfilled() -> dict[str, Any]:
         return run if holds(run := status(place, name)) else {}
@@ -101,7 +101,7 @@ def until(place: Place, name: str, holds: Callable[[dict[str, Any]], bool]) -> d
 
 @contextmanager
 def ending(place: Place, *workloads: str) -> Iterator[None]:
-    """Leave none of these behind."""
+    """Delete these workloads afterwards."""
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def ending(place: Place, *workloads: str) -> Iterator[None]:
             place.xpk("workload", "delete", name, "--cluster", place.cluster, *gone)
 
 
-def test_who_waits_is_told_for_whom_and_for_what(place: Place) -> None:
+def test_status_names_what_a_pending_workload_waits_for(place: Place) -> None:
     with ending(place, "small", "urgent", "big"):
         create(place, "big", "--num-slices", str(SLICES), "--priority", "very-high", "--command", FOREVER)
         until(place, "big", lambda run: run["phase"] == "Running")
@@ -122,7 +122,7 @@ def test_who_waits_is_told_for_whom_and_for_what(place: Place) -> None:
         (quota,) = run["quota"]
         assert (quota["flavor"], quota["quota"], quota["used"], quota["needed"]) == ("v5litepod-8", 16, 16, 16)
         assert quota["holders"] == [{"workload": "big", "amount": 16}]
-        reserved = next(each for each in run["conditions"] if each["type"] == "QuotaReserved")
+        reserved = next(item for item in run["conditions"] if item["type"] == "QuotaReserved")
         assert (reserved["status"], reserved["reason"]) == ("False", "Pending")
         shown = text(place, "small")
         assert "behind urgent" in shown
@@ -140,7 +140,7 @@ def test_an_image_that_cannot_be_pulled_is_named(place: Place) -> None:
         assert run["next"] == f"xpk workload delete imageless --cluster {place.cluster}"
 
 
-def test_hosts_that_no_node_takes(place: Place) -> None:
+def test_unschedulable_hosts_are_explained(place: Place) -> None:
     nodes = place.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool", "-o", "name").split()
     with ending(place, "homeless"):
         place.kubectl("cordon", *nodes)
@@ -154,7 +154,7 @@ def test_hosts_that_no_node_takes(place: Place) -> None:
             place.kubectl("uncordon", *nodes)
 
 
-def test_a_restart_names_its_host_and_exit_code_when_the_pod_is_gone(place: Place) -> None:
+def test_a_restart_names_its_host_and_exit_code_after_the_pod_is_deleted(place: Place) -> None:
     with ending(place, "phoenix"):
         options = ("--num-slices", "2", "--max-restarts", "2", "--no-restart-in-place")
         create(place, "phoenix", *options, "--command", FAILS_ONCE)
@@ -166,7 +166,7 @@ def test_a_restart_names_its_host_and_exit_code_when_the_pod_is_gone(place: Plac
 
 
 @pytest.mark.extended
-def test_a_host_whose_node_no_longer_answers_is_lost(place: Place) -> None:
+def test_a_host_on_an_unreachable_node_is_lost(place: Place) -> None:
     with ending(place, "nodeless"):
         create(place, "nodeless", "--max-restarts", "1", "--command", FOREVER)
         running = until(place, "nodeless", lambda run: run["phase"] == "Running")
@@ -180,20 +180,20 @@ def test_a_host_whose_node_no_longer_answers_is_lost(place: Place) -> None:
             docker("unpause", node)
 
 
-def test_jobsets_that_others_made_are_shown_and_left_alone(place: Place, tmp_path: Path) -> None:
+def test_jobsets_of_other_tools_are_shown_but_not_changed(place: Place, tmp_path: Path) -> None:
     files = {"theirs": GOOGLES, "plain": PLAIN}
     for name, manifest in files.items():
         (tmp_path / f"{name}.yaml").write_text(manifest)
     try:
         place.kubectl("apply", "-f", str(tmp_path))
         image = "registry.invalid/team/theirs"
-        run = until(place, "theirs", lambda run: any(each["image"] == image for each in run["troubles"]))
+        run = until(place, "theirs", lambda run: any(item["image"] == image for item in run["troubles"]))
         assert (run["accelerator_type"], run["maker"], run["num_hosts"]) == ("v5litepod-8", "xpk", 2)
         plain = until(place, "plain", lambda run: run["phase"] == "Starting")
         assert (plain["maker"], plain["queue"], plain["num_hosts"]) == ("kubectl", None, 1)
         at = ("--cluster", place.cluster)
         listed = json.loads(place.xpk("workload", "list", *at, "-o", "json").stdout)
-        assert {each["name"] for each in listed} >= set(files)
+        assert {item["name"] for item in listed} >= set(files)
         for name in files:
             assert f"{name}: " in place.xpk("workload", "describe", name, *at).stdout
         assert "created by kubectl" in place.xpk("workload", "create", "plain", *at, "--command", "true", code=4).stderr
@@ -202,22 +202,25 @@ def test_jobsets_that_others_made_are_shown_and_left_alone(place: Place, tmp_pat
         place.kubectl("delete", "jobset", *files, "--ignore-not-found")
 
 
-def test_interrupting_wait_leaves_the_workload(place: Place) -> None:
+def test_interrupting_wait_keeps_the_workload(place: Place) -> None:
     with ending(place, "waited"):
         words = ("workload", "create", "waited", "--cluster", place.cluster, "--command", FOREVER, "--wait")
-        code, said = interrupted(place, words, "waited: Running")
+        code, words_printed = interrupted(place, words, "waited: Running")
         assert (
-            code == 130 and "stopped waiting" in said and "xpk workload wait waited" in said and "Traceback" not in said
+            code == 130
+            and "stopped waiting" in words_printed
+            and "xpk workload wait waited" in words_printed
+            and "Traceback" not in words_printed
         )
         assert status(place, "waited")["phase"] == "Running"
 
 
 @pytest.mark.extended
-def test_interrupting_the_making_of_a_cluster_leaves_nothing(place: Place) -> None:
+def test_interrupting_create_cluster_leaves_nothing(place: Place) -> None:
     name = f"{place.cluster}-cut"
     words = ("cluster", "create", name, "--provider", "kind", "--tpu-type", "v5litepod-8")
-    code, said = interrupted(place, words, f"cluster '{name}'", seconds=8)
-    assert code == 130 and "Traceback" not in said
+    code, words_printed = interrupted(place, words, f"cluster '{name}'", seconds=8)
+    assert code == 130 and "Traceback" not in words_printed
     label = f"label=io.x-k8s.kind.cluster={name}"
     assert docker("ps", "--all", "--quiet", "--filter", label) == ""
     assert f"xpk-{name}" not in docker("network", "ls", "--format", "{{.Name}}").split()
@@ -225,7 +228,7 @@ def test_interrupting_the_making_of_a_cluster_leaves_nothing(place: Place) -> No
 
 
 def interrupted(place: Place, words: tuple[str, ...], when: str, *, seconds: float = 0) -> tuple[int, str]:
-    """Run a command as a terminal would, press Ctrl-C so long after it said something; how it ended, what it said."""
+    """Run a command on a terminal and press Ctrl-C some time after an output; return its outcome and output."""
     with subprocess.Popen(
         [*XPK, *words],
         env=place.lab.environ,
@@ -235,16 +238,16 @@ def interrupted(place: Place, words: tuple[str, ...], when: str, *, seconds: flo
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     ) as running:
         assert running.stderr
-        said = ""
+        words_printed = ""
         for line in running.stderr:
-            said += line
+            words_printed += line
             if when in line:
                 break
         time.sleep(seconds)
-        # A terminal sends it to all that run in its foreground.
+        # A terminal sends it to all processes in its foreground.
         os.killpg(running.pid, signal.SIGINT)
         try:
-            return running.wait(timeout=SECONDS), said + running.stderr.read()
+            return running.wait(timeout=SECONDS), words_printed + running.stderr.read()
         except subprocess.TimeoutExpired:
             running.kill()
             pytest.fail(f"{words} did not end")

@@ -1,4 +1,4 @@
-"""Recovery drills: whatever is killed, the losses after it are those of the undisturbed run, bit for bit."""
+"""Recovery drills: after any kill, the losses equal those of the undisturbed run, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SECONDS = 240.0
 
 
 def say(text: str) -> None:
-    """Tell what happens; pytest shows it when a drill fails."""
+    """Print a line; pytest shows it when a drill fails."""
     print(text, file=sys.stderr, flush=True)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A cluster of two slices with two hosts each."""
+    """Return a cluster of two slices with two hosts each."""
     made = Lab(folder=tmp_path_factory.mktemp("lab"), cluster="drill", say=say)
     made.prepare()
     made.create_cluster("v5litepod-8", 2)
@@ -39,7 +39,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...] = ()) -> Workload:
-    """Start the run that all drills share, under a name, with nothing left of an earlier one."""
+    """Start the run that all drills share under a name, without remains of an earlier one."""
     if (lab.manifests / f"{name}.yaml").exists():
         gone = ("--yes", "--with-output", "--grace-period", "1", "--ignore-not-found")
         lab.xpk("workload", "delete", name, "--cluster", lab.cluster, *gone)
@@ -47,14 +47,14 @@ def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...
 
 
 def finish(run: Workload) -> dict[int, str]:
-    """Wait for the end and return every step's loss as it counts, in hexadecimal."""
+    """Wait for the end and return every step's final loss in hexadecimal."""
     run.wait(SECONDS)
     return run.losses
 
 
 @pytest.fixture(scope="module")
 def undisturbed(lab: Lab) -> dict[int, str]:
-    """The losses of a run that nothing happens to."""
+    """Return the losses of an undisturbed run."""
     run = start(lab, "calm")
     losses = finish(run)
     assert sorted(losses) == list(range(1, STEPS + 1))
@@ -63,7 +63,7 @@ def undisturbed(lab: Lab) -> dict[int, str]:
 
 
 def until_step(run: Workload, step: int) -> None:
-    """Wait until a step is finished and the checkpoint before it is committed."""
+    """Wait until a step is finished and the previous checkpoint is committed."""
     run.await_(lambda: any(line["step"] >= step for line in run.steps) and run.saved() >= INTERVAL, SECONDS)
 
 
@@ -82,7 +82,7 @@ def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int
     described = run.describe()
     assert described["restarts"] == described["restarts_counted"] == 1
     assert launcher == "ray" or {known["pod"] for known in described["hosts"]} == before, (
-        "its trainers were started again where they were"
+        "its trainers were restarted on the same hosts"
     )
     assert run.lost_steps <= INTERVAL
     assert {event["read"] for event in run.events("restore") if event["slice"] == 1} == {False}
@@ -100,12 +100,12 @@ def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str],
     assert len({event["step"] for event in run.events("preempt")}) == 1
 
 
-@pytest.mark.extended  # on kind, under Ray, that of another host is
-def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
+@pytest.mark.extended  # on kind, that of another host is killed under Ray
+def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
     # Another host's is killed in the drill on kind.
     run = start(lab, "replaced", options=("--launcher", "ray"))
     run.await_(lambda: bool(run.steps), SECONDS)
-    before = {host["pid"] for host in run.describe()["hosts"]}  # now: on a busy machine it takes some steps
+    before = {host["pid"] for host in run.describe()["hosts"]}  # now; on a busy machine it takes some steps
     until_step(run, INTERVAL + 3)
     run.end_program(0, 0)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
@@ -115,7 +115,7 @@ def test_the_heads_trainer_under_ray_is_replaced_without_a_restart(lab: Lab, und
     assert (described["restarts"], described["progress"]["replacements"]) == (0, 1) and run.lost_steps <= INTERVAL
 
 
-def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
+def test_an_interrupted_save_is_discarded(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "half-saved")
     deadline = time.monotonic() + SECONDS
     while not any(event["step"] == 2 * INTERVAL for event in run.events("save_begin")):
@@ -126,7 +126,7 @@ def test_a_save_cut_in_half(lab: Lab, undisturbed: dict[int, str]) -> None:
 
 
 @pytest.mark.extended  # in a bucket: test_gcs_trainer.py
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "damaged", max_restarts=0)
     run.await_(lambda: run.saved() >= 2 * INTERVAL, SECONDS)
     lab.xpk("workload", "suspend", run.name, "--cluster", lab.cluster)
@@ -173,9 +173,9 @@ def pids(run: Workload) -> set[int | None]:
     return {host["pid"] for host in run.describe()["hosts"]}
 
 
-def test_the_control_plane_dies_and_the_run_does_not_notice(lab: Lab, undisturbed: dict[int, str]) -> None:
+def test_a_killed_control_plane_does_not_affect_the_run(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "headless", max_restarts=0)
-    # Looked at while it begins, not while it trains: on a busy machine it might be over before it is disturbed.
+    # Checked while it starts, not while it trains: on a busy machine it might end before it is disturbed.
     run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
     before = pids(run)
     until_step(run, INTERVAL + 1)
@@ -186,7 +186,7 @@ def test_the_control_plane_dies_and_the_run_does_not_notice(lab: Lab, undisturbe
     assert run.describe()["restarts"] == 0 and run.lost_steps == 0
 
 
-def test_preempted_by_a_higher_priority_and_resumed(lab: Lab, undisturbed: dict[int, str]) -> None:
+def test_a_workload_preempted_by_a_higher_priority_resumes(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "small-fry", max_restarts=0, options=("--priority", "low"))
     until_step(run, INTERVAL + 3)
     lab.xpk(

@@ -1,4 +1,4 @@
-"""Refusals of a real API server, and the roles of docs/permissions.md: without a verb, the error names it."""
+"""Rejections of a real API server, and the roles of docs/permissions.md: the error names a missing verb."""
 
 from __future__ import annotations
 
@@ -55,10 +55,13 @@ SUSPEND = ("workload", "suspend", "run")
 DELETE = ("workload", "delete", "run", "--timeout", "2")
 CACHE, HEALTH = ("cluster", "cache-image", "--image", "none:1"), ("cluster", "health")
 CACHE_LATER = (*CACHE, "--no-wait")
-INSIDE, WIDE = ("xpk-workloads", "xpk-images"), "xpk-viewer"  # where each of the documented roles is bound
+INSIDE, WIDE = (
+    ("xpk-workloads", "xpk-images"),
+    "xpk-viewer",
+)  # namespaces in which each of the documented roles is bound
 AT_ONCE = (*DELETE, "--grace-period", "0")
 
-# A verb, what of, whether it is asked of the whole cluster, and a command that cannot do without.
+# A verb, its resource, whether it is needed for the whole cluster, and a command that needs it.
 NEEDED = [
     ("create", "jobsets.jobset.x-k8s.io", False, CREATE),
     ("get", "jobsets.jobset.x-k8s.io", False, STATUS),
@@ -82,7 +85,12 @@ NEEDED = [
     ("create", "jobs.batch", False, CACHE_LATER),
     ("patch", "configmaps", False, CACHE_LATER),
     ("get", "daemonsets.apps", False, CACHE_LATER),
-    ("create", "daemonsets.apps", False, (*CACHE_LATER, "--image", "new:1")),  # nobody ends what others began here
+    (
+        "create",
+        "daemonsets.apps",
+        False,
+        (*CACHE_LATER, "--image", "new:1"),
+    ),  # nobody else's workloads are deleted here
     ("patch", "daemonsets.apps", False, CACHE_LATER),
     ("list", "nodes", True, DESCRIBE),
     ("get", "configmaps", False, CREATE),
@@ -94,7 +102,7 @@ NEEDED = [
 ]
 RUN = ["jobset.jobset.x-k8s.io/run", "pod/run-slice-job-0-0-abcde", "workload.kueue.x-k8s.io/jobset-run-00000"]
 
-# What `xpk cluster adapt` writes down.
+# The objects that `xpk cluster adapt` writes.
 RECORD: Obj = {
     "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "xpk-cluster", "namespace": "default"},
     "data": {
@@ -105,7 +113,7 @@ RECORD: Obj = {
 
 
 def user_of(verb: str, resource: str) -> str:
-    """The user who may do all but that."""
+    """Return the user who may do everything except that."""
     return f"no-{verb}-{resource.partition('.')[0].replace('/', '-')}"
 
 
@@ -114,13 +122,13 @@ USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", *(user_of
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """The server, and for each user a state folder in which it is the adapted cluster `bare`."""
+    """The server, with a state folder for each user in which it is the adapted cluster `bare`."""
 
     folder: Path
     kubeconfig: Path
 
     def xpk(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as a user."""
+        """Run kubectl as the administrator."""
         place = self.folder / user / "adapted" / "bare"
         place.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_load(self.kubeconfig.read_text()) | {"current-context": user}
@@ -142,7 +150,7 @@ class Bare:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
     def api(self, user: str = "admin") -> KubernetesApi:
-        """Our client, as a user."""
+        """Return our client as a user."""
         return KubernetesApi(kubeconfig=self.kubeconfig, context=user)
 
 
@@ -153,25 +161,25 @@ def _split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
-    """A server with nothing installed yet."""
+    """Yield a server without anything installed."""
     with api_server(tmp_path_factory.mktemp("server"), BINARIES, USERS) as kubeconfig:
         yield Bare(tmp_path_factory.mktemp("state"), kubeconfig)
 
 
 @pytest.fixture(scope="module")
 def bare(server: Bare) -> Bare:
-    """The server with JobSet's and Kueue's kinds, a complete cluster of nodes and queues, and all users' roles."""
+    """Yield a server with JobSet's and Kueue's kinds, a cluster of nodes and queues, and all users' roles."""
     for name in MANIFESTS:
         objects = [obj for obj in yaml.safe_load_all(Path(os.environ[name]).read_text()) if obj]
         kinds = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         for kind in kinds:
-            kind["spec"].pop("conversion", None)  # no controller runs that could
+            kind["spec"].pop("conversion", None)  # no controller is running that could
         server.apply(*kinds)
     await_kinds(server.kubeconfig)
     labels = {names.TYPE_ANNOTATION: SPEC.shape.name, **SPEC.shape.node_labels}
     nodes = [{**labels, NODEPOOL_LABEL: f"bare-np-{index}"} for index in range(2)]
-    for index, each in enumerate(nodes):
-        server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{index}", "labels": each}})
+    for index, item in enumerate(nodes):
+        server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{index}", "labels": item}})
         has = {key: {"google.com/tpu": "8"} for key in ("capacity", "allocatable")}
         server.api().patch("Node", f"n{index}/status", {"status": has})
     for obj in render_queues(SPEC):
@@ -189,15 +197,15 @@ def roles() -> dict[str, Obj]:
 
 
 def without(role: Obj, verb: str, resource: str, name: str) -> Obj:
-    """A role that lacks one verb of one resource."""
+    """Return a role without one verb of one resource."""
     plural, _, group = resource.partition(".")
     rules: list[dict[str, Any]] = []
     for rule in role["rules"]:
         hit = plural in rule["resources"] and group in rule["apiGroups"]
-        others = [each for each in rule["resources"] if not hit or each != plural]
+        others = [item for item in rule["resources"] if not hit or item != plural]
         if others:
             rules.append({**rule, "resources": others})
-        if hit and (left := [each for each in rule["verbs"] if each != verb]):
+        if hit and (left := [item for item in rule["verbs"] if item != verb]):
             rules.append({**rule, "resources": [plural], "verbs": left})
     return {**role, "metadata": {"name": name}, "rules": rules}
 
@@ -213,7 +221,7 @@ def _give_roles(server: Bare) -> None:
         objects += [without(documented[name], verb, resource, new) for name, new in role_names.items()]
         objects += _bindings(user, [role_names[name] for name in INSIDE], role_names[WIDE])
     wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues"), ("fencer", "xpk-fencing"), ("fencer", WIDE)]
-    server.apply(*objects, *(_binding("ClusterRoleBinding", *each) for each in wide))
+    server.apply(*objects, *(_binding("ClusterRoleBinding", *item) for item in wide))
 
 
 def _bindings(user: str, inside: Sequence[str], wide: str) -> list[Obj]:
@@ -232,7 +240,7 @@ def _binding(kind: str, user: str, role: str) -> Obj:
 
 @pytest.fixture
 def run(bare: Bare) -> Iterator[Bare]:
-    """The cluster with a workload `run` as its controllers would have it: admitted, one of its hosts running."""
+    """Yield the cluster with a workload `run` in its controllers' state: admitted, with one running host."""
     leftovers = bare.kubectl("get", "jobset,workload,pod", "-o", "name").split()
     if sorted(leftovers) == RUN:
         yield bare
@@ -268,7 +276,7 @@ def run(bare: Bare) -> Iterator[Bare]:
     yield bare
 
 
-def test_a_cluster_without_controllers_says_which_is_missing(server: Bare) -> None:
+def test_the_error_for_a_cluster_without_controllers_names_the_missing_one(server: Bare) -> None:
     api = server.api()
     for kind, name in (("JobSet", "JobSet"), ("LocalQueue", "Kueue")):
         with pytest.raises(MissingToolError, match=f"{name} is not installed") as error:
@@ -278,7 +286,7 @@ def test_a_cluster_without_controllers_says_which_is_missing(server: Bare) -> No
         server.api("nobody").list("Pod")
 
 
-def test_a_namespace_that_is_not_there(bare: Bare) -> None:
+def test_a_missing_namespace_is_named(bare: Bare) -> None:
     (jobset,) = [
         {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "x", "namespace": "nope"}}
     ]
@@ -293,12 +301,12 @@ def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> No
     expected = {
         LIST: 0, STATUS: 0, ("workload", "describe", "run"): 0, WAIT: 124, CREATE: 0,
         SUSPEND: 0, ("workload", "resume", "run"): 0, ("workload", "delete", "new"): 0,
-        CACHE_LATER: 0, HEALTH: 1,  # no kubelet says that the nodes are ready
+        CACHE_LATER: 0, HEALTH: 1,  # no kubelet reports that the nodes are ready
     }  # fmt: skip
     for command, code in expected.items():
         done = run.xpk("worker", *command)
         assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
-    # There is no kubelet to answer these: they get as far as they can.
+    # No kubelet can answer these: they are tested as far as possible.
     for command in (LOGS, EXEC, FORWARD):
         done = run.xpk("worker", *command)
         assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
@@ -320,7 +328,7 @@ def test_the_documented_role_fences_a_node_that_peers_report_lost_and_releases_i
     (action,) = json.loads(done.stdout)
     assert (action["name"], action["action"], action["pods"]) == ("n0", "fence", [f"default/{pod}"])
     node = run.api().get("Node", "n0")
-    assert "node.kubernetes.io/out-of-service" in {each["key"] for each in node["spec"]["taints"]}
+    assert "node.kubernetes.io/out-of-service" in {item["key"] for item in node["spec"]["taints"]}
     assert pod not in run.kubectl("get", "pods", "-o", "name")
     assert json.loads(run.xpk("fencer", *fence, "-o", "json").stdout) == []
     run.apply(_lease("n0", "2026-11-24T12:05:00.000000Z"))
@@ -340,7 +348,7 @@ def _lease(node: str, renewed: str) -> Obj:
 
 
 def _loss(pod: str, time: str) -> Obj:
-    """The event of a Job whose host has lost a peer."""
+    """Return the event of a Job whose host has lost a peer."""
     about = {"kind": "Job", "name": pod.rsplit("-", 2)[0], "namespace": "default"}
     message = f"Container host for pod default/{pod} failed with exit code 75 matching FailJob rule at index 3"
     return {
@@ -351,24 +359,24 @@ def _loss(pod: str, time: str) -> Obj:
 
 
 def _set_ready(bare: Bare, node: str, status: str) -> None:
-    """Set a node's condition, as the node controller or its kubelet does."""
+    """Set a node's condition, like the node controller or its kubelet."""
     conditions = [{"type": "Ready", "status": status, "reason": "Drill", "message": ""}]
     bare.api().patch("Node", f"{node}/status", {"status": {"conditions": conditions}})
 
 
-def test_code_ships_with_the_role_for_workloads_alone(run: Bare, tmp_path: Path) -> None:
-    """The role for images has the same verbs: whoever has both would not notice."""
+def test_code_is_shipped_with_only_the_role_for_workloads(run: Bare, tmp_path: Path) -> None:
+    """The role for images has the same verbs and would hide the difference."""
     (tmp_path / "main.py").write_text("print()")
-    for name in ("one", "two"):  # the second becomes one more owner of what the first has shipped
+    for name in ("one", "two"):  # the second becomes another owner of the code that the first has shipped
         done = run.xpk("shipper", "workload", "create", name, "--command", "true", "--script-dir", str(tmp_path))
         assert done.returncode == 0, done.stderr
-    (shipped,) = [each for each in run.api().list("ConfigMap") if each["metadata"]["name"].startswith("xpk-code-")]
+    (shipped,) = [item for item in run.api().list("ConfigMap") if item["metadata"]["name"].startswith("xpk-code-")]
     assert [owner["name"] for owner in shipped["metadata"]["ownerReferences"]] == ["one", "two"]
     run.kubectl("delete", "jobset", "one", "two")
     run.kubectl("delete", "configmap", shipped["metadata"]["name"])
 
 
-def test_who_may_not_change_a_configmap_creates_no_workload(run: Bare, tmp_path: Path) -> None:
+def test_without_permission_to_change_configmaps_no_workload_is_created(run: Bare, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("print(1)")
     ship = ("workload", "create", "--command", "true", "--script-dir", str(tmp_path))
     done = run.xpk("worker", *ship, "one")
@@ -382,9 +390,7 @@ def test_who_may_not_change_a_configmap_creates_no_workload(run: Bare, tmp_path:
 @pytest.mark.parametrize(
     ("verb", "resource", "wide", "command"), NEEDED, ids=lambda value: str(value).replace("/", "-")
 )
-def test_a_verb_that_is_missing_is_named(
-    run: Bare, verb: str, resource: str, wide: bool, command: tuple[str, ...]
-) -> None:
+def test_a_missing_verb_is_named(run: Bare, verb: str, resource: str, wide: bool, command: tuple[str, ...]) -> None:
     user = user_of(verb, resource)
     done = run.xpk(user, *command)
     assert done.returncode == 6, f"{done.stdout}{done.stderr}"
@@ -399,7 +405,7 @@ def test_a_verb_that_is_missing_is_named(
     )
 
 
-def test_who_may_not_see_other_namespaces_still_gets_a_status(run: Bare) -> None:
+def test_status_works_without_permission_for_other_namespaces(run: Bare) -> None:
     name = f"worker-{WIDE}-clusterrolebinding"
     run.kubectl("delete", "clusterrolebinding", name)
     try:
@@ -409,7 +415,7 @@ def test_who_may_not_see_other_namespaces_still_gets_a_status(run: Bare) -> None
         run.apply(_binding("ClusterRoleBinding", "worker", WIDE))
 
 
-def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
+def test_a_jobset_of_another_tool_is_not_changed(run: Bare) -> None:
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"template": template}}}
     foreign = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": {"replicatedJobs": [job]}}
@@ -427,7 +433,7 @@ def test_a_jobset_of_another_tool_is_left_alone(run: Bare) -> None:
 
 
 @pytest.mark.parametrize("controller", install.CONTROLLERS, ids=lambda controller: controller.name)
-def test_a_controller_that_does_not_answer_is_named(bare: Bare, controller: install.Controller) -> None:
+def test_an_unresponsive_controller_is_named(bare: Bare, controller: install.Controller) -> None:
     objects = install.prepare(
         install.read_manifest(controller, os.environ[f"XPK_E2E_{controller.name.upper()}_MANIFEST"]), pinned=False
     )
@@ -442,7 +448,7 @@ def test_a_controller_that_does_not_answer_is_named(bare: Bare, controller: inst
         bare.kubectl("delete", "mutatingwebhookconfiguration", hooks["metadata"]["name"])
 
 
-def test_certificates_and_tokens_that_are_not_accepted(server: Bare, tmp_path: Path) -> None:
+def test_rejected_certificates_and_tokens_are_reported(server: Bare, tmp_path: Path) -> None:
     config = yaml.safe_load(server.kubeconfig.read_text())
     del config["clusters"][0]["cluster"]["certificate-authority"]
     stranger, expired = tmp_path / "stranger", tmp_path / "expired"
@@ -484,7 +490,7 @@ def test_with_the_documented_role_a_cluster_can_be_set_up(bare: Bare) -> None:
         for obj in install.prepare(
             install.read_manifest(controller, os.environ[f"XPK_E2E_{controller.name.upper()}_MANIFEST"]), pinned=False
         ):
-            if not obj["kind"].endswith("WebhookConfiguration"):  # nobody would answer to them here
+            if not obj["kind"].endswith("WebhookConfiguration"):  # they would not be served here
                 api.apply(obj)
         assert install.missing_step(api, controller) == f"wait until {controller.name} runs"
     for obj in render_queues(SPEC):

@@ -16,13 +16,13 @@ from e2e.soak.report import differing_steps, line
 from e2e.soak.resources import growth
 
 SLICES, FAULTS = 2, 50
-SEED = 385  # has every kind, and few that wait for a frozen process
+SEED = 385  # includes every kind, and few waits for a frozen process
 SECONDS = 600.0
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """A cluster of two slices with two hosts each."""
+    """Return a cluster of two slices with two hosts each."""
     with own_cluster(tmp_path, "soak", TPU_TYPE, SLICES) as made:
         yield made
 
@@ -35,9 +35,9 @@ def test_a_run_survives_random_faults(lab: Lab, tmp_path: Path) -> None:
     for fault in plan(SEED, SLICES * HOSTS_PER_SLICE, 1, FAULTS):
         check(soak, fault)
     described = soak.run.describe()
-    assert described["restarts"] >= len(soak.progress.starts[0]) - 1, "every attempt but the first is a restart"
+    assert described["restarts"] >= len(soak.progress.starts[0]) - 1, "every attempt except the first is a restart"
     read = {event["read"] for event in soak.run.events("restore") if event["slice"] == 1}
-    assert read == {False}, "one slice reads a checkpoint, the other gets it from there"
+    assert read == {False}, "one slice reads a checkpoint and sends it to the other"
     soak.stop()
     finished = soak.progress.steps
     assert differing_steps(finished, reference_losses(lab, "calm", SLICES, finished[-1]["step"], SECONDS)) == []
@@ -59,11 +59,11 @@ def check(soak: Soak, fault: Fault) -> None:
 
 
 def most_lost_steps(outcome: Outcome) -> int:
-    """Return the limit of lost steps: those since a checkpoint, and since the one before if a save was under way."""
+    """Return the maximum of lost steps: those since a checkpoint, or since the previous one if a save was running."""
     return 0 if outcome.fault.kind in ("terminate-host", "terminate-trainer") else 2 * INTERVAL
 
 
-def test_a_fault_follows_from_its_seed_and_its_number() -> None:
+def test_a_fault_is_determined_by_its_seed_and_number() -> None:
     faults = list(plan(SEED, SLICES * HOSTS_PER_SLICE, 1, FAULTS))
     assert {fault.kind for fault in faults} == set(KINDS)
     assert list(plan(SEED, SLICES * HOSTS_PER_SLICE, 31, 3)) == faults[30:33]
@@ -71,7 +71,7 @@ def test_a_fault_follows_from_its_seed_and_its_number() -> None:
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (3.0, 90.0)])
-def test_growth_is_seen_through_noise_and_outliers(slope: float, expected: float) -> None:
+def test_growth_is_detected_despite_noise_and_outliers(slope: float, expected: float) -> None:
     rng = random.Random(1)
     values = [1000 + slope * at + rng.uniform(-5, 5) + (500 if at % 10 == 3 else 0) for at in range(31)]
     assert growth(values) == pytest.approx(expected, abs=8)

@@ -1,4 +1,4 @@
-"""Settings for all tests."""
+"""Settings of all tests."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.offline.guard import nothing_leaves as nothing_leaves
 from tests.prompt import pytest_configure as pytest_configure
 from tests.time_limit import pytest_timeout_set_timer as pytest_timeout_set_timer
 
-# The machines that run this are shared and slow by turns: a deadline would test them, not us.
+# Test machines are shared and sometimes slow: a deadline would test the machine, not the code.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
 
-# What whoever runs the tests prefers is not theirs: there is no such folder.
+# Preferences of the user who runs the tests must not apply: this folder does not exist.
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
-# What takes long begins first, so that the processes of `make test` end together.
+# Long tests start first, so that the processes of `make test` end at about the same time.
 _LONG = ("tests/xpk_ray", "tests/trainer", "tests/packaging", "tests/local", "tests/cli")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of long tests first; their order is otherwise kept."""
+    """Put the files of long tests first; otherwise keep their order."""
     items.sort(
         key=lambda item: next((n for n, folder in enumerate(_LONG) if item.nodeid.startswith(folder)), len(_LONG))
     )

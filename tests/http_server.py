@@ -1,4 +1,4 @@
-"""HTTP servers of tests."""
+"""HTTP servers for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def http_server(handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1") -> Iterator[ThreadingHTTPServer]:
-    """Serve with a handler on a port of this machine."""
+    """Serve with a handler on a local port."""
     with ThreadingHTTPServer((address, 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Settings of every test process: failures are printed when they happen, and Ctrl-C reaches what tests start."""
+"""Settings of every test process: failures are printed immediately, and Ctrl-C reaches child processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 import pytest
 
 _NAME = "prompt-failures"
-_LINES = 25  # of what failed
+_LINES = 25  # characters of a failure
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print failures at once, in the process that prints: a run that is cut off would never show them."""
-    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+    """Print failures immediately, in the process that prints: an interrupted run would never show them."""
+    # A shell starts background processes with SIGINT ignored, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput") and not config.pluginmanager.has_plugin(_NAME):

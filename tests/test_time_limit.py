@@ -16,7 +16,7 @@ def test_slow(numbers): pass
 """
 
 
-def test_a_time_limit_is_no_failing_example(tmp_path: Path) -> None:
+def test_a_time_limit_is_not_a_failing_example(tmp_path: Path) -> None:
     file = tmp_path / "test_slow.py"
     file.write_text(SLOW)
     argv = [

@@ -1,7 +1,7 @@
-"""The time limit of tests with Hypothesis: exceeding it ends the test, instead of being taken for a failing example.
+"""The time limit of tests with Hypothesis, which ends the test instead of counting as a failing example.
 
-pytest-timeout raises pytest's own failure wherever the test is, also while Hypothesis generates data. Hypothesis keeps
-that example as a failing one, tries it again, and reports that the strategies behave differently.
+pytest-timeout raises pytest's own failure anywhere in the test, even while Hypothesis generates data. Hypothesis keeps
+that example as a failing one, repeats it, and reports that the strategies are inconsistent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 
 class TimeLimitExceeded(BaseException):
-    """A test ran for longer than its time limit; no Exception, which Hypothesis would catch."""
+    """A test exceeded its time limit; not an Exception, which Hypothesis would catch."""
 
 
 def pytest_timeout_set_timer(item: pytest.Function, settings: Any) -> bool | None:

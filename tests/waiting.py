@@ -1,4 +1,4 @@
-"""One helper that waits for something with a deadline."""
+"""A helper that waits for a condition with a deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def until(
     condition: Callable[[], T], *, seconds: float = 30.0, every: float = 0.05, report: Callable[[], object] = str
 ) -> T:
-    """Return the first true value of `condition`; after `seconds`, fail with what `report` returns."""
+    """Return the first true value of `condition`; after `seconds`, fail with the text of `report`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {report()}"

@@ -154,7 +154,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if kind in _SIMPLE:
         return {"type": _SIMPLE[kind]}
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [schema_of(each) for each in arguments]}
+        return {"anyOf": [schema_of(item) for item in arguments]}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (list, tuple):
@@ -162,8 +162,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": schema_of(arguments[1])}
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return {"enum": [str(each) for each in kind]}
-    properties = {name: schema_of(each) for name, each in fields_of(kind).items()}
+        return {"enum": [str(item) for item in kind]}
+    properties = {name: schema_of(item) for name, item in fields_of(kind).items()}
     required = [name for name in properties if name not in optional_fields(kind)]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -182,7 +182,7 @@ def optional_fields(kind: type) -> frozenset[str]:
 
 
 def reference() -> str:
-    """Return docs/json.md as it should be."""
+    """Return the expected content of docs/json.md."""
     parts, nested = [HEAD, "| command | output |", "|---|---|"], list[type]()
     for command, kind in OUTPUTS.items():
         parts.append(f"| `{command}` | {_described(kind, nested)} |")
@@ -194,32 +194,32 @@ def reference() -> str:
         parts += [f"## {kind.__name__}", " ".join(summary.split()) + also, ""]
         parts += ["| field | type | meaning |", "|---|---|---|"]
         meanings, known = meanings_of(kind), fields_of(base) if base else {}
-        for name, each in fields_of(kind).items():
+        for name, item in fields_of(kind).items():
             if name in known:
                 continue
-            described = _described(each, nested) + (", or absent" if name in optional_fields(kind) else "")
+            described = _described(item, nested) + (", or absent" if name in optional_fields(kind) else "")
             parts.append(f"| `{name}` | {described} | {meanings.get(name, '').replace('|', '/')} |")
         parts.append("")
     return "\n".join(parts)
 
 
 def _described(kind: Any, nested: list[type]) -> str:
-    """Return a type in words; types with fields are linked and added to `nested`."""
+    """Return the description of a type; types with fields are linked and added to `nested`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return "any value"
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_described(each, nested) for each in arguments)
+        return " or ".join(_described(item, nested) for item in arguments)
     if origin is Literal:
-        return " or ".join(f"`{each}`" for each in arguments)
+        return " or ".join(f"`{item}`" for item in arguments)
     if origin in (list, tuple):
         return f"array of {_described(arguments[0], nested)}"
     if origin in (dict, Mapping):
         return f"object of {_described(arguments[1], nested)}"
     if issubclass(kind, StrEnum):
-        return ", ".join(f"`{each}`" for each in kind)
+        return ", ".join(f"`{item}`" for item in kind)
     if kind not in nested:
         nested.append(kind)
     return f"[{kind.__name__}](#{kind.__name__.lower()})"
@@ -231,7 +231,7 @@ def meanings_of(kind: type) -> dict[str, str]:
     for base in reversed([base for base in kind.__mro__ if base.__module__.startswith(("xpk.", "tools."))]):
         for names, meaning in re.findall(r"((?:`\w+`(?:, | and )?)+): (.+?)(?=[;.](?:\s|$))", _one_line(base)):
             meanings |= {name: meaning for name in re.findall(r"`(\w+)`", names)}
-        meanings |= {name: said for name, said in comments_of(inspect.getsource(base)).items() if said}
+        meanings |= {name: text for name, text in comments_of(inspect.getsource(base)).items() if text}
     return meanings
 
 
@@ -245,12 +245,12 @@ def words_of(source: str) -> Sequence[tokenize.TokenInfo]:
 
 
 def comments_of(source: str) -> dict[str, str]:
-    """Return what stands behind each field of a class, which may take several lines."""
+    """Return the comment of each field of a class, which may have several lines."""
     (kind,) = ast.parse(source).body
     assert isinstance(kind, ast.ClassDef)
-    said = {word.start[0]: word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT}
+    text = {word.start[0]: word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT}
     return {
-        field.target.id: " ".join(said[n] for n in range(field.lineno, (field.end_lineno or 0) + 1) if n in said)
+        field.target.id: " ".join(text[n] for n in range(field.lineno, (field.end_lineno or 0) + 1) if n in text)
         for field in kind.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }

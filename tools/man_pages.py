@@ -80,7 +80,7 @@ def page(command: click.Command, path: str) -> str:
     related += [f"{path} {child}" for child, _ in children(command)]
     if related:
         formatter.write_heading("See also")
-        formatter.write_lines([f"{name_of(each)}(1)" for each in related])
+        formatter.write_lines([f"{name_of(item)}(1)" for item in related])
     title = f'.TH "{name.upper()}" 1 "" "xpk {__version__}" "xpk"\n.SH NAME\n{name} \\- {summary}\n'
     return title + formatter.getvalue()
 

@@ -31,7 +31,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def _spaced(lines: list[str]) -> Iterator[str]:
-    """Yield lines with a blank one before each list and table, and four columns in ordered lists."""
+    """Yield lines with a blank line before each list and table, and four columns in ordered lists."""
     fenced, before = False, ""
     for line in lines:
         if _FENCE.match(line):

@@ -17,13 +17,13 @@ from html import escape
 from pathlib import Path
 
 COLUMN, LINE, MARGIN = 7.8, 18, 16  # pixels
-WIDTH = 110  # columns; longer lines are cut
+WIDTH = 110  # columns; longer lines are truncated
 COLORS = {"✓": "#3fb950", "•": "#8b949e", "!": "#d29922", "$": "#58a6ff"}
 REPORT_SIZE = (1200, 900)  # pixels
 
 
 def terminal(lines: list[str]) -> str:
-    """Return an SVG of lines in a terminal; the first character that is not a blank gives a line its color."""
+    """Return an SVG of lines in a terminal; the first non-blank character determines a line's color."""
     width = round(2 * MARGIN + COLUMN * max(len(line) for line in lines))
     height = 2 * MARGIN + LINE * len(lines)
     texts = [
@@ -45,13 +45,13 @@ def terminal(lines: list[str]) -> str:
 
 
 def last_of_bars(lines: list[str]) -> list[str]:
-    """Return the lines without progress bars that another one follows: a terminal shows only the last."""
+    """Return the lines without progress bars that are followed by another one: a terminal shows only the last."""
     following = [*lines[1:], ""]
     return [line for line, after in zip(lines, following, strict=True) if not (is_bar(line) and is_bar(after))]
 
 
 def is_bar(line: str) -> bool:
-    """Tell whether a line is a progress bar."""
+    """Return whether a line is a progress bar."""
     return line.lstrip().startswith(("━", "╌"))
 
 

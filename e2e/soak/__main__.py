@@ -15,17 +15,17 @@ from e2e.soak.faults import plan
 from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
 
-STEP_SECONDS = 10.0  # longest mean time of an undisturbed step
+STEP_SECONDS = 10.0  # maximum mean time of an undisturbed step
 
 
 def soak(folder: Path, seed: int, slices: int, first: int, faults: int, *, seconds: float = float("inf")) -> Result:
-    """Run a soak in a cluster of its own, and an undisturbed run of as many steps.
+    """Run a soak in a cluster of its own, and an undisturbed run of the same number of steps.
 
-    No further fault is injected after so many seconds.
+    No further fault is injected after `seconds`.
     """
     began = time.monotonic()
     with own_cluster(folder, "soak", TPU_TYPE, slices) as lab:
-        # Each fault costs at most a few restarts; the limit must not end the run.
+        # Each fault causes at most a few restarts; the limit must not end the run.
         disturbed = Soak(lab, slices, max_restarts=10 * faults + 10, artifacts=folder / "artifacts")
         differing = None
         try:
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Print a line for people."""
+    """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

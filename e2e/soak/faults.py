@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-_STEPS = 10  # most steps that an attempt finishes before a fault
-_DELAY_SECONDS = 0.3  # longest time from such a step to the signal
-_GAP_SECONDS = 0.5  # longest time between two signals of one fault
-_BLOCK, _IN_PLACE = 50, 25  # the first faults of each block keep the pods, so that supervisors live for many attempts
+_STEPS = 10  # maximum number of steps that an attempt finishes before a fault
+_DELAY_SECONDS = 0.3  # maximum time from such a step to the signal
+_GAP_SECONDS = 0.5  # maximum time between two signals of one fault
+_BLOCK, _IN_PLACE = 50, 25  # the first faults of each block keep the pods, so that supervisors survive many attempts
 
 
 class Target(StrEnum):
-    """Process of a host that gets a signal."""
+    """The process of a host that receives a signal."""
 
     TRAINER = "trainer"
     SUPERVISOR = "supervisor"
 
 
 class Moment(StrEnum):
-    """Moment of a signal."""
+    """The time of a signal."""
 
-    RUNNING = "running"  # while the attempt takes steps
-    SAVING = "saving"  # when a save has begun
-    STARTING = "starting"  # in the attempt that follows the signal before, once its first trainer has started
+    RUNNING = "running"  # while the attempt trains
+    SAVING = "saving"  # after a save has begun
+    STARTING = "starting"  # in the attempt after the previous signal, once its first trainer has started
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
     """One signal to one process. `host` counts over the whole job; `delay_seconds` begins at the moment.
 
-    An attempt that runs has finished `steps` steps by then, and is not a short one.
+    The running attempt has finished `steps` steps by then, and is not a short one.
     """
 
     target: Target
@@ -98,7 +98,7 @@ def _whole_host(number: signal.Signals) -> Callable[[Random, int], tuple[Strike,
 
 
 def _any_host(rng: Random, hosts: int) -> int:
-    """Return a host; often the first one, which decides for all."""
+    """Return a host, often the first one, which decides for all."""
     return rng.choice((0, *rng.choices(range(hosts), k=3)))
 
 
@@ -134,10 +134,10 @@ KINDS = {
 
 
 def plan(seed: int, hosts: int, first: int, count: int) -> Iterator[Fault]:
-    """Yield `count` faults of a seed, from fault `first` on; each follows from the seed and its number alone."""
+    """Yield `count` faults of a seed, starting with fault `first`; each depends only on the seed and its number."""
     for number in range(first, first + count):
         rng = Random(f"{seed}/{number}")
         pods_stay = (number - 1) % _BLOCK < _IN_PLACE
         kinds = [name for name, kind in KINDS.items() if kind.pods_stay or not pods_stay]
-        (name,) = rng.choices(kinds, [KINDS[each].weight for each in kinds])
+        (name,) = rng.choices(kinds, [KINDS[item].weight for item in kinds])
         yield Fault(number, name, KINDS[name].strikes(rng, hosts))

@@ -15,7 +15,7 @@ from e2e.soak.progress import Progress
 from e2e.soak.resources import CONTROL_PLANE, Resources
 from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
-STEPS = 1_000_000  # more than a soak reaches: the learning rate follows from this number
+STEPS = 1_000_000  # more than a soak reaches: the learning rate depends on this number
 INTERVAL = 5  # steps from one checkpoint to the next
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
@@ -23,11 +23,11 @@ TRAINER = [
     "--set", "data.global_batch=8", "--set", "model.seq_len=64", "--set", "model.layers=1",
     "--set", "model.embed=32", "--set", "model.heads=2", "--set", "model.head_dim=16", "--set", "model.mlp=64",
 ]  # fmt: skip
-DISTURBED = [*TRAINER, "--set", "observe.hang_seconds=10"]  # the fewest for which a busy machine does not look frozen
+DISTURBED = [*TRAINER, "--set", "observe.hang_seconds=10"]  # the minimum at which a busy machine does not look frozen
 HOSTS_PER_SLICE = 2
-TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip a host: its steps are the fastest
+TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip per host: its steps are the fastest
 _POLL_SECONDS, _SAVE_POLL_SECONDS = 0.1, 0.005
-_LIMIT_SECONDS = 240.0  # from a fault to the next finished step; stopped processes take 20 s twice and a grace period
+_LIMIT_SECONDS = 240.0  # from a fault to the next finished step; stopped processes take twice 20 s and a grace period
 _START_SECONDS = 60.0  # from a fault to the first trainer of the next attempt, for a second signal in it
 _LOOK_SECONDS = 20.0  # between descriptions, each of which is a process
 
@@ -39,8 +39,8 @@ class Outcome:
     fault: Fault
     seconds: float | None  # from its last signal to the next finished step of a later attempt
     in_place: bool
-    attempts: int  # later attempts that slice 0 host 0 has begun
-    missed: int  # signals whose process had ended
+    attempts: int  # later attempts that slice 0 host 0 has started
+    missed: int  # signals whose process had ended before
     step: int  # the newest
     lost_steps: int  # finished before the first signal, and undone
     reason: str = ""  # of a run that did not continue
@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Soak:
-    """One run that is disturbed; `outcomes` and `resources` are of all faults so far."""
+    """One disturbed run; `outcomes` and `resources` are of all faults so far."""
 
     lab: Lab
     slices: int
@@ -134,7 +134,7 @@ class Soak:
         if strike.target is Target.SUPERVISOR:
             pid, is_own = supervisor, parent(supervisor) != 0
         try:
-            if is_own:  # no process of somebody else has its number
+            if is_own:  # no other process has reused its number
                 os.kill(pid, strike.signal)
         except ProcessLookupError:
             return False
@@ -146,7 +146,7 @@ class Soak:
         return self.progress.steps_of_attempt >= steps and age >= SHORT_SECONDS
 
     def _is_running(self) -> bool:
-        """Return whether all trainers run and have finished a step together; note their supervisors then."""
+        """Return whether all trainers run and have finished a step together; then record their supervisors."""
         progress = self.progress
         newest = [starts[-1] for starts in progress.starts.values() if starts]
         if len(newest) < len(progress.starts) or len({start.attempt for start in newest}) > 1:
@@ -160,7 +160,7 @@ class Soak:
         return True
 
     def _await(self, until: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> None:
-        """Read on until `until()`. Raises DrillError after so many seconds, or if the run has ended."""
+        """Read until `until()` is true. Raises DrillError after a timeout, or if the run has ended."""
         deadline, looked = time.monotonic() + seconds, time.monotonic()
         while True:
             self.progress.read()

@@ -1,6 +1,6 @@
 """Processes of local hosts, from /proc.
 
-The guard of a host is the parent of its shim, that of its supervisor, that of its trainer.
+The guard of a host is the parent of its shim, the shim that of its supervisor, and the supervisor that of its trainer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return a process's state and the numbers after it, [""] if it has gone."""
+    """Return a process's state and the numbers after it, or [""] if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,8 @@
-"""Progress of a run, from its files. Attempts are in the order of time: their numbers may repeat and decrease.
+"""Progress of a run, from its files.
 
-An attempt's number is the JobSet's count of restarts, plus the restarts in place since. A restart by the JobSet
-therefore may begin an attempt with the number of an earlier one.
+Attempts are ordered by time: their numbers may repeat and decrease. An attempt's number is the JobSet's count of
+restarts, plus the restarts in place since. Therefore a restart by the JobSet may begin an attempt with the number of an
+earlier one.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class Progress:
         return sum(line["time"] > begun for line in self.steps[-100:])
 
     def undone(self, step: int, time: float) -> int:
-        """Return the number of steps up to `step` that attempts that began after a time have finished again."""
+        """Return the number of steps up to `step` that attempts that began after a time have repeated."""
         begun = [start.time for start in self.starts[0] if start.time > time]
         again = {line["step"] for line in self.steps[-1000:] if begun and line["time"] > begun[0]}
         return step - min(again) + 1 if again and min(again) <= step else 0
 
     def pid(self, host: int) -> int:
-        """Return the process of a host's newest trainer, 0 before the first."""
+        """Return the number of the host's newest trainer process, 0 before the first."""
         return self.starts[host][-1].pid if self.starts[host] else 0
 
     def started_after(self, time: float) -> float | None:
@@ -67,7 +68,7 @@ class Progress:
         )
 
     def stepped_after(self, time: float) -> float | None:
-        """Return the end of the first step that an attempt that began after a time has finished."""
+        """Return the end of the first step of an attempt that began after a time."""
         begun = [start.time for start in self.starts[0] if start.time > time]
         ended = (line["time"] for line in self.steps[-1000:] if begun and line["time"] > begun[0])
         return next(ended, None)

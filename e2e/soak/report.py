@@ -32,9 +32,9 @@ class Result:
 
     @property
     def problems(self) -> list[str]:
-        """Lines on everything that is not as it should be."""
+        """Return lines that describe all problems."""
         lines = [
-            f"fault {each.fault.number} ({each.fault.kind}): {each.reason}" for each in self.outcomes if each.reason
+            f"fault {item.fault.number} ({item.fault.kind}): {item.reason}" for item in self.outcomes if item.reason
         ]
         if self.differing is None:
             lines.append("losses were not compared with those of an undisturbed run")
@@ -44,14 +44,14 @@ class Result:
 
 
 def differing_steps(finished: Iterable[Mapping[str, Any]], reference: Mapping[int, str]) -> list[int]:
-    """Return the steps whose loss ever differed from the reference, also where a restart has undone them."""
+    """Return the steps whose loss ever differed from the reference, including undone steps."""
     return sorted({line["step"] for line in finished if reference.get(line["step"]) != line["loss_hex"]})
 
 
 def line(outcome: Outcome) -> str:
     """Return a line on one fault."""
     hosts = ", ".join(
-        f"s{each.host // HOSTS_PER_SLICE}/h{each.host % HOSTS_PER_SLICE}" for each in outcome.fault.strikes
+        f"s{item.host // HOSTS_PER_SLICE}/h{item.host % HOSTS_PER_SLICE}" for item in outcome.fault.strikes
     )
     end = outcome.reason or f"{outcome.seconds:.1f} s, {'in place' if outcome.in_place else 'new pods'}"
     extra = f", {outcome.missed} signals missed" if outcome.missed else ""
@@ -63,10 +63,10 @@ def table(result: Result) -> str:
     head = ["kind", "count", "survived", "in place", "seconds (median)", "seconds (max)"]
     rows = []
     for kind in [*KINDS, "**all**"]:
-        mine = [each for each in result.outcomes if kind in (each.fault.kind, "**all**")]
-        seconds = [each.seconds for each in mine if each.seconds is not None]
+        mine = [item for item in result.outcomes if kind in (item.fault.kind, "**all**")]
+        seconds = [item.seconds for item in mine if item.seconds is not None]
         times = [f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}"] if seconds else ["", ""]
-        counts = [len(mine), sum(each.survived for each in mine), sum(each.in_place for each in mine)]
+        counts = [len(mine), sum(item.survived for item in mine), sum(item.in_place for item in mine)]
         if mine:
             rows.append([kind, *map(str, counts), *times])
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * 5], *rows)]
@@ -85,12 +85,12 @@ def document(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds),
         "faults": len(result.outcomes),
         "survived": result.survived,
-        "in_place": sum(each.in_place for each in result.outcomes),
+        "in_place": sum(item.in_place for item in result.outcomes),
         "steps": result.outcomes[-1].step if result.outcomes else 0,
         "steps_with_another_loss": None if result.differing is None else len(result.differing),
         "problems": result.problems,
         "resources": result.resources.longest(),
-        "outcomes": [_entry(each) for each in result.outcomes],
+        "outcomes": [_entry(item) for item in result.outcomes],
     }
 
 

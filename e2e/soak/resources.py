@@ -10,16 +10,16 @@ from typing import Any
 from e2e.soak.processes import usage
 
 CONTROL_PLANE = "control plane"  # role of the local cluster's daemon
-_ALLOWED = {"resident_bytes": 1 << 20, "descriptors": 4, "threads": 4, "processes": 4}  # growth over a whole series
-_STORE_BYTES = 8 << 20  # of the control plane: SQLite's cache, 200 events, and the pods of five former attempts
-_FEWEST = 10  # samples in a series that is judged
-_MOST = 200  # points of a series that the slope is computed from
+_ALLOWED = {"resident_bytes": 1 << 20, "descriptors": 4, "threads": 4, "processes": 4}  # growth over a complete series
+_STORE_BYTES = 8 << 20  # of the control plane: SQLite's cache, 200 events, and the pods of five previous attempts
+_FEWEST = 10  # samples in an evaluated series
+_MOST = 200  # points of a series that determine the slope
 
 
 def growth(values: Sequence[float]) -> float:
     """Return the growth of a series from its first to its last value: its median slope (Theil-Sen) times its length.
 
-    A few outliers, such as a sample taken during a restart, do not change it.
+    A few outliers, such as a sample during a restart, do not change it.
     """
     if len(values) < 2:
         return 0.0
@@ -36,7 +36,7 @@ class Resources:
     series: dict[tuple[str, int, str], list[float]] = field(default_factory=dict)  # by role, process and resource
 
     def sample(self, pids: dict[str, int], processes: int) -> None:
-        """Sample processes, by their roles, and note the number of all processes of the hosts."""
+        """Sample processes by their roles, and record the number of all processes of the hosts."""
         for role, pid in pids.items():
             if measured := usage(pid):
                 for name, value in asdict(measured).items():

@@ -1,4 +1,4 @@
-"""An API server with one workload that goes wrong in a way of choice."""
+"""An API server with one workload that misbehaves in a selectable mode."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ LINE = b"2026-11-23T10:00:01.000000001Z hello\n"
 
 
 def listed(*items: Any, more: str = "") -> dict[str, Any]:
-    """A list of objects."""
+    """Return a list of objects."""
     return {"kind": "List", "metadata": {"resourceVersion": "10", "continue": more}, "items": list(items)}
 
 
 def status(code: int, message: str = "boom", **fields: Any) -> dict[str, Any]:
-    """A refusal, as API servers write it."""
+    """Return an error status as API servers write it."""
     return {"kind": "Status", "status": "Failure", "code": code, "message": message, **fields}
 
 
 def event(kind: str, obj: object) -> bytes:
-    """One line of a watch."""
+    """Return one line of a watch."""
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
 def jobset(*, remove: str = "", **changes: Any) -> dict[str, Any]:
-    """The workload, with fields by their path, `spec__replicatedJobs`, as no API server sends them."""
+    """Return the workload, with invalid values for fields by path, such as `spec__replicatedJobs`."""
     made = copy.deepcopy(JOBSET)
     for path, value in changes.items():
         *parents, last = path.split("__")
         place = made
-        for each in parents:
-            place = place[each]
+        for item in parents:
+            place = place[item]
         place[last] = value
     if remove:
         del made[remove]
@@ -74,7 +74,7 @@ def jobset(*, remove: str = "", **changes: Any) -> dict[str, Any]:
 
 
 class Request(BaseHTTPRequestHandler):
-    """One connection to the server, and what its modes are made of."""
+    """One connection to the server, with the building blocks of its modes."""
 
     protocol_version = "HTTP/1.1"
     mode: Callable[[Request], None]
@@ -90,7 +90,7 @@ class Request(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = do
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     @property
     def bare(self) -> str:
@@ -99,11 +99,11 @@ class Request(BaseHTTPRequestHandler):
 
     @property
     def is_watch(self) -> bool:
-        """Tell whether a request is a watch."""
+        """Return whether a request is a watch."""
         return "watch=1" in self.path
 
     def send(self, code: int, body: object, **headers: str) -> None:
-        """Send a whole answer, of bytes or of what becomes JSON."""
+        """Send a complete response, of bytes or of a value as JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
@@ -112,7 +112,7 @@ class Request(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def begin(self, length: int | None = None) -> None:
-        """Send the headers of an answer that is sent in parts."""
+        """Send the headers of a response that is sent in parts."""
         self.send_response(200)
         self.send_header(*(("Transfer-Encoding", "chunked") if length is None else ("Content-Length", str(length))))
         self.end_headers()
@@ -124,7 +124,7 @@ class Request(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def well(self, **others: Any) -> None:
-        """Answer as a server does that is well; `others` are objects by their plural, lists of them or a watch."""
+        """Respond correctly; `others` are objects by plural, as lists or a watch."""
         plural = self.bare.split("/")[-1]
         if self.bare.endswith("/log"):
             self.send(200, others.get("log", LINE))
@@ -141,7 +141,7 @@ class Request(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(mode: Callable[[Request], None]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Serve in a mode on a port of this machine; give the URL, and the requests that have come."""
+    """Serve in a mode on a local port; yield the URL and the received requests."""
     handler = type("Handler", (Request,), {"mode": staticmethod(mode), "seen": []})
     with http_server(handler) as server:
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -149,17 +149,17 @@ def serving(mode: Callable[[Request], None]) -> Iterator[tuple[str, list[tuple[s
 
 
 def sends(code: int, body: object, **headers: str) -> Callable[[Request], None]:
-    """Give this answer to everything."""
+    """Respond to every request in this way."""
     return lambda request: request.send(code, body, **headers)
 
 
 def watches(lines: bytes, code: int = 200) -> Callable[[Request], None]:
-    """Answer watches so, and all else well."""
+    """Respond to watches in this way, and correctly to everything else."""
     return lambda request: request.send(code, lines) if request.is_watch else request.well()
 
 
 def has(**others: Any) -> Callable[[Request], None]:
-    """Answer well, with other objects."""
+    """Respond correctly, with additional objects."""
     return lambda request: request.well(**others)
 
 
@@ -178,13 +178,13 @@ def logs(*parts: bytes, times: int = 1) -> Callable[[Request], None]:
 
 
 def cut(request: Request) -> None:
-    """End the connection in the middle of an answer whose length is known."""
+    """Close the connection in the middle of a response of known length."""
     request.begin(5000)
     request.wfile.write(b'{"kind":"JobSet","meta')
 
 
 def cut_unnoticed(request: Request) -> None:
-    """The same where the length is not known."""
+    """Close the connection in the middle of a response of unknown length."""
     request.send_response(200)
     request.end_headers()
     request.close_connection = True
@@ -201,7 +201,7 @@ def cut_watch(request: Request) -> None:
 
 
 def raw(content: bytes) -> Callable[[Request], None]:
-    """Send bytes that are not even HTTP."""
+    """Send bytes that are not HTTP."""
 
     def answer(request: Request) -> None:
         request.close_connection = True
@@ -218,24 +218,24 @@ def reset(request: Request) -> None:
 
 
 def silent(request: Request) -> None:
-    """Accept the request and say nothing."""
+    """Accept the request and send nothing."""
     _patiently(lambda: None)
 
 
 def drip(request: Request) -> None:
-    """Send a byte now and then."""
+    """Send a byte from time to time."""
     request.begin(100_000)
     _patiently(lambda: request.wfile.write(b" "))
 
 
 def drip_headers(request: Request) -> None:
-    """Send a byte of the headers now and then."""
+    """Send a byte of the headers from time to time."""
     request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
     _patiently(lambda: request.wfile.write(b"a"))
 
 
 def bookmarks(request: Request) -> None:
-    """Send bookmarks for ever, whatever time limit the watch has."""
+    """Send bookmarks forever, ignoring the time limit of the watch."""
     if not request.is_watch:
         return request.well()
     request.begin()
@@ -251,7 +251,7 @@ def drip_watch(request: Request) -> None:
 
 
 def noise() -> bytes:
-    """Bytes that are no text."""
+    """Return bytes that are not text."""
     return os.urandom(3000)
 
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs of some contexts."""
+"""Kubeconfigs with several contexts."""
 
 from __future__ import annotations
 

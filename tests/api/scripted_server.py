@@ -1,4 +1,4 @@
-"""An HTTP server that answers as broken API servers and those who stand in between do."""
+"""An HTTP server with scripted responses of broken API servers and proxies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ import yaml
 
 from tests.http_server import http_server, url_of
 
-Answer = tuple[int, Any]  # status, and text or what becomes JSON
+Answer = tuple[int, Any]  # status, and text or a value to send as JSON
 
 
 @dataclass(frozen=True)
 class Slow:
-    """An answer that begins at once and goes on after some seconds."""
+    """A response that begins immediately and continues after some seconds."""
 
     seconds: float
 
 
 class Script:
-    """Answers by method and path, in order; the last one stays. `None` hangs up without one."""
+    """Responses by method and path, in order; the last one is repeated.
+
+    `None` closes the connection without a response.
+    """
 
     def __init__(self, answers: dict[str, list[Answer | None]]) -> None:
         self.answers = answers
@@ -35,26 +38,26 @@ class Script:
 
     def next(self, method: str, path: str) -> Answer | None:
         self.asked.append(f"{method} {path}")
-        found = self.answers.get(f"{method} {path}") or self.answers.get("*")
-        if not found:
+        result = self.answers.get(f"{method} {path}") or self.answers.get("*")
+        if not result:
             return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
-        return found.pop(0) if len(found) > 1 else found[0]
+        return result.pop(0) if len(result) > 1 else result[0]
 
 
 @contextmanager
 def serving(script: Script) -> Iterator[str]:
-    """Serve on a port of this machine; give the URL."""
+    """Serve on a local port; yield the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path, _, query = self.path.partition("?")
             script.queries.append(query)
-            found = script.next(self.command, path)
-            if found is None:
+            result = script.next(self.command, path)
+            if result is None:
                 self.connection.close()
                 return
-            status, body = found
+            status, body = result
             slow, body = (body.seconds, "\n") if isinstance(body, Slow) else (0.0, body)
             content = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
@@ -68,14 +71,14 @@ def serving(script: Script) -> Iterator[str]:
         do_GET = do_POST = do_PATCH = do_DELETE = answer
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Do nothing."""
 
     with http_server(Handler) as server:
         yield url_of(server)
 
 
 def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
-    """Write a kubeconfig for a server."""
+    """Unreachable, wrong and interrupted API servers, and invalid kubeconfigs."""
     file = folder / "kubeconfig"
     config = {
         "apiVersion": "v1",

@@ -23,7 +23,7 @@ EMPTY = {"metadata": {"resourceVersion": "1"}, "items": []}
 
 
 def api(folder: Path, server: str) -> KubernetesApi:
-    """A client that does not wait between tries."""
+    """Return a client that does not pause between attempts."""
     return KubernetesApi(kubeconfig=kubeconfig(folder, server), pause=lambda seconds: None)
 
 
@@ -32,13 +32,13 @@ def said(error: pytest.ExceptionInfo[XpkError]) -> str:
 
 
 @pytest.mark.parametrize("status", [200, 302, 403, 404, 502])
-def test_a_proxy_that_answers_with_a_page(tmp_path: Path, status: int) -> None:
+def test_a_proxy_that_returns_an_html_page_is_reported(tmp_path: Path, status: int) -> None:
     with serving(Script({"*": [(status, LOGIN)]})) as server, pytest.raises(XpkError) as error:
         api(tmp_path, server).list("Pod")
     assert "it sent a web page, 'Log in to the proxy'" in said(error) and "HTTPS_PROXY" in error.value.hint
 
 
-def test_a_page_instead_of_a_watch(tmp_path: Path) -> None:
+def test_an_html_page_instead_of_a_watch_is_reported(tmp_path: Path) -> None:
     with serving(Script({"*": [(200, LOGIN)]})) as server, pytest.raises(XpkError, match="web page"):
         list(api(tmp_path, server).watch("Pod", timeout=1))
 
@@ -50,21 +50,23 @@ def test_a_page_instead_of_a_watch(tmp_path: Path) -> None:
         ("https://no-such-host.invalid", "its name does not resolve"),
     ],
 )
-def test_a_server_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str], server: str, tells: str) -> None:
+def test_an_unreachable_server_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], server: str, tells: str
+) -> None:
     with pytest.raises(XpkError) as error:
         api(tmp_path, server).list("Pod")
     assert tells in said(error) and server in said(error) and error.value.hint
-    assert capfd.readouterr() == ("", ""), "the client's own warnings are no help"
+    assert capfd.readouterr() == ("", ""), "messages of the client library are suppressed"
 
 
-def test_tls_to_a_server_without(tmp_path: Path) -> None:
+def test_tls_to_a_plain_http_server_is_reported(tmp_path: Path) -> None:
     with serving(Script({})) as server, pytest.raises(XpkError, match="it does not use TLS"):
         api(tmp_path, server.replace("http:", "https:")).list("Pod")
 
 
 @pytest.mark.parametrize("method", ["list", "create"])
-def test_one_that_hangs_up_before_it_is_asked_is_asked_again(tmp_path: Path, method: str) -> None:
-    """So does what stands before an API server that is about to come back: a load balancer, Docker's port."""
+def test_a_request_is_repeated_if_the_connection_closes_before_it_is_sent(tmp_path: Path, method: str) -> None:
+    """A load balancer or Docker's port forwarding closes connections while an API server restarts."""
     calls = 0
 
     def hang_up() -> None:
@@ -84,22 +86,22 @@ def test_one_that_hangs_up_before_it_is_asked_is_asked_again(tmp_path: Path, met
     assert calls == 6
 
 
-def test_a_server_that_goes_away_during_a_create_is_not_asked_twice(tmp_path: Path) -> None:
+def test_a_create_is_not_repeated_if_the_connection_is_lost(tmp_path: Path) -> None:
     script = Script({"*": [None]})
     with serving(script) as server, pytest.raises(XpkError, match="the request may have been carried out"):
         api(tmp_path, server).create(JOBSET)
     assert script.asked == [f"POST {JOBSETS}"]
 
 
-def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+def test_a_request_is_repeated_once_the_server_is_back(tmp_path: Path) -> None:
     busy = {"kind": "Status", "message": "storage is (re)initializing"}
     with serving(Script({"*": [None, (429, busy), (503, busy), (200, EMPTY)]})) as server:
         assert api(tmp_path, server).list("Pod") == []
 
 
 @pytest.mark.parametrize("status", [408, 504])
-def test_an_overloaded_server_is_one_that_is_away(tmp_path: Path, status: int) -> None:
-    """Commands outlast it as they outlast a server that is away; exit code 124 is that of the user's own --timeout."""
+def test_an_overloaded_server_counts_as_unreachable(tmp_path: Path, status: int) -> None:
+    """Commands survive it like an outage; exit code 124 is reserved for the user's own --timeout."""
     late = (status, {"kind": "Status", "reason": "Timeout", "message": "the server was unable to answer in time"})
     with serving(Script({"*": [late, late, (200, EMPTY)]})) as server:
         assert api(tmp_path, server).list("Pod") == []
@@ -108,7 +110,7 @@ def test_an_overloaded_server_is_one_that_is_away(tmp_path: Path, status: int) -
     assert isinstance(error.value, SIGNS) and error.value.exit_code == 1
 
 
-def test_a_controller_of_another_version_is_told_from_none(tmp_path: Path) -> None:
+def test_a_controller_of_another_version_is_not_reported_as_missing(tmp_path: Path) -> None:
     missing = (404, {"kind": "Status", "message": "the server could not find the requested resource"})
     group = {"kind": "APIGroup", "versions": [{"version": "v1beta1"}, {"version": "v1alpha1"}]}
     with serving(Script({"*": [missing], "GET /apis/kueue.x-k8s.io": [(200, group)]})) as server:
@@ -118,7 +120,7 @@ def test_a_controller_of_another_version_is_told_from_none(tmp_path: Path) -> No
             api(tmp_path, server).list("JobSet")
 
 
-def test_what_a_create_sends_is_read_strictly(tmp_path: Path) -> None:
+def test_create_requests_strict_field_validation(tmp_path: Path) -> None:
     message = 'strict decoding error: unknown field "spec.coordinator"'
     script = Script({"*": [(400, {"kind": "Status", "message": message})]})
     with serving(script) as server, pytest.raises(MissingToolError, match=r"it does not know spec\.coordinator"):
@@ -135,7 +137,7 @@ def test_what_a_create_sends_is_read_strictly(tmp_path: Path) -> None:
         (None, "no kubeconfig found"),
     ],
 )
-def test_a_kubeconfig_that_is_none(tmp_path: Path, content: bytes | None, tells: str) -> None:
+def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, content: bytes | None, tells: str) -> None:
     file = tmp_path / "config"
     if content is not None:
         file.write_bytes(content)
@@ -144,20 +146,20 @@ def test_a_kubeconfig_that_is_none(tmp_path: Path, content: bytes | None, tells:
     assert tells in said(error) and str(file) in said(error) and error.value.hint
 
 
-def test_a_kubeconfig_that_is_a_folder_or_has_no_url(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_a_folder_or_has_no_url_is_reported(tmp_path: Path) -> None:
     with pytest.raises(XpkError, match="Is a directory"):
         KubernetesApi(kubeconfig=tmp_path)
     with pytest.raises(XpkError, match="'nonsense' is not a URL"):
         KubernetesApi(kubeconfig=kubeconfig(tmp_path, "nonsense"))
 
 
-def test_a_context_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_context_lists_the_existing_ones(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="context 'prod' not found") as error:
         KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x"), context="prod")
     assert error.value.hint == "choose from x"
 
 
-def test_credentials_that_cannot_be_had(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_credentials_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program: dict[str, Any] = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "args": []}
     with pytest.raises(MissingToolError, match="no-such-plugin"):
         KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", exec=program))
@@ -172,7 +174,7 @@ def test_exec_needs_kubectl(tmp_path: Path) -> None:
     assert error.value.exit_code == 7 and error.value.hint
 
 
-def test_a_program_that_fails_is_told_from_one_that_may_not_run(tmp_path: Path) -> None:
+def test_a_failing_program_is_distinguished_from_a_forbidden_one(tmp_path: Path) -> None:
     pod = {"metadata": {"name": "p", "namespace": "default"}, "status": {"phase": "Running"}}
     for allowed in (True, False):
         review = {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}

@@ -1,4 +1,4 @@
-"""Servers that answer nonsense, nothing or too much: a clear error in time, and few requests."""
+"""Servers with invalid, missing or too large responses: a clear error in time, and few requests."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from xpk.model.status import Phase
 from xpk.model.terminal import printable
 
 Mode = Callable[[hostile.Request], None]
-MANY = 60.0  # seconds of pauses after which a test has seen enough
+MANY = 60.0  # seconds of pauses after which a test ends
 
 
 class Enough(Exception):
-    """A client would pause for longer than the test looks."""
+    """The client has paused for longer than the test allows."""
 
 
 class Pauses:
-    """A `pause` that passes no time, but counts it."""
+    """A `pause` that only counts the seconds."""
 
     def __init__(self, most: float = MANY) -> None:
         self.total, self.most = 0.0, most
@@ -89,7 +89,7 @@ ANYWHERE: dict[str, tuple[Mode, str]] = {
 
 @pytest.mark.parametrize("name", ANYWHERE)
 @pytest.mark.parametrize("asks", ["status", "list"])
-def test_a_server_that_is_wrong_everywhere(tmp_path: Path, name: str, asks: str) -> None:
+def test_every_command_handles_invalid_responses(tmp_path: Path, name: str, asks: str) -> None:
     mode, tells = ANYWHERE[name]
     pauses = Pauses()
     begun = time.monotonic()
@@ -115,14 +115,14 @@ LISTS: dict[str, tuple[Mode, str]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_that_is_none(tmp_path: Path, name: str) -> None:
+def test_an_invalid_list_is_reported(tmp_path: Path, name: str) -> None:
     mode, tells = LISTS[name]
     with serving(mode) as (server, seen), pytest.raises(XpkError, match=tells) as error:
         find_all(api(tmp_path, server))
     assert server in error.value.message and error.value.hint and len(seen) <= 2
 
 
-def test_a_list_that_never_ends(tmp_path: Path) -> None:
+def test_an_endless_list_is_aborted(tmp_path: Path) -> None:
     pages = iter(range(10**9))
 
     def mode(request: hostile.Request) -> None:
@@ -130,7 +130,7 @@ def test_a_list_that_never_ends(tmp_path: Path) -> None:
 
     with serving(mode) as (server, seen), pytest.raises(Enough):
         api(tmp_path, server, Pauses(10), read_burst=10).list("Pod")
-    assert len(seen) < 10 + 2 * 10 + 5, "two a second, after the first ten"
+    assert len(seen) < 10 + 2 * 10 + 5, "at most two per second after the first ten"
 
 
 ODD: dict[str, Mode] = {
@@ -149,11 +149,11 @@ ODD: dict[str, Mode] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_odd_object_of_another_keeps_nobody_from_a_workload(tmp_path: Path, name: str) -> None:
+def test_an_invalid_object_of_another_tool_does_not_hide_a_workload(tmp_path: Path, name: str) -> None:
     with serving(ODD[name]) as (server, _):
         client = api(tmp_path, server)
         assert find(client, "w").phase is Phase.RUNNING
-        assert [each.name for each in find_all(client)] == ["w"]
+        assert [item.name for item in find_all(client)] == ["w"]
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_an_odd_object_of_another_keeps_nobody_from_a_workload(tmp_path: Path, n
         (jobset(status__restarts=2**31), Phase.RUNNING),
     ],
 )
-def test_an_odd_workload_is_shown_beside_the_others(
+def test_an_invalid_workload_is_listed_with_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: dict[str, Any], phase: Phase
 ) -> None:
     other = jobset(metadata__name="good", metadata__uid="u2")
     with serving(has(jobset=odd, jobsets=[odd, other])) as (server, _):
         client = api(tmp_path, server)
         assert find(client, "w").phase is phase
-        assert {each.name: each.phase for each in find_all(client)} == {"w": phase, "good": Phase.STARTING}
+        assert {item.name: item.phase for item in find_all(client)} == {"w": phase, "good": Phase.STARTING}
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-def test_an_odd_field_is_told_of_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_field_is_reported_and_omitted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     odd = [jobset(metadata__name=f"w{index}", status={"restarts": "\x1b[31m"}) for index in range(9)]
     with serving(has(jobsets=odd)) as (server, _):
         assert len(api(tmp_path, server).list("JobSet")) == 9
@@ -212,7 +212,7 @@ WATCHES: dict[str, tuple[Mode, str]] = {
 
 
 @pytest.mark.parametrize("name", WATCHES)
-def test_a_watch_that_goes_wrong_is_begun_again_slowly_or_ends_with_an_error(tmp_path: Path, name: str) -> None:
+def test_a_failed_watch_is_restarted_with_backoff_or_ends_with_an_error(tmp_path: Path, name: str) -> None:
     mode, tells = WATCHES[name]
     pauses = Pauses()
     with serving(mode) as (server, seen):
@@ -220,12 +220,12 @@ def test_a_watch_that_goes_wrong_is_begun_again_slowly_or_ends_with_an_error(tmp
         with pytest.raises(XpkError if tells else Enough) as error:
             for _ in client.watch("JobSet"):
                 pass
-    assert len(seen) <= 20, "a minute has few requests"
+    assert len(seen) <= 20, "few requests per minute"
     assert not tells or (isinstance(error.value, XpkError) and tells in error.value.message and error.value.hint)
 
 
-def test_watches_that_each_end_too_soon_do_not_begin_their_pauses_anew(tmp_path: Path) -> None:
-    """A command that waits begins a watch every few seconds."""
+def test_watches_that_end_early_do_not_reset_the_backoff(tmp_path: Path) -> None:
+    """A waiting command starts a watch every few seconds."""
     pauses = Pauses()
     with serving(watches(b"")) as (server, seen):
         client = api(tmp_path, server, pauses)
@@ -239,7 +239,7 @@ def test_watches_that_each_end_too_soon_do_not_begin_their_pauses_anew(tmp_path:
 
 @pytest.mark.parametrize("name", ["ends-at-once", "error-500", "error-410"])
 @pytest.mark.parametrize("command", ["wait", "delete"])
-def test_commands_that_wait_ask_seldom_and_end_in_time(tmp_path: Path, name: str, command: str) -> None:
+def test_waiting_commands_poll_rarely_and_end_in_time(tmp_path: Path, name: str, command: str) -> None:
     begun = time.monotonic()
     with serving(WATCHES[name][0]) as (server, seen):
         client = api(tmp_path, server, time.sleep)
@@ -261,7 +261,7 @@ SLOW = {"silent": hostile.silent, "drip": hostile.drip, "drip-headers": hostile.
     ("asks", "name"),
     [(asks, name) for asks in ("get", "wait", "watch", "log") for name in SLOW if (asks, name) != ("log", "drip")],
 )
-def test_a_server_that_takes_for_ever_has_the_time_that_the_user_gave(tmp_path: Path, name: str, asks: str) -> None:
+def test_a_slow_server_is_limited_by_the_users_timeout(tmp_path: Path, name: str, asks: str) -> None:
     begun = time.monotonic()
     with serving(SLOW[name]) as (server, _), pytest.raises(TimedOutError, match="no answer from") as error:
         client = api(tmp_path, server)
@@ -279,9 +279,7 @@ def test_a_server_that_takes_for_ever_has_the_time_that_the_user_gave(tmp_path: 
 
 
 @pytest.mark.parametrize("asks", ["get", "create"])
-def test_without_a_limit_of_the_users_there_is_one_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, asks: str
-) -> None:
+def test_without_a_users_timeout_a_default_applies(tmp_path: Path, caplog: pytest.LogCaptureFixture, asks: str) -> None:
     with serving(hostile.drip_headers) as (server, seen), pytest.raises(UnavailableError) as error:
         client = api(tmp_path, server, total_seconds=0.4, notice_seconds=0.1)
         client.get("JobSet", "w") if asks == "get" else client.create(JOBSET)
@@ -290,32 +288,32 @@ def test_without_a_limit_of_the_users_there_is_one_all_the_same(
 
 
 @pytest.mark.parametrize("mode", [hostile.bookmarks, hostile.drip_watch])
-def test_what_keeps_a_watch_busy_counts_against_the_time_limit(tmp_path: Path, mode: Mode) -> None:
+def test_time_spent_in_a_busy_watch_counts_toward_the_timeout(tmp_path: Path, mode: Mode) -> None:
     begun = time.monotonic()
     with serving(mode) as (server, _):
         changes = list(api(tmp_path, server).watch("JobSet", timeout=0.5))
     assert [change for change, _ in changes] == ["ADDED"] and time.monotonic() - begun < 3
 
 
-def test_a_watch_goes_on_from_its_last_bookmark(tmp_path: Path) -> None:
-    """Without it every watch that ends means a list of everything, from a server that is compacted often."""
+def test_a_watch_resumes_from_its_last_bookmark(tmp_path: Path) -> None:
+    """Without bookmarks, every expired watch would require a complete list from a server that compacts often."""
     bookmark = event("BOOKMARK", {"kind": "JobSet", "metadata": {"resourceVersion": "4711"}})
     with serving(watches(bookmark)) as (server, seen), pytest.raises(Enough):
         list(api(tmp_path, server, Pauses()).watch("JobSet"))
     watched = [path for _, path in seen if "watch=1" in path]
     assert "resourceVersion=10&" in watched[0] and "resourceVersion=4711&" in watched[1]
-    assert len(seen) - len(watched) == 1, "it is not listed again"
+    assert len(seen) - len(watched) == 1, "the list is not repeated"
 
 
 @pytest.mark.parametrize("code", [500, 502, 504, 408])
-def test_a_post_that_may_have_been_carried_out_is_not_repeated(tmp_path: Path, code: int) -> None:
+def test_a_post_that_may_have_succeeded_is_not_repeated(tmp_path: Path, code: int) -> None:
     with serving(sends(code, status(code))) as (server, seen), pytest.raises(UnavailableError):
         api(tmp_path, server).create(JOBSET)
     assert [method for method, _ in seen] == ["POST"]
 
 
 @pytest.mark.parametrize(("code", "method"), [(429, "POST"), (503, "POST"), (500, "GET"), (502, "GET"), (504, "GET")])
-def test_what_was_not_carried_out_or_only_reads_is_repeated(tmp_path: Path, code: int, method: str) -> None:
+def test_failed_writes_and_reads_are_repeated(tmp_path: Path, code: int, method: str) -> None:
     with serving(sends(code, status(code))) as (server, seen), pytest.raises(UnavailableError):
         client = api(tmp_path, server)
         client.create(JOBSET) if method == "POST" else client.get("JobSet", "w")
@@ -323,7 +321,7 @@ def test_what_was_not_carried_out_or_only_reads_is_repeated(tmp_path: Path, code
 
 
 @pytest.mark.parametrize("name", ["nulls", "empty-object", "cut", "429", "gzip-that-is-none"])
-def test_a_create_that_is_answered_with_nonsense(tmp_path: Path, name: str) -> None:
+def test_an_invalid_response_to_a_create_is_reported(tmp_path: Path, name: str) -> None:
     with serving(ANYWHERE[name][0]) as (server, seen), pytest.raises(XpkError) as error:
         api(tmp_path, server).create(JOBSET)
     assert error.value.hint and len(seen) <= 6
@@ -344,17 +342,17 @@ def test_a_retry_after_of_a_day_ends_the_command(tmp_path: Path, after: str) -> 
         for _ in range(3):
             with pytest.raises(UnavailableError):
                 client.get("JobSet", "w")
-    assert len(seen) == 1, "nor is it asked by the next request"
+    assert len(seen) == 1, "the next request does not repeat it either"
 
 
-def test_a_retry_after_that_is_none_is_passed_over(tmp_path: Path) -> None:
+def test_an_invalid_retry_after_is_ignored(tmp_path: Path) -> None:
     for header in ("soon", "-5", "9" * 400, ""):
         with serving(sends(429, status(429), Retry_After=header)) as (server, seen), pytest.raises(UnavailableError):
             api(tmp_path, server).get("JobSet", "w")
         assert len(seen) <= 6
 
 
-def test_an_eviction_that_a_budget_forbids_makes_nobody_else_wait(tmp_path: Path) -> None:
+def test_an_eviction_blocked_by_a_budget_does_not_delay_other_requests(tmp_path: Path) -> None:
     refusal = status(429, details={"causes": [{"reason": "DisruptionBudget", "message": "needs 1"}]})
     with serving(sends(429, refusal, Retry_After="3600")) as (server, seen):
         client = api(tmp_path, server)
@@ -364,24 +362,24 @@ def test_an_eviction_that_a_budget_forbids_makes_nobody_else_wait(tmp_path: Path
     assert len(seen) == 2
 
 
-def test_the_user_is_told_once_that_it_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(sends(503, status(503, "busy \x1b]0;x\x07"))) as (server, _):
         client = api(tmp_path, server)
         for _ in range(3):
             with pytest.raises(UnavailableError):
                 client.list("Pod")
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "retrying for up to" in said and server in said and "\x1b" not in said
+    (output,) = [record.getMessage() for record in caplog.records]
+    assert "retrying for up to" in output and server in output and "\x1b" not in output
 
 
-def test_an_answer_that_is_too_large(tmp_path: Path) -> None:
+def test_a_response_that_is_too_large_is_rejected(tmp_path: Path) -> None:
     with serving(sends(200, b" " * (2 << 20))) as (server, seen), pytest.raises(XpkError, match="larger than 1 MiB"):
         api(tmp_path, server, max_bytes=1 << 20).list("Pod")
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(tmp_path: Path, chunked: bool) -> None:
+def test_a_response_that_is_too_large_when_decompressed_is_rejected(tmp_path: Path, chunked: bool) -> None:
     packed = gzip.compress(gzip.compress(b" " * (1 << 26)))
 
     def bomb(request: hostile.Request) -> None:
@@ -396,7 +394,7 @@ def test_so_is_one_that_becomes_too_large_when_it_is_unpacked(tmp_path: Path, ch
     assert len(seen) == 1
 
 
-def test_lists_come_compressed_but_no_logs_and_watches(tmp_path: Path) -> None:
+def test_lists_are_compressed_but_logs_and_watches_are_not(tmp_path: Path) -> None:
     asked: list[tuple[str, str]] = []
 
     def mode(request: hostile.Request) -> None:
@@ -416,7 +414,7 @@ def test_lists_come_compressed_but_no_logs_and_watches(tmp_path: Path) -> None:
     assert ("list", "gzip") in asked and {how for what, how in asked if what != "list"} == {"identity"}
 
 
-def test_a_line_of_a_log_that_does_not_end_is_cut(tmp_path: Path) -> None:
+def test_an_endless_log_line_is_truncated(tmp_path: Path) -> None:
     part = b"x" * (1 << 20)
     with serving(logs(part, part, part, b"\n" + hostile.LINE)) as (server, _):
         long, line = api(tmp_path, server).logs(POD)
@@ -424,14 +422,14 @@ def test_a_line_of_a_log_that_does_not_end_is_cut(tmp_path: Path) -> None:
     assert line.text == "hello"
 
 
-def test_a_log_that_comes_too_slowly_is_given_up_unless_it_is_followed(
+def test_a_slow_log_times_out_unless_it_is_followed(
     tmp_path: Path,
 ) -> None:
     with serving(hostile.drip) as (server, _), pytest.raises(UnavailableError, match="too slow"):
         list(api(tmp_path, server, slow_seconds=0.2).logs(POD))
 
 
-def test_a_followed_log_that_ends_at_once_is_asked_for_seldom(tmp_path: Path) -> None:
+def test_a_followed_log_that_ends_early_is_requested_rarely(tmp_path: Path) -> None:
     def mode(request: hostile.Request) -> None:
         request.send(200, POD) if request.bare.endswith("/pods/w-0") else request.well()
 
@@ -441,14 +439,14 @@ def test_a_followed_log_that_ends_at_once_is_asked_for_seldom(tmp_path: Path) ->
     assert len(seen) < MANY
 
 
-def test_words_in_half_a_surrogate_can_be_printed(tmp_path: Path) -> None:
+def test_messages_with_lone_surrogates_can_be_printed(tmp_path: Path) -> None:
     body = b'{"metadata": {"name": "w", "uid": "u", "annotations": {"a": "\\ud800x"}}}'
     with serving(sends(200, body)) as (server, _):
-        found = api(tmp_path, server).get("JobSet", "w")
-    assert found["metadata"]["annotations"]["a"].encode() == b"?x"
+        result = api(tmp_path, server).get("JobSet", "w")
+    assert result["metadata"]["annotations"]["a"].encode() == b"?x"
 
 
-def test_who_asks_without_the_right_to_is_told_and_not_kept_waiting(tmp_path: Path) -> None:
+def test_a_forbidden_request_fails_immediately(tmp_path: Path) -> None:
     with serving(sends(403, status(403, "forbidden"))) as (server, seen), pytest.raises(AuthorizationError):
         wait(api(tmp_path, server), "w", "default", timeout=5)
     assert len(seen) == 1

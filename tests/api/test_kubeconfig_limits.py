@@ -1,4 +1,4 @@
-"""Kubeconfigs that would take all memory or time, and programs that give no credentials: one clear error, at once."""
+"""Kubeconfigs that would exhaust memory or time, and programs without credentials: one clear error, immediately."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ clusters: [{name: c, cluster: {server: "https://x"}}]
         ("2024-13-45: x", "cannot read kubeconfig"),
     ],
 )  # fmt: skip
-def test_a_kubeconfig_that_is_meant_to_break_its_reader(tmp_path: Path, content: str, tells: str) -> None:
+def test_a_malicious_kubeconfig_is_rejected(tmp_path: Path, content: str, tells: str) -> None:
     file = tmp_path / "config"
     file.write_text(content)
     begun = time.monotonic()
@@ -67,13 +67,13 @@ def test_a_kubeconfig_that_is_meant_to_break_its_reader(tmp_path: Path, content:
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "/dev/null", "/"])
-def test_a_kubeconfig_that_is_no_file(place: str) -> None:
+def test_a_kubeconfig_that_is_not_a_file_is_rejected(place: str) -> None:
     with pytest.raises(UsageError, match=r"not a regular file|Is a directory") as error:
         KubernetesApi(kubeconfig=Path(place))
     assert error.value.hint
 
 
-def test_aliases_within_reason_are_read(tmp_path: Path) -> None:
+def test_a_moderate_number_of_aliases_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(
         "me: &me {token: t}\n"
@@ -84,13 +84,13 @@ def test_aliases_within_reason_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["t1\n", "  t1  "])
-def test_a_token_in_a_file_of_its_own_may_end_with_a_line_break(tmp_path: Path, content: str) -> None:
+def test_a_token_file_may_end_with_a_newline(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)
     api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", tokenFile="token"))
     assert api._client.configuration.api_key == {"BearerToken": "Bearer t1"}
 
 
-def test_a_token_in_a_file_that_has_two_lines(tmp_path: Path) -> None:
+def test_a_token_file_with_two_lines_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("SECRET\nHost: evil")
     with pytest.raises(AuthorizationError, match="invalid token") as error:
         KubernetesApi(kubeconfig=kubeconfig(tmp_path, "https://x", tokenFile="token"))
@@ -98,7 +98,7 @@ def test_a_token_in_a_file_that_has_two_lines(tmp_path: Path) -> None:
 
 
 def plugin(folder: Path, program: str, server: str = "https://x", **more: Any) -> Path:
-    """Write a kubeconfig whose credentials a Python program prints."""
+    """Write a kubeconfig with a Python program that prints credentials."""
     (folder / "plugin.py").write_text(program)
     args = [str(folder / "plugin.py")]
     return kubeconfig(
@@ -109,7 +109,7 @@ def plugin(folder: Path, program: str, server: str = "https://x", **more: Any) -
 
 
 def credential(**status: str) -> str:
-    """A program that prints credentials, and counts its runs in a file beside it."""
+    """Return a program that prints credentials and counts its runs in a file."""
     printed = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
     return (
         "import json, os, sys\n"
@@ -135,14 +135,14 @@ def credential(**status: str) -> str:
         ("while True: print('x' * 65536)", "printed more than"),
     ],
 )  # fmt: skip
-def test_a_program_that_gives_no_credentials(tmp_path: Path, program: str, tells: str) -> None:
+def test_a_program_without_credentials_in_its_output_is_reported(tmp_path: Path, program: str, tells: str) -> None:
     with pytest.raises(AuthorizationError) as error:
         KubernetesApi(kubeconfig=plugin(tmp_path, program))
     assert tells in error.value.message and error.value.hint, error.value.message
     assert "\x1b" not in error.value.message and "SECRET" not in error.value.message
 
 
-def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_hung_credential_program_times_out(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(AuthorizationError, match=r"timed out after 0\.3s") as error:
         KubernetesApi(
@@ -154,23 +154,23 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"command": ""}, {"command": 5}, {"args": "x"}, {"args": [1]}, {"env": ["x"]}, {"env": [{"name": "a"}]}]
 )
-def test_a_program_that_is_named_wrongly(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_an_invalid_program_name_is_reported(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(XpkError, match=r"its exec") as error:
         KubernetesApi(kubeconfig=plugin(tmp_path, "", **changes))
     assert error.value.hint
 
 
-def test_a_program_that_is_not_there_or_may_not_run(tmp_path: Path) -> None:
+def test_a_missing_or_forbidden_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="no-such-plugin") as error:
         KubernetesApi(kubeconfig=plugin(tmp_path, "", command="./no-such-plugin"))
-    assert str(tmp_path) in error.value.message, "it is looked for beside the kubeconfig"
+    assert str(tmp_path) in error.value.message, "the program is looked up next to the kubeconfig"
     with pytest.raises(AuthorizationError, match="cannot run"):
         KubernetesApi(kubeconfig=plugin(tmp_path, "", command=str(tmp_path / "plugin.py")))
 
 
 @pytest.mark.parametrize("lives", [3, 600, None])
-def test_a_program_is_not_run_for_each_request(tmp_path: Path, lives: int | None) -> None:
-    """Some print credentials that live for less than a minute."""
+def test_a_credential_program_is_run_once_for_many_requests(tmp_path: Path, lives: int | None) -> None:
+    """Some programs print credentials that are valid for less than a minute."""
     ends = {} if lives is None else {"expirationTimestamp": (datetime.now(UTC) + timedelta(seconds=lives)).isoformat()}
     with serving(sends(200, JOBSET)) as (server, seen):
         api = KubernetesApi(kubeconfig=plugin(tmp_path, credential(token="t", **ends), server))
@@ -196,7 +196,7 @@ def test_credentials_that_have_expired_are_renewed(tmp_path: Path) -> None:
     assert tokens == ["Bearer t2", "Bearer t3"]
 
 
-def test_a_program_may_print_a_certificate_and_ask_about_the_cluster(tmp_path: Path) -> None:
+def test_a_credential_program_may_return_a_certificate_and_receive_the_cluster(tmp_path: Path) -> None:
     program = credential(clientCertificateData="CERT", clientKeyData="KEY") + (
         "open(__file__ + '.info', 'w').write(os.environ['KUBERNETES_EXEC_INFO'] + os.environ['MORE'])\n"
     )
@@ -204,10 +204,10 @@ def test_a_program_may_print_a_certificate_and_ask_about_the_cluster(tmp_path: P
     api = KubernetesApi(kubeconfig=plugin(tmp_path, program, provideClusterInfo=True, env=env))
     configuration = api._client.configuration
     assert Path(configuration.cert_file).read_text() == "CERT" and Path(configuration.key_file).read_text() == "KEY"
-    told = (tmp_path / "plugin.py.info").read_text()
-    assert told.endswith("!") and json.loads(told[:-1])["spec"]["cluster"] == {"server": "https://x"}
+    report = (tmp_path / "plugin.py.info").read_text()
+    assert report.endswith("!") and json.loads(report[:-1])["spec"]["cluster"] == {"server": "https://x"}
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_a_kubeconfig_is_read_as_written(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, "https://x", token="t")
     assert only_context("x", file=file) == {**yaml.safe_load(file.read_text())}

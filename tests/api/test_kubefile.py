@@ -1,4 +1,4 @@
-"""One context out of a kubeconfig: found in any of several files, whole, and with files named from the root."""
+"""Extraction of one context from one or several kubeconfig files, with absolute paths."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def write(file: Path, content: object) -> Path:
     return file
 
 
-def test_the_named_context_alone_and_nobody_elses_secrets(tmp_path: Path) -> None:
+def test_only_the_named_context_and_its_secrets_are_copied(tmp_path: Path) -> None:
     one = write(tmp_path / "a" / "config", kubeconfig("dev", current="dev"))
     two = write(tmp_path / "b" / "config", kubeconfig("prod", current="prod"))
     environ = {"KUBECONFIG": f"{one}:{tmp_path / 'gone'}:{two}"}
-    found = only_context("prod", environ)
-    assert found["current-context"] == "prod"
-    assert [user["user"]["token"] for user in found["users"]] == ["secret of prod"]
-    assert found["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "b" / "ca.crt")
-    assert only_context(None, environ)["current-context"] == "dev", "the first file's counts"
+    result = only_context("prod", environ)
+    assert result["current-context"] == "prod"
+    assert [user["user"]["token"] for user in result["users"]] == ["secret of prod"]
+    assert result["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "b" / "ca.crt")
+    assert only_context(None, environ)["current-context"] == "dev", "the first file takes precedence"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_named_context_alone_and_nobody_elses_secrets(tmp_path: Path) -> Non
         ({**kubeconfig("dev"), "users": None}, "dev", "names user 'dev-u', not found in kubeconfig "),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, content: object, context: str | None, says: str) -> None:
+def test_problems_are_reported_in_one_line(tmp_path: Path, content: object, context: str | None, says: str) -> None:
     with pytest.raises(XpkError, match=says) as caught:
         only_context(context, {"KUBECONFIG": str(write(tmp_path / "config", content))})
     assert isinstance(caught.value, NotFoundError | UsageError)
@@ -53,7 +53,7 @@ def test_no_kubeconfig(tmp_path: Path) -> None:
 
 
 def test_a_context_needs_neither_a_user_nor_to_be_the_current_one(tmp_path: Path) -> None:
-    """`kubectl proxy` asks nobody who they are; merged kubeconfigs have no current context."""
+    """`kubectl proxy` does not authenticate users; merged kubeconfigs have no current context."""
     config = {
         "contexts": [{"name": "proxy", "context": {"cluster": "c"}}],
         "clusters": [{"name": "c", "cluster": {"server": "http://localhost:8001"}}],

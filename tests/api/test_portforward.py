@@ -1,4 +1,4 @@
-"""A pod's port through an API server that speaks the protocol of port forwarding, on a real socket."""
+"""Port forwarding through an API server that implements its protocol on a real socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PORT = 8265
 
 
 class Server:
-    """Answers one request a connection: with a status, or by forwarding to a program that shouts what it hears."""
+    """Handles one request per connection: returns a status, or forwards the port to an upper-casing program."""
 
     def __init__(self) -> None:
         self.status, self.asked = 101, ""
@@ -59,7 +59,7 @@ class Server:
             "Sec-WebSocket-Protocol: v4.channel.k8s.io",
         )
         one.sendall(("HTTP/1.1 " + "\r\n".join((*upgrade, *accept)) + "\r\n\r\n").encode())
-        for channel in (0, 1):  # both begin with the port
+        for channel in (0, 1):  # both streams begin with the port
             one.sendall(frame(bytes([channel]) + struct.pack("<H", PORT)))
         first, length = one.recv(2)
         assert first == 0x82
@@ -70,13 +70,13 @@ class Server:
 
 
 def frame(content: bytes) -> bytes:
-    """A short binary message of a server."""
+    """Return a short binary message of a server."""
     return bytes([0x82, len(content)]) + content
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server on a port of its own."""
+    """Yield a server on its own port."""
     made = Server()
     yield made
     made.close()
@@ -84,11 +84,11 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def api(server: Server, tmp_path: Path) -> KubernetesApi:
-    """The client on it."""
+    """Return a client of the server."""
     return KubernetesApi(kubeconfig=kubeconfig(tmp_path, "http://{}:{}".format(*server.address)))
 
 
-def test_what_is_sent_comes_to_the_pod_and_what_it_says_comes_back(server: Server, api: KubernetesApi) -> None:
+def test_data_is_forwarded_in_both_directions(server: Server, api: KubernetesApi) -> None:
     connection = api.connect(POD, PORT)
     connection.sendall(b"hello")
     assert connection.recv(100) == b"HELLO"
@@ -97,10 +97,12 @@ def test_what_is_sent_comes_to_the_pod_and_what_it_says_comes_back(server: Serve
     assert server.asked == f"GET /api/v1/namespaces/ml/pods/web-0/portforward?ports={PORT} HTTP/1.1"
 
 
-# The client library leaves the socket of a handshake that failed to the garbage collector.
+# The client library leaves the socket of a failed handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("status", "kind"), [(403, AuthorizationError), (404, ConflictError), (500, XpkError)])
-def test_a_refusal_says_what_it_is(server: Server, api: KubernetesApi, status: int, kind: type[XpkError]) -> None:
+def test_a_rejected_port_forward_is_explained(
+    server: Server, api: KubernetesApi, status: int, kind: type[XpkError]
+) -> None:
     server.status = status
     with pytest.raises(XpkError) as refused:
         api.connect(POD, PORT)

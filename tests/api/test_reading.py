@@ -1,4 +1,4 @@
-"""Reads that take several answers of an API server: lists in pages, logs of other tools' pods."""
+"""Reads with several responses of an API server: paginated lists and logs of other tools' pods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE: Answer = (410, {"kind": "Status", "message": "The provided continue parame
 
 
 def pod(*containers: str, **annotations: str) -> dict[str, Any]:
-    """A running pod with these containers."""
+    """Return a running pod with these containers."""
     meta = {"name": "p", "namespace": "default", "annotations": annotations}
     return {
         "metadata": meta,
@@ -30,24 +30,24 @@ def pod(*containers: str, **annotations: str) -> dict[str, Any]:
 
 
 def page(*names: str, more: str = "") -> Answer:
-    """A part of a list, and how to go on."""
+    """Return a page of a list and its continue token."""
     items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "1"}} for name in names]
     return 200, {"metadata": {"resourceVersion": "1", "continue": more}, "items": items}
 
 
 def api(folder: Path, server: str, runner: FakeRunner | None = None) -> KubernetesApi:
-    """A client that does not wait between tries."""
+    """Return a client that does not pause between attempts."""
     return KubernetesApi(kubeconfig=kubeconfig(folder, server), pause=lambda seconds: None, runner=runner)
 
 
-def test_a_list_that_the_server_has_forgotten_is_begun_anew(tmp_path: Path) -> None:
-    """etcd is compacted every five minutes: long lists, read slowly, lose their place."""
+def test_an_expired_list_is_restarted(tmp_path: Path) -> None:
+    """etcd is compacted every five minutes, so slow reads of long lists expire."""
     script = Script({"*": [page("a", more="x"), GONE, page("a", more="y"), page("b")]})
     with serving(script) as server:
         assert [obj["metadata"]["name"] for obj in api(tmp_path, server).list("Pod")] == ["a", "b"]
 
 
-def test_so_is_that_of_a_watch(tmp_path: Path) -> None:
+def test_an_expired_list_of_a_watch_is_restarted(tmp_path: Path) -> None:
     script = Script({"*": [page("a", more="x"), GONE, page("a"), (200, {"type": "ERROR", "object": {}})]})
     with serving(script) as server:
         changes = api(tmp_path, server).watch("Pod", timeout=5)
@@ -55,7 +55,7 @@ def test_so_is_that_of_a_watch(tmp_path: Path) -> None:
     assert (change, obj["metadata"]["name"]) == ("ADDED", "a")
 
 
-def test_what_a_watch_has_told_of_is_not_told_again_by_the_list_that_follows(tmp_path: Path) -> None:
+def test_a_relisted_watch_repeats_no_known_objects(tmp_path: Path) -> None:
     events = [{"type": "DELETED", "object": page("a")[1]["items"][0]}, {"type": "ERROR", "object": {"code": 410}}]
     told: Answer = (200, "".join(json.dumps(each) + "\n" for each in events))
     script = Script({"*": [page("a", "b"), told, page("b", "c")]})
@@ -65,7 +65,7 @@ def test_what_a_watch_has_told_of_is_not_told_again_by_the_list_that_follows(tmp
     assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a"), ("ADDED", "c")]
 
 
-def test_a_list_that_is_forgotten_again_and_again_ends(tmp_path: Path) -> None:
+def test_a_list_that_expires_repeatedly_fails(tmp_path: Path) -> None:
     script = Script({"*": [answer for _ in range(20) for answer in (page("a", more="x"), GONE)]})
     with serving(script) as server, pytest.raises(UnavailableError, match="the list of pods expired") as error:
         api(tmp_path, server).list("Pod")
@@ -86,7 +86,7 @@ def test_the_container_of_a_pod(made: dict[str, Any], container: str) -> None:
     assert container_of(made) == container
 
 
-def test_a_deletion_whose_answer_was_lost_has_been_made(tmp_path: Path) -> None:
+def test_a_deletion_whose_response_was_lost_counts_as_done(tmp_path: Path) -> None:
     gone: Answer = (404, {"kind": "Status", "message": 'pods "p" not found'})
     with serving(Script({"*": [None, gone]})) as server:
         api(tmp_path, server).delete("Pod", "p")
@@ -94,7 +94,7 @@ def test_a_deletion_whose_answer_was_lost_has_been_made(tmp_path: Path) -> None:
         api(tmp_path, server).delete("Pod", "p")
 
 
-def test_logs_and_exec_are_of_the_container_that_there_is(tmp_path: Path) -> None:
+def test_logs_and_exec_use_the_only_container(tmp_path: Path) -> None:
     script = Script({"*": [(200, "2026-01-01T00:00:00.1Z hello\n")]})
     runner = FakeRunner({"kubectl": 0})
     with serving(script) as server:
@@ -105,8 +105,8 @@ def test_logs_and_exec_are_of_the_container_that_there_is(tmp_path: Path) -> Non
     assert "--container=jax-tpu" in runner.calls[0]
 
 
-def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -> None:
-    """A host of a workload that is evicted before it began must not end the log of all others."""
+def test_a_followed_log_waits_for_its_container_to_start(tmp_path: Path) -> None:
+    """A host of a workload that is evicted before it starts must not end the logs of all others."""
     waits = 'container "host" in pod "p" is waiting to start: ContainerCreating'
     script = Script(
         {
@@ -123,7 +123,7 @@ def test_a_container_that_has_not_started_ends_no_followed_log(tmp_path: Path) -
 
 
 def test_followed_logs_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """Hundreds of them begin at once, and are asked for again when a server or a node was away."""
+    """Hundreds of logs start at the same time, and are requested again after an outage of a server or a node."""
     ended = {**pod("host"), "status": {"phase": "Succeeded"}}
     script = Script({f"GET {PODS}/p/log": [(200, "2026-01-01T00:00:00.1Z hello\n")], f"GET {PODS}/p": [(200, ended)]})
     pauses: list[float] = []
@@ -134,8 +134,8 @@ def test_followed_logs_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert len(script.asked) == 3 * 128 and max(pauses) < 1.0
 
 
-def test_words_of_kubelet_end_no_log(tmp_path: Path) -> None:
-    """It writes them between the container's lines, without a time, and again whenever it is asked."""
+def test_a_message_of_the_kubelet_does_not_end_a_log(tmp_path: Path) -> None:
+    """The kubelet writes messages between the container's lines, without a timestamp, on every request."""
     words = "failed to create fsnotify watcher: too many open files"
     first, second = "2026-01-01T00:00:00.1Z one\n", "2026-01-01T00:00:01.1Z two\n"
     script = Script(
@@ -148,7 +148,7 @@ def test_words_of_kubelet_end_no_log(tmp_path: Path) -> None:
         assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["one", words, "two"]
 
 
-def test_a_line_that_was_cut_off_is_read_again_whole(tmp_path: Path) -> None:
+def test_a_truncated_line_is_read_again_completely(tmp_path: Path) -> None:
     first, second = "2026-01-01T00:00:00.1Z one\n", "2026-01-01T00:00:01.1Z two"
     script = Script(
         {
@@ -160,7 +160,7 @@ def test_a_line_that_was_cut_off_is_read_again_whole(tmp_path: Path) -> None:
         assert [line.text for line in api(tmp_path, server).logs(pod("host"), follow=True)] == ["one", "two"]
 
 
-def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path) -> None:
+def test_a_silently_dropped_connection_is_reopened(tmp_path: Path) -> None:
     script = Script(
         {
             f"GET {PODS}/p/log": [(200, Slow(1.0)), (200, "2026-01-01T00:00:00.1Z hello\n")],
@@ -172,7 +172,7 @@ def test_a_connection_that_was_dropped_unnoticed_is_made_again(tmp_path: Path) -
         assert [line.text for line in client.logs(pod("host"), follow=True)] == ["hello"]
 
 
-def test_other_refusals_of_a_log_are_told(tmp_path: Path) -> None:
+def test_other_errors_of_a_log_are_reported(tmp_path: Path) -> None:
     script = Script({"*": [(400, {"kind": "Status", "message": "container host is not valid for pod p"})]})
     with serving(script) as server, pytest.raises(UsageError, match="is not valid for pod p") as error:
         list(api(tmp_path, server).logs(pod("host"), follow=True))

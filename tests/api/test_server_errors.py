@@ -1,4 +1,4 @@
-"""Errors of real API servers become one line, the right exit code and a next step."""
+"""Errors of real API servers become one line, an exit code and a next step."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_refusals(status: int, said: str, kind: type[XpkError], tells: str) -> N
     assert error.hint and "\n" not in error.message
 
 
-def test_hints_name_what_can_be_done() -> None:
+def test_hints_name_the_next_step() -> None:
     def hint(said: str, status: int = 500) -> str:
         return explain(status, json.dumps({"message": said}), "GET", f"{JOBSETS}/w").hint
 

@@ -1,4 +1,4 @@
-"""Storages are recorded on the cluster, and workloads get those that they name and those that all have."""
+"""Storages are recorded on the cluster; workloads mount named and automatic ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BUCKET = Storage(
 CLAIM = Storage(name="disk", type="pd", mount=Mount(source="disk-claim", target="/disk", sub_path="a"))
 
 
-def test_what_was_recorded_is_read_again() -> None:
+def test_a_record_is_read_as_written() -> None:
     api = FakeApi([CLAIM.record(), BUCKET.record()])
     assert load(api, "default") == [BUCKET, CLAIM] and load(api, "other") == []
 
 
-def test_a_workload_gets_what_it_names_and_what_is_mounted_automatically() -> None:
+def test_a_workload_mounts_named_and_automatic_storages() -> None:
     api = FakeApi([CLAIM.record(), BUCKET.record()])
     assert choose(api, "default", []) == [BUCKET]
     assert choose(api, "default", ["disk", "disk"]) == [BUCKET, CLAIM]
@@ -35,7 +35,7 @@ def test_a_workload_gets_what_it_names_and_what_is_mounted_automatically() -> No
     assert caught.value.hint == "choose from corpus, disk"
 
 
-def test_who_may_not_read_storages_can_still_run_workloads_without_any() -> None:
+def test_without_permission_for_storages_workloads_without_storages_run() -> None:
     class Limited(FakeApi):
         def list(self, *args: object, **more: object) -> list[dict[str, object]]:
             raise AuthorizationError("not authorized")

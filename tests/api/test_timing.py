@@ -1,4 +1,4 @@
-"""Time limits, back-off and the budget of requests."""
+"""Time limits, backoff and the request budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xpk.api.timing import Backoff, Pace, seconds_left, time_limit, within
 
 
-def test_limits_inside_each_other_hold_both() -> None:
+def test_nested_time_limits_both_apply() -> None:
     assert seconds_left() == math.inf
     with time_limit(60):
         with time_limit(3600):
@@ -26,7 +26,7 @@ def test_limits_inside_each_other_hold_both() -> None:
 
 
 @given(first=st.floats(0.01, 10), longest=st.floats(10, 100), count=st.integers(1, 30))
-def test_pauses_double_up_to_the_longest_and_differ_between_clients(first: float, longest: float, count: int) -> None:
+def test_pauses_double_up_to_a_maximum_and_are_randomized(first: float, longest: float, count: int) -> None:
     backoff = Backoff(first, longest)
     pauses = [backoff.next() for _ in range(count)]
     for index, pause in enumerate(pauses):
@@ -38,7 +38,7 @@ def test_pauses_double_up_to_the_longest_and_differ_between_clients(first: float
 
 @given(gaps=st.lists(st.floats(0, 3), min_size=1, max_size=200))
 @example(gaps=[0.0] * 30)
-def test_a_budget_is_kept_whatever_the_caller_does(gaps: list[float]) -> None:
+def test_a_retry_budget_is_respected_by_every_caller(gaps: list[float]) -> None:
     now = 0.0
 
     def pause(seconds: float) -> None:
@@ -51,19 +51,19 @@ def test_a_budget_is_kept_whatever_the_caller_does(gaps: list[float]) -> None:
         now += gap
         pace.take()
         taken.append(now)
-    assert all(len([each for each in taken if each <= end]) <= 10 + 2 * end + 1e-6 for end in taken)
+    assert all(len([item for item in taken if item <= end]) <= 10 + 2 * end + 1e-6 for end in taken)
 
 
-def test_work_that_does_not_end_is_left_behind_and_told_of() -> None:
-    never, told = threading.Event(), threading.Event()
+def test_tasks_that_time_out_are_abandoned_and_reported() -> None:
+    never, message = threading.Event(), threading.Event()
     begun = time.monotonic()
     with pytest.raises(TimeoutError):
-        within(0.2, never.wait, notice_after=0.05, notice=told.set)
-    assert told.is_set() and time.monotonic() - begun < 5
+        within(0.2, never.wait, notice_after=0.05, notice=message.set)
+    assert message.is_set() and time.monotonic() - begun < 5
     never.set()
 
 
-def test_what_work_returns_or_raises_comes_through() -> None:
+def test_results_and_errors_of_tasks_are_passed_on() -> None:
     def fail() -> None:
         raise KeyError("x")
 

@@ -1,4 +1,4 @@
-"""Imports between folders: no cycle in any package, also through imports inside functions and of types only."""
+"""Imports between folders: no cycles in any package, including imports inside functions and for types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = {
     **{f"xpk.{path.name}": path for path in sorted((ROOT / "xpk").iterdir()) if (path / "__init__.py").is_file()},
     "xpk.capacity.gke": ROOT / "xpk" / "capacity" / "gke",
 }
-LAZY = {  # imports by name, which the linters do not see
+LAZY = {  # imports by name, which linters do not see
     "workloads/trainer/imports.py": "modules of a training run, for an interpreter that stands by",
     "workloads/xpk_shared/supervisor/idle.py": "modules that a user names, and the user's program",
     "xpk/__init__.py": "the Python API, when a name of it is first used",
@@ -39,7 +39,7 @@ def modules(package: str, folder: Path) -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Return the modules that a file imports, anywhere in it."""
+    """Return the modules that a file imports at any level."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -50,7 +50,7 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_folder_imports_one_that_imports_it(package: str) -> None:
+def test_folders_do_not_import_each_other_in_cycles(package: str) -> None:
     known = modules(package, PACKAGES[package])
 
     def part(module: str) -> str:
@@ -59,7 +59,7 @@ def test_no_folder_imports_one_that_imports_it(package: str) -> None:
     arrows: dict[str, set[str]] = defaultdict(set)
     for module, path in known.items():
         arrows[part(module)] |= {part(other) for other in imports(path, known)} - {part(module), ""}
-    arrows.pop("", None)  # the package itself imports what it offers
+    arrows.pop("", None)  # the package itself may import its modules
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:

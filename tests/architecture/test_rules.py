@@ -1,4 +1,4 @@
-"""The rules of CONTRIBUTING.md that a program can check."""
+"""Rules of CONTRIBUTING.md that a program can check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 50
 HEAVY = ("kubernetes", "google", "ray", "jax", "rich", "yaml", "jinja2", "sqlite3")
 
 
-# Below the command line, with the reason to read the environment there; options of providers are not among them.
+# Modules below the command line that read the environment, with the reason; provider options are not allowed to.
 READERS = {
     "xpk/api/credentials.py": "environment of a kubeconfig's program",
     "xpk/api/kubefile.py": "KUBECONFIG",
@@ -36,7 +36,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_modules_and_functions_stay_small_and_public_ones_say_what_they_do(file: Path) -> None:
+def test_modules_and_functions_are_small_and_public_ones_have_docstrings(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert len(text.splitlines()) <= MAX_MODULE_LINES
@@ -63,11 +63,11 @@ def test_the_program_ends_in_one_place() -> None:
             "__main__.py",
             "shim.py",
             "daemon.py",
-        ):  # the last two are programs of their own
+        ):  # the last two are separate programs
             assert "sys.exit" not in file.read_text(encoding="utf-8"), file
 
 
-def test_no_two_errors_share_an_exit_code_but_1_and_each_has_a_line_in_the_tree() -> None:
+def test_errors_have_distinct_exit_codes_except_1_and_are_in_the_tree() -> None:
     kinds = [kind for kind in errors.XpkError.__subclasses__() if kind.__module__ == errors.__name__]
     codes = [kind.exit_code for kind in kinds if kind.exit_code != errors.XpkError.exit_code]
     assert len(set(codes)) == len(codes)
@@ -84,10 +84,10 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 PATCHED = {
-    # The provider that `cluster adapt` makes itself would need a real API server; e2e/test_gke_emulator.py has one.
+    # The provider that `cluster adapt` creates would need a real API server; e2e/test_gke_emulator.py has one.
     "tests/capacity/gke/test_upstream.py": ["xpk.capacity.gke.api_access.KnownClusters"],
-    # Faults of machines in hosts that are processes of their own, which run the trainer's `main`: code that nobody
-    # could pass in without parameters through the whole trainer that only tests would use.
+    # Faults of machines in hosts that are separate processes running the trainer's `main`: passing them in would need
+    # parameters through the whole trainer that only tests use.
     "tests/trainer/planted.py": [
         "trainer.data.batches",
         "trainer.checkpoint.manager.Checkpoints",
@@ -111,7 +111,7 @@ def imported(tree: ast.AST) -> dict[str, str]:
 
 
 def made(tree: ast.AST, names: dict[str, str]) -> dict[str, str]:
-    """Return the variables that are assigned the result of a call of an imported name, with that name."""
+    """Return the variables that hold the result of a call of an imported name, with that name."""
     return {
         target.id: origin
         for node in ast.walk(tree)
@@ -122,7 +122,7 @@ def made(tree: ast.AST, names: dict[str, str]) -> dict[str, str]:
 
 
 def root(node: ast.AST) -> str:
-    """Return the name with which an expression begins, "" if it begins otherwise."""
+    """Return the first name of an expression, or "" if it does not begin with a name."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -134,7 +134,7 @@ def called(function: ast.Attribute | ast.Name) -> str:
 
 
 def replaced(tree: ast.AST) -> list[str]:
-    """Return the parts of our packages that a test replaces by `setattr` or `patch`."""
+    """Return the parts of our packages that a test replaces with `setattr` or `patch`."""
     names = imported(tree)
     names = made(tree, names) | names
     targets = [
@@ -148,11 +148,11 @@ def replaced(tree: ast.AST) -> list[str]:
 
 def test_doubles_are_passed_in_not_patched() -> None:
     files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
-    found = {path.relative_to(ROOT).as_posix(): replaced(ast.parse(path.read_text("utf-8"))) for path in files}
-    assert {name: targets for name, targets in found.items() if targets} == PATCHED
+    outcome = {path.relative_to(ROOT).as_posix(): replaced(ast.parse(path.read_text("utf-8"))) for path in files}
+    assert {name: targets for name, targets in outcome.items() if targets} == PATCHED
 
 
-def test_tests_share_modules_that_hold_no_tests() -> None:
+def test_tests_import_only_modules_without_tests() -> None:
     files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
     origins = {path.relative_to(ROOT).as_posix(): imported(ast.parse(path.read_text("utf-8"))) for path in files}
     wrong = [f"{file}: {name}" for file, names in origins.items() for name in names.values() if ".test_" in name]
@@ -192,5 +192,5 @@ def test_tests_wait_with_one_helper() -> None:
         "setattr(logs, '_PAUSE', 1)",
     ],
 )
-def test_a_double_that_is_patched_is_noticed(line: str) -> None:
+def test_a_patched_double_is_detected(line: str) -> None:
     assert replaced(ast.parse(f"from xpk.jobs import logs\n{line}"))

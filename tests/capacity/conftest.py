@@ -1,4 +1,4 @@
-"""A machine with Docker and kind that is made of doubles."""
+"""A test machine with Docker and kind."""
 
 from __future__ import annotations
 

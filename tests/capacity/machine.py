@@ -1,4 +1,4 @@
-"""A machine with Docker and kind, made of doubles: clusters come and go as their programs are asked."""
+"""A test machine with Docker and kind, on which their programs create and delete clusters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ metadata: {{name: {name}-system}}
 
 
 class Machine:
-    """A machine without Docker or kind, for the provider."""
+    """A machine without real Docker or kind, for the provider."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Machine:
         self.clusters: dict[str, FakeApi] = {}
         self.networks: set[str] = set()
         self.images = {"xpk-trainer:given"}
-        self.fails: set[str] = set()  # beginnings of commands that fail
+        self.fails: set[str] = set()  # prefixes of commands that fail
         self.runner = FakeRunner(
             {
                 "docker version": lambda argv: 1 if "docker version" in self.fails else "28.0",
@@ -70,7 +70,7 @@ class Machine:
         )
 
     def api(self, name: str) -> FakeApi:
-        """Return a cluster's objects."""
+        """Return the spec of a user's request."""
         return self.clusters[name]
 
     def _connect(self, kubeconfig: Path | None) -> ObjectApi:
@@ -115,7 +115,7 @@ def _nodes(config: Mapping[str, Any]) -> list[Obj]:
 
 
 def _react(kind: str, obj: Obj) -> None:
-    """Do what kubelet and the Deployment controller do."""
+    """Act like the kubelet and the Deployment controller."""
     if kind == "Node":
         obj["status"]["allocatable"] = dict(obj["status"]["capacity"])
     if kind == "Deployment":

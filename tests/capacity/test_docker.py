@@ -1,4 +1,4 @@
-"""Docker and kind that are missing, stopped, old, full or interrupted: one line, a next step, nothing left behind."""
+"""Missing, stopped, old, full or interrupted Docker and kind: one line, a next step, and no remains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpk.testing import Answer, FakeRunner
 
 
 def failing(said: str) -> Answer:
-    """A program that says why it fails."""
+    """Return a program that fails with a message."""
     return lambda argv: Result(argv, 1, "", said)
 
 
@@ -22,7 +22,7 @@ def create(engine: Engine, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["docker", "kind"])
-def test_a_program_that_is_missing(program: str) -> None:
+def test_a_missing_program_is_reported(program: str) -> None:
     with pytest.raises(MissingToolError, match=f"needs `{program}`, which is not on PATH") as error:
         Engine(FakeRunner({"kind version": "kind v0.30.0"}, missing=[program])).check()
     assert "--provider local" in error.value.hint
@@ -35,7 +35,7 @@ def test_a_program_that_is_missing(program: str) -> None:
         ("permission denied while trying to connect to the docker API at unix:///var/run/docker.sock", "usermod"),
     ],
 )
-def test_docker_that_does_not_answer(said: str, hint: str) -> None:
+def test_an_unresponsive_docker_is_reported(said: str, hint: str) -> None:
     with pytest.raises(MissingToolError, match="Docker does not answer") as error:
         Engine(FakeRunner({"docker version": failing(said)})).check()
     assert hint in error.value.hint
@@ -49,7 +49,7 @@ def test_docker_that_does_not_answer(said: str, hint: str) -> None:
         ("ERROR: failed to create cluster: something new", "kind create cluster --name dev"),
     ],
 )
-def test_a_cluster_that_cannot_be_made_leaves_nothing(tmp_path: Path, said: str, hint: str) -> None:
+def test_a_failed_create_leaves_nothing(tmp_path: Path, said: str, hint: str) -> None:
     runner = FakeRunner({"kind create cluster": failing(said), "docker network inspect": 0})
     with pytest.raises(XpkError, match="cannot create kind cluster 'dev'") as error:
         create(Engine(runner), tmp_path)
@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert runner.ran("kind delete cluster --name dev") and runner.ran("docker network rm xpk-dev")
 
 
-def test_docker_that_stops_in_the_middle_does_not_hide_what_went_wrong(tmp_path: Path) -> None:
+def test_a_docker_failure_during_cleanup_does_not_hide_the_error(tmp_path: Path) -> None:
     gone = "Cannot connect to the Docker daemon"
     runner = FakeRunner({"kind create cluster": failing("ERROR: lost the node"), "kind delete": failing(gone)})
     with pytest.raises(XpkError, match="lost the node"):

@@ -1,4 +1,4 @@
-"""Volumes get names, and lose them, without losing data."""
+"""Volumes are attached and detached by name, without losing data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_manifest_is_applied_in_the_namespace(tmp_path: Path) -> None:
     file.write_text(MANIFEST)
     carry_out(plan_attach(wanted(type="lustre", manifest=file, namespace="ml"), lambda: api))
     assert api.get("PersistentVolumeClaim", "lustre-claim", "ml") and api.get("PersistentVolume", "lustre-volume")
-    assert [each.mount.source for each in load(api, "ml")] == ["lustre-claim"]
+    assert [item.mount.source for item in load(api, "ml")] == ["lustre-claim"]
     carry_out(plan_detach("data", "ml", lambda: api))
     assert api.get("PersistentVolumeClaim", "lustre-claim", "ml"), "detaching deletes no data"
 
@@ -73,16 +73,16 @@ def test_a_bucket_of_a_manifest_is_mounted_by_the_pods_themselves(tmp_path: Path
     assert (storage.mount.source, storage.mount.options) == ("gs://my-bucket", ("implicit-dirs", "uid=1000"))
 
 
-def test_an_instance_is_made_by_a_claim_and_only_such_is_deleted() -> None:
+def test_an_instance_is_created_through_a_claim_and_deleted_with_it() -> None:
     api = FakeApi()
     instance = Filestore(size="1024", tier="BASIC_HDD", access_mode="ReadWriteMany")
     carry_out(plan_create(wanted(type="gcpfilestore"), instance, lambda: api))
     claim = api.get("PersistentVolumeClaim", "data")
     assert claim["spec"]["resources"]["requests"]["storage"] == "1024Gi"
     assert api.get("StorageClass", claim["spec"]["storageClassName"])["parameters"] == {"tier": "standard"}
-    # As upstream's recipe has it: it is attached once more, elsewhere.
+    # As in the upstream recipe: it is attached again, at another path.
     carry_out(plan_attach(wanted(type="gcpfilestore", mount_point="/again"), lambda: api))
-    assert [each.mount.target for each in load(api, "default")] == ["/again"]
+    assert [item.mount.target for item in load(api, "default")] == ["/again"]
     carry_out(plan_attach(wanted("bucket-1", type="gcsfuse", mount_point="/b"), lambda: api))
     with pytest.raises(ConflictError, match="'bucket-1' was not created by `xpk storage create`"):
         plan_delete("bucket-1", "default", lambda: api)
@@ -102,7 +102,7 @@ def test_an_instance_is_made_by_a_claim_and_only_such_is_deleted() -> None:
         ({"manifest": Path("/no/such/file")}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_said_without_a_cluster(changes: dict[str, Any], problem: str) -> None:
+def test_problems_are_reported_without_a_cluster(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         plan_attach(wanted(**changes), None)
     assert problem in " ".join(caught.value.problems)
@@ -119,21 +119,21 @@ VOLUME = "kind: PersistentVolume\nmetadata: {name: v}\n"
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["pd", "gcsfuse"])
-def test_manifests_with_anything_else_are_refused(tmp_path: Path, text: str, kind: str) -> None:
+def test_manifests_with_other_kinds_are_rejected(tmp_path: Path, text: str, kind: str) -> None:
     file = tmp_path / "odd.yaml"
     file.write_text(text)
     with pytest.raises(UsageError):
         plan_attach(wanted(type=kind, manifest=file), None)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError) as caught:
         plan_attach(wanted(type="pd", manifest=tmp_path / "pipe"), None)
     assert "not a regular file" in caught.value.problems[0]
 
 
-def test_a_claim_has_to_exist() -> None:
+def test_a_missing_claim_is_rejected() -> None:
     with pytest.raises(NotFoundError, match="PersistentVolumeClaim 'data' not found") as caught:
         plan_attach(wanted(type="gcpfilestore"), FakeApi)
     assert "xpk storage create" in caught.value.hint

@@ -1,4 +1,4 @@
-"""The file of preferences: reads give what was written, also while several processes write."""
+"""The file of preferences: settings are read as written, even with concurrent writers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_setting_is_in_the_property() -> None:
 
 
 @given(wanted=st.fixed_dictionaries({}, optional=_VALUES), gone=st.sets(st.sampled_from(sorted(_VALUES))))
-def test_what_was_set_is_what_is_read(
+def test_a_setting_is_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str], gone: set[str]
 ) -> None:
     environ = {"XPK_CONFIG_DIR": str(tmp_path_factory.mktemp("config"))}
@@ -52,7 +52,7 @@ def test_what_was_set_is_what_is_read(
 
 
 @given(text=st.text())
-def test_what_is_refused_changes_nothing(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_an_invalid_setting_changes_nothing(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     environ = {"XPK_CONFIG_DIR": str(tmp_path_factory.mktemp("config"))}
     user_config.change({"cluster": "dev"}, environ)
     try:
@@ -63,7 +63,7 @@ def test_what_is_refused_changes_nothing(tmp_path_factory: pytest.TempPathFactor
         assert user_config.load(environ) == {"cluster": "other", "image": text}
 
 
-def test_all_problems_are_told_at_once(environ: dict[str, str]) -> None:
+def test_all_problems_are_reported_together(environ: dict[str, str]) -> None:
     wrong = {"clutser": "dev", "zone": "moon", "priority": "urgent", "max-restarts": "-1", "image": "", "project": "P"}
     with pytest.raises(UsageError) as caught:
         user_config.change(wrong, environ)
@@ -72,7 +72,7 @@ def test_all_problems_are_told_at_once(environ: dict[str, str]) -> None:
     assert not user_config.path(environ).exists()
 
 
-def test_the_file_is_private_and_nothing_else_is_left(environ: dict[str, str]) -> None:
+def test_the_file_is_private_and_no_temporary_file_remains(environ: dict[str, str]) -> None:
     user_config.change({"cluster": "dev"}, environ)
     user_config.change({"cluster": "other"}, environ)
     file = user_config.path(environ)
@@ -80,7 +80,7 @@ def test_the_file_is_private_and_nothing_else_is_left(environ: dict[str, str]) -
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_link_to_where_somebody_keeps_such_files_stays_one(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_file_is_kept(environ: dict[str, str], tmp_path: Path) -> None:
     file, kept = user_config.path(environ), tmp_path / "dotfiles.toml"
     file.parent.mkdir()
     file.symlink_to(kept)
@@ -108,7 +108,7 @@ def test_no_change_is_lost_when_two_processes_write(environ: dict[str, str]) -> 
         ("max-restarts = true", "max-restarts: True is not a string"),
     ],
 )
-def test_a_damaged_file_is_told_of(environ: dict[str, str], text: str, told: str) -> None:
+def test_a_damaged_file_is_reported(environ: dict[str, str], text: str, told: str) -> None:
     file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text(text)
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_told_of(environ: dict[str, str], text: str, told: str
     assert len(caught.value.problems) == (3 if "moon" in text else 1)
 
 
-def test_what_means_nothing_in_the_file_can_be_unset(environ: dict[str, str]) -> None:
+def test_unknown_settings_in_the_file_can_be_unset(environ: dict[str, str]) -> None:
     file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text('cluster = "dev"\nmax-restarts = 3\n"what is this" = "x"\nzone = "moon"\n')
@@ -128,19 +128,19 @@ def test_what_means_nothing_in_the_file_can_be_unset(environ: dict[str, str]) ->
         user_config.change({"what is this": None}, environ)
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_of(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(XpkError) as caught:
         user_config.change({"cluster": "dev"}, {"XPK_CONFIG_DIR": str(tmp_path / "file")})
     assert "XPK_CONFIG_DIR" in caught.value.hint
 
 
-def test_where_the_file_is(tmp_path: Path) -> None:
+def test_the_location_of_the_file(tmp_path: Path) -> None:
     assert user_config.path({}, tmp_path) == tmp_path / ".config" / "xpk" / "preferences.toml"
     assert user_config.path({"XDG_CONFIG_HOME": "/x"}, tmp_path) == Path("/x/xpk/preferences.toml")
 
 
-def test_googles_name_of_a_setting_in_the_file_is_that_setting(environ: dict[str, str]) -> None:
+def test_googles_name_of_a_setting_in_the_file_is_accepted(environ: dict[str, str]) -> None:
     file = user_config.path(environ)
     file.parent.mkdir()
     file.write_text('project-id = "old-one-1"\ncluster-name = "dev"\nzone = "us-central1-a"\n')

@@ -1,4 +1,4 @@
-"""The command line as a user has it, on clusters of its own."""
+"""The command line on clusters of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """The parsed output of `-o json`."""
+        """Return the parsed output of `-o json`."""
         return json.loads(self.out)
 
 
@@ -34,7 +34,7 @@ Xpk = Callable[..., Outcome]
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder of this test's own; whatever still runs in it is ended."""
+    """Return the test's own state folder; remaining processes in it are ended."""
     folder = tmp_path / "state"
     monkeypatch.setenv("XPK_STATE_DIR", str(folder))
     monkeypatch.setenv("XPK_CONFIG_DIR", str(tmp_path / "config"))
@@ -46,7 +46,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def xpk(state: Path, capsys: pytest.CaptureFixture[str]) -> Xpk:
-    """Run `xpk` with arguments."""
+    """Return a function that runs `xpk` with arguments."""
 
     def run(*arguments: str) -> Outcome:
         capsys.readouterr()
@@ -59,6 +59,6 @@ def xpk(state: Path, capsys: pytest.CaptureFixture[str]) -> Xpk:
 
 @pytest.fixture
 def dev(xpk: Xpk) -> Xpk:
-    """A cluster `dev` of two slices with two hosts each, and the command line to use it."""
+    """Return a command line with a cluster `dev` of two slices with two hosts each."""
     assert xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2").code == 0
     return xpk

@@ -1,6 +1,6 @@
-"""A provider whose clusters are an API server in memory: it notes every call to it and every child process.
+"""A provider whose clusters are an API server in memory, which records every call and every child process.
 
-Loaded by an entry point, as other packages' providers are, in a process of its own.
+It is loaded through an entry point in a process of its own, like providers of other packages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 class CountedProvider:
-    """One cluster that is there."""
+    """A provider with one existing cluster."""
 
     name = "counted"
     settings: ClassVar[Mapping[str, str]] = {}
@@ -39,7 +39,7 @@ class CountedProvider:
         return ["counted"]
 
     def connect(self, name: str) -> ObjectApi:
-        """Return what the last process left, and leave to the next what is there at the end."""
+        """Return the objects of the last process, and store them for the next one."""
         state = FOLDER / "objects.json"
         shape = find_shape("v5litepod-8")
         queues = render_queues(ClusterSpec(name=name, shape=shape, num_slices=2))

@@ -1,4 +1,4 @@
-"""`xpk config`, and the commands that use what is set."""
+"""`xpk config`, and the use of settings by commands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from xpk.cli.main import xpk as program
 
 
 def completed(args: list[str], incomplete: str) -> list[str]:
-    found = ShellComplete(program, {}, "xpk", "_XPK_COMPLETE").get_completions(args, incomplete)
-    return [item.value for item in found]
+    result = ShellComplete(program, {}, "xpk", "_XPK_COMPLETE").get_completions(args, incomplete)
+    return [item.value for item in result]
 
 
 def test_get_prints_what_set_wrote(xpk: Xpk) -> None:
@@ -26,7 +26,7 @@ def test_get_prints_what_set_wrote(xpk: Xpk) -> None:
     assert xpk("config", "get", "zone").code == 3
 
 
-def test_bad_input_is_told_of_all_at_once(xpk: Xpk, tmp_path: Path) -> None:
+def test_all_bad_input_is_reported_together(xpk: Xpk, tmp_path: Path) -> None:
     done = xpk("config", "set", "namespce", "a", "priority", "urgent", "provider", "loca")
     assert done.code == 2 and done.err.count("error: ") == 3
     assert "did you mean 'namespace'?" in done.err and "very-high" in done.err and "kind" in done.err
@@ -38,10 +38,10 @@ def test_bad_input_is_told_of_all_at_once(xpk: Xpk, tmp_path: Path) -> None:
     assert not (tmp_path / "config" / "preferences.toml").exists()
 
 
-def test_explain_says_where_the_value_comes_from(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_source_of_the_value(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     def source() -> tuple[str | None, str]:
-        found = xpk("config", "explain", "priority", "-o", "json").data
-        return found["value"], found["source"]
+        result = xpk("config", "explain", "priority", "-o", "json").data
+        return result["value"], result["source"]
 
     assert source() == (None, "default")
     xpk("config", "set", "priority", "low")
@@ -52,13 +52,13 @@ def test_explain_says_where_the_value_comes_from(xpk: Xpk, monkeypatch: pytest.M
     assert "takes precedence" in xpk("config", "set", "priority", "low").err
     text = xpk("config", "explain", "priority").out
     assert all(word in text for word in ("--priority", "medium", "very-low", "high (from: variable"))
-    listed = {each["name"]: each["value"] for each in xpk("config", "list", "-o", "json").data}
+    listed = {entry["name"]: entry["value"] for entry in xpk("config", "list", "-o", "json").data}
     assert listed["priority"] == "high" and listed["zone"] is None
 
 
-def test_what_is_set_is_used_and_a_flag_or_variable_comes_before_it(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_used_unless_a_flag_or_variable_overrides_them(dev: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dev("cluster", "create", "other", "--tpu-type", "v5litepod-4").code == 0
-    assert dev("workload", "list").code == 2  # no cluster given
+    assert dev("workload", "list").code == 2  # no cluster option
     words = ("cluster", "dev", "priority", "low", "max-restarts", "3", "image", "mine", "output-root", "/tmp/x")
     assert dev("config", "set", *words).code == 0
 
@@ -84,7 +84,7 @@ def test_namespace_and_queue_are_used(dev: Xpk, monkeypatch: pytest.MonkeyPatch)
     assert "in namespace" not in dev("workload", "status", "w", "-n", "default").err
 
 
-def test_the_provider_is_what_clusters_are_made_of(xpk: Xpk) -> None:
+def test_the_provider_setting_is_used_by_create(xpk: Xpk) -> None:
     make = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--dry-run", "-o", "json")
     assert xpk(*make).code == 0
     xpk("config", "set", "provider", "gke")
@@ -92,17 +92,17 @@ def test_the_provider_is_what_clusters_are_made_of(xpk: Xpk) -> None:
     assert done.code == 2 and "no project given" in done.err
     assert xpk(*make, "--provider", "local").code == 0
     xpk("config", "set", "provider", "local", "project", "my-project")
-    assert xpk(*make).code == 0  # a place that is preferred asks for nothing
+    assert xpk(*make).code == 0  # a preferred location needs no request
     assert "no zone given" in xpk(*make, "--spot").err and "no project given" not in xpk(*make, "--spot").err
 
 
-def test_a_preferred_place_does_not_hide_clusters_that_are_here(dev: Xpk) -> None:
+def test_a_preferred_project_does_not_hide_local_clusters(dev: Xpk) -> None:
     dev("config", "set", "project", "my-project", "zone", "us-central1-a")
     assert dev("workload", "list", "--cluster", "dev").code == 0
-    assert [each["name"] for each in dev("cluster", "list", "-o", "json").data] == ["dev"]
+    assert [entry["name"] for entry in dev("cluster", "list", "-o", "json").data] == ["dev"]
 
 
-def test_a_damaged_file_is_one_line_and_can_be_repaired(dev: Xpk, tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_in_one_line_and_can_be_repaired(dev: Xpk, tmp_path: Path) -> None:
     file = tmp_path / "config" / "preferences.toml"
     file.parent.mkdir()
     file.write_text('zone = "moon"\n')
@@ -121,7 +121,7 @@ def test_names_and_choices_are_completed(dev: Xpk) -> None:
     assert completed([], "conf") == ["config"]
 
 
-def test_the_preferred_cluster_is_completed_from(dev: Xpk) -> None:
+def test_completion_uses_the_preferred_cluster(dev: Xpk) -> None:
     assert dev("workload", "create", "w", "--command", "true").code == 0
     assert dev("cluster", "create", "other", "--tpu-type", "v5litepod-4").code == 0
     assert completed(["workload", "status"], "") == []

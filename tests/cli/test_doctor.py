@@ -1,4 +1,4 @@
-"""`xpk doctor`: what is there, what is missing, and what to do about it."""
+"""`xpk doctor`: prerequisites, missing ones, and remedies."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.testing import FakeApi
 
 
-def test_the_local_provider_needs_nothing_else(dev: Xpk) -> None:
-    told = dev("doctor", "--cluster", "dev", "-o", "json")
-    assert told.code == 0
-    found = {each["name"]: each for each in told.data}
-    assert found["cluster"]["ok"] and not any(each["needed"] for name, each in found.items() if name != "cluster")
-    assert {"docker", "kind", "kubectl", "kubernetes", "google-cloud-container", "jax", "ray"} < set(found)
+def test_the_local_provider_has_no_prerequisites(dev: Xpk) -> None:
+    message = dev("doctor", "--cluster", "dev", "-o", "json")
+    assert message.code == 0
+    result = {item["name"]: item for item in message.data}
+    assert result["cluster"]["ok"] and not any(item["needed"] for name, item in result.items() if name != "cluster")
+    assert {"docker", "kind", "kubectl", "kubernetes", "google-cloud-container", "jax", "ray"} < set(result)
 
 
-def test_what_a_provider_needs_is_exit_code_7(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_prerequisites_give_exit_code_7(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = xpk("doctor", "--provider", "kind")
-    assert told.code == 7 and "missing for provider kind: docker, kind" in told.err and "install Docker" in told.err
-    (line,) = (line for line in told.out.splitlines() if line.startswith("kubectl"))
+    message = xpk("doctor", "--provider", "kind")
+    assert (
+        message.code == 7
+        and "missing for provider kind: docker, kind" in message.err
+        and "install Docker" in message.err
+    )
+    (line,) = (line for line in message.out.splitlines() if line.startswith("kubectl"))
     assert "not found" in line and "install kubectl" in line
     assert xpk("doctor").code == 0
 
@@ -43,16 +47,16 @@ def test_versions_of_programs_and_packages_are_shown(xpk: Xpk, tmp_path: Path, m
     assert found["jax"]["version"] == version("jax")
 
 
-def test_unknown_names_are_said(xpk: Xpk) -> None:
+def test_unknown_names_are_reported(xpk: Xpk) -> None:
     assert xpk("doctor", "--provider", "none").code == 2
     assert xpk("doctor", "--cluster", "none").code == 3
 
 
 class Cluster(FakeApi):
-    """A cluster with JobSet alone, whose user may do all but delete."""
+    """A cluster with only JobSet, whose user may do everything except delete."""
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Answer reviews, which are not kept."""
+        """Answer access reviews, which are not stored."""
         assert obj["kind"] == "SelfSubjectAccessReview", "nothing is changed"
         return {**obj, "status": {"allowed": obj["spec"]["resourceAttributes"]["verb"] != "delete"}}
 
@@ -69,27 +73,27 @@ def jobset() -> Obj:
 
 
 def test_controllers_and_permissions_of_a_cluster() -> None:
-    found = {each.name: each for each in of_cluster(lambda: Cluster([jobset()]), "gke", "c", "ml")}
-    assert (found["JobSet"].ok, found["JobSet"].version) == (True, "0.12.0")
-    assert not found["Kueue"].ok and found["Kueue"].detail.startswith("install Kueue")
-    assert found["permission to create jobsets"].detail == "yes in namespace 'ml'"
-    refused = found["permission to delete jobsets"]
+    result = {item.name: item for item in of_cluster(lambda: Cluster([jobset()]), "gke", "c", "ml")}
+    assert (result["JobSet"].ok, result["JobSet"].version) == (True, "0.12.0")
+    assert not result["Kueue"].ok and result["Kueue"].detail.startswith("install Kueue")
+    assert result["permission to create jobsets"].detail == "yes in namespace 'ml'"
+    refused = result["permission to delete jobsets"]
     assert not refused.ok and "`xpk docs permissions`" in refused.next
-    assert found["permission to list nodes"].detail == "yes"
-    assert found["Kueue"].next == "`xpk cluster adapt c`"
+    assert result["permission to list nodes"].detail == "yes"
+    assert result["Kueue"].next == "`xpk cluster adapt c`"
 
 
-def test_what_may_not_be_looked_at_is_unknown() -> None:
+def test_forbidden_checks_are_unknown() -> None:
     class Shy(Cluster):
         def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
             raise AuthorizationError("user 'ann' may not get deployments.apps")
 
-    found = {each.name: each for each in of_cluster(lambda: Shy([]), "adapted", "context:c", "ml")}
-    assert (found["JobSet"].ok, found["JobSet"].needed) == (None, False)
-    assert "may not get" in found["JobSet"].detail and found["cluster"].ok
+    result = {item.name: item for item in of_cluster(lambda: Shy([]), "adapted", "context:c", "ml")}
+    assert (result["JobSet"].ok, result["JobSet"].needed) == (None, False)
+    assert "may not get" in result["JobSet"].detail and result["cluster"].ok
 
 
-def test_a_cluster_that_does_not_answer() -> None:
+def test_an_unresponsive_cluster_is_reported() -> None:
     def gone() -> FakeApi:
         raise UnavailableError("connection refused", hint="is it up?")
 

@@ -1,4 +1,4 @@
-"""Fingers that know Google's xpk: its flags and commands work, or are refused by name with what to use instead."""
+"""Compatibility with the flags and commands of Google's xpk: supported, or rejected with an alternative."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ FLAGS = {
 def test_no_flag_is_unknown(xpk: Xpk, path: tuple[str, str], flag: str) -> None:
     done = xpk(*path, flag, "--no-such-flag")
     assert done.code == 2
-    if "--no-such-flag" not in done.err:  # then the one of theirs was told of first
+    if "--no-such-flag" not in done.err:  # then the Google flag was reported first
         assert path[0] == "workload" and f"{flag.partition('=')[0]} is not supported: " in done.err
 
 
-def test_their_names_of_settings_are_taken(xpk: Xpk) -> None:
+def test_googles_names_of_settings_are_accepted(xpk: Xpk) -> None:
     assert xpk("config", "set", "project-id", "my-project", "cluster-name", "dev", "zone", "us-central1-a").code == 0
     assert xpk("config", "get", "project-id").out == xpk("config", "get", "project").out == "my-project\n"
     assert xpk("config", "get", "cluster").out == "dev\n"
@@ -49,16 +49,16 @@ def test_cacheimage_is_cache_image(dev: Xpk) -> None:
     assert theirs == ours and "No such command" not in ours.err
 
 
-def test_quiet_after_the_command_is_quiet_before_it(dev: Xpk) -> None:
+def test_quiet_is_accepted_after_the_command(dev: Xpk) -> None:
     assert dev("workload", "list").err
     for words in (("--quiet", "workload", "list"), ("workload", "list", "--quiet")):
         assert dev(*words).err == ""
     dev("workload", "create", "one", "--command", "true")
     asked = dev("workload", "delete", "--all", "--quiet")
-    assert asked.code == 2 and "--yes" in asked.err  # less is printed, but nothing is agreed to
+    assert asked.code == 2 and "--yes" in asked.err  # less output, but no confirmation
 
 
-def test_delete_takes_the_filters_of_list(dev: Xpk) -> None:
+def test_delete_accepts_the_filters_of_list(dev: Xpk) -> None:
     for name, command in (("good-1", "true"), ("good-2", "true"), ("bad-1", "exit 3")):
         assert dev("workload", "create", name, "--command", command).code == 0
         dev("workload", "wait", name, "--timeout", "30")
@@ -79,7 +79,7 @@ def test_delete_takes_the_filters_of_list(dev: Xpk) -> None:
     assert names() == {"good-1"}
 
 
-def test_list_waits_as_wait_does(dev: Xpk) -> None:
+def test_list_can_wait_like_the_wait_command(dev: Xpk) -> None:
     dev("workload", "create", "good", "--command", "true")
     assert dev("workload", "list", "--wait-for-job-completion", "good", "--timeout", "30").code == 0
     dev("workload", "create", "bad", "--command", "exit 3")
@@ -100,15 +100,13 @@ def test_list_waits_as_wait_does(dev: Xpk) -> None:
         (("--reservation=a,b",), "--reservation 'a,b' is neither a name nor projects/P/reservations/R"),
     ],
 )
-def test_a_workloads_capacity_is_refused_where_there_is_none_to_choose(
-    dev: Xpk, flags: tuple[str, ...], why: str
-) -> None:
+def test_capacity_options_are_rejected_where_there_is_no_choice(dev: Xpk, flags: tuple[str, ...], why: str) -> None:
     done = dev("workload", "create", "w", "--cluster", "dev", "--command", "true", *flags)
     assert done.code == 2 and why in done.err
     assert "w" not in dev("workload", "list", "--cluster", "dev", "-o", "name").out.split()
 
 
-def test_flags_that_mean_something_here_do_it(dev: Xpk) -> None:
+def test_supported_google_flags_take_effect(dev: Xpk) -> None:
     flags = ("--restart-on-exit-codes", "1-3,7", "--enable-debug-logs", "--label", "team=red", "--label", "a.b/c=")
     done = dev("workload", "create", "w", "--command", "true", *flags, "--scheduler", "s", "--num-nodes=4", "--dry-run")
     (jobset,) = yaml.safe_load_all(done.out)
@@ -118,7 +116,7 @@ def test_flags_that_mean_something_here_do_it(dev: Xpk) -> None:
     assert set(rules[2]["values"]) == fatal
     for labels in (jobset["metadata"]["labels"], job["template"]["metadata"]["labels"]):
         assert {"team": "red", "a.b/c": ""}.items() <= labels.items()
-    environment = {each["name"]: each.get("value") for each in job["template"]["spec"]["containers"][0]["env"]}
+    environment = {item["name"]: item.get("value") for item in job["template"]["spec"]["containers"][0]["env"]}
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == environment["TPU_STDERR_LOG_LEVEL"] == "0"
     assert "schedulerName" not in job["template"]["spec"]
     assert [line.split(":")[1].strip() for line in done.err.splitlines()] == [
@@ -145,12 +143,12 @@ def test_flags_are_checked(dev: Xpk, flags: tuple[str, ...], says: str) -> None:
     assert done.code == 2 and says in done.err
 
 
-def test_a_program_after_dashes_is_told_of_command(dev: Xpk) -> None:
+def test_a_program_after_dashes_gets_a_hint_to_use_command(dev: Xpk) -> None:
     done = dev("workload", "create", "w", "--", "python", "train.py", "--lr", "1")
     assert done.code == 2 and "--command 'python train.py --lr 1'" in done.err
 
 
-def test_a_dry_run_warns_of_what_a_run_is_refused_for(dev: Xpk) -> None:
+def test_a_dry_run_warns_about_problems_that_reject_a_run(dev: Xpk) -> None:
     create = ("workload", "create", "w", "--command", "true", "--num-slices", "3")
     assert dev(*create).code == 5
     done = dev(*create, "--dry-run")

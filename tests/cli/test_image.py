@@ -1,4 +1,4 @@
-"""`xpk image`, with a program in Docker's place that writes down what it is asked."""
+"""`xpk image`, with a program in place of Docker that records its arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ esac
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which that program keeps its images."""
+    """Return the folder in which that program keeps its images."""
     folder = tmp_path / "docker"
     folder.mkdir()
     (folder / "images").touch()
@@ -85,7 +85,7 @@ def test_images_of_two_platforms_have_two_names(xpk: Xpk, docker: Path, tmp_path
         (("push", "r.example/p/denied:1"), 1, "cannot push image r.example/p/denied:1: denied: no permission"),
     ],
 )
-def test_what_cannot_be_built_or_pushed(
+def test_failed_builds_and_pushes_are_reported(
     xpk: Xpk, docker: Path, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     (docker / "images").write_text("r.example/p/denied:1\n")
@@ -93,8 +93,8 @@ def test_what_cannot_be_built_or_pushed(
     assert done.code == code and says in done.err and "  hint: " in done.err
 
 
-def test_without_docker(xpk: Xpk, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_docker_is_reported(xpk: Xpk, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (docker / "docker").unlink()
-    monkeypatch.setenv("PATH", str(docker))  # and nothing of this machine's
+    monkeypatch.setenv("PATH", str(docker))  # and none of this machine's variables
     done = xpk("image", "push", "r.example/p/t:1")
     assert done.code == 7 and "`xpk image` needs `docker`" in done.err

@@ -1,4 +1,4 @@
-"""`xpk version`, `info`, `inspector` and `storage` as a user has them."""
+"""`xpk version`, `info`, `inspector` and `storage` on the command line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xpk import __version__
 
 def test_version_works_without_a_cluster_and_with_one(xpk: Xpk, dev: Xpk) -> None:
     assert xpk("version", "-o", "json").data == [{"name": "xpk", "version": __version__, "installs": ""}]
-    found = dev("version", "--cluster", "dev", "-o", "json").data
-    assert [each["name"] for each in found] == ["xpk", "API server"]
+    result = dev("version", "--cluster", "dev", "-o", "json").data
+    assert [item["name"] for item in result] == ["xpk", "API server"]
     assert dev("version", "--cluster", "none").code == 3
     dev("config", "set", "cluster", "none")
     preferred = dev("version")
@@ -44,7 +44,7 @@ def test_inspector_writes_one_private_file(dev: Xpk, tmp_path: Path) -> None:
     assert "JobSet w" in text and "multislice-queue" in text and "hunter2" not in text and "MY_TOKEN" in text
 
 
-def test_storages_are_refused_where_hosts_are_processes(dev: Xpk) -> None:
+def test_storages_are_rejected_for_local_clusters(dev: Xpk) -> None:
     for words in (
         ("list",),
         ("attach", "data", "--type", "gcsfuse", "--mount-point", "/data"),
@@ -62,7 +62,7 @@ def test_storages_are_refused_where_hosts_are_processes(dev: Xpk) -> None:
         ((401, {"kind": "Status", "message": "Unauthorized"}), 0, "warning: the plan is not checked: "),
     ],
 )
-def test_the_plan_of_a_deletion_is_checked_where_the_cluster_answers(
+def test_the_plan_of_a_deletion_is_checked_if_the_cluster_is_reachable(
     xpk: Xpk, state: Path, answer: Answer, code: int, told: str
 ) -> None:
     folder = state / "kind" / "far"

@@ -12,8 +12,8 @@ TYPE = "v5litepod-8"
 
 
 def quotas(xpk: Xpk) -> dict[str, float]:
-    """The slices of each queue, by its name."""
-    return {each["name"]: each["shares"][0]["quota"] for each in xpk("queue", "list", "-o", "json").data}
+    """Return the slices of each queue by name."""
+    return {item["name"]: item["shares"][0]["quota"] for item in xpk("queue", "list", "-o", "json").data}
 
 
 def test_create_list_describe_change_and_delete(dev: Xpk) -> None:
@@ -54,8 +54,8 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
     assert dev("queue", "create", "blue", "--quota", "0", "--borrowing-limit", "1", "-n", "team-blue").code == 0
 
     def sees(name: str, namespace: str) -> dict[str, Any]:
-        found: dict[str, Any] = dev("workload", "status", name, "-n", namespace, "-o", "json").data
-        return found
+        result: dict[str, Any] = dev("workload", "status", name, "-n", namespace, "-o", "json").data
+        return result
 
     def runs(name: str, namespace: str = "default") -> None:
         until(lambda: sees(name, namespace)["phase"] == "Running")
@@ -73,10 +73,10 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
     create("small", "team-red", "--priority", "very-low")
     runs("small", "team-red")
     until(lambda: sees("guest", "team-blue")["phase"] == "Running")
-    told = dev("workload", "status", "full").out
-    assert "8 of 8" not in told and "16 needed, 0 free, at most 16 with borrowing" in told
-    assert "held by team-blue/guest (8), team-red/small (8)" in told
-    used = {each["name"]: each["shares"][0]["used"] for each in dev("queue", "list", "-o", "json").data}
+    message = dev("workload", "status", "full").out
+    assert "8 of 8" not in message and "16 needed, 0 free, at most 16 with borrowing" in message
+    assert "held by team-blue/guest (8), team-red/small (8)" in message
+    used = {item["name"]: item["shares"][0]["used"] for item in dev("queue", "list", "-o", "json").data}
     assert used == {"multislice-queue": 0, "blue": 1, "red": 1}
     assert "small" in dev("queue", "describe", "red").out and "guest" not in dev("queue", "describe", "red").out
 
@@ -86,10 +86,10 @@ def test_teams_and_a_full_scale_job_share_a_cluster(dev: Xpk) -> None:
     asked = dev("queue", "create", "red", "--quota", "0")
     assert asked.code == 2 and "'red' uses 1 slices of v5litepod-8, and would have 0" in asked.err
     assert dev("queue", "delete", "red", "--force").code == 0
-    told = dev("workload", "create", "giant", "-n", "team-blue", "--num-slices", "2", "--command", "true").err
-    assert "queue 'blue' of cluster 'dev' has 8 in all" in told and "use --num-slices 1" in told
-    told = dev("workload", "create", "lost", "-n", "team-red", "--command", "true").err
-    assert "`xpk queue create multislice-queue --cluster dev -n team-red`" in told
+    message = dev("workload", "create", "giant", "-n", "team-blue", "--num-slices", "2", "--command", "true").err
+    assert "queue 'blue' of cluster 'dev' has 8 in all" in message and "use --num-slices 1" in message
+    message = dev("workload", "create", "lost", "-n", "team-red", "--command", "true").err
+    assert "`xpk queue create multislice-queue --cluster dev -n team-red`" in message
     dev("cluster", "delete", "dev", "--force")
 
 
@@ -113,5 +113,5 @@ def test_bad_input_is_a_line_with_a_hint_and_changes_nothing(dev: Xpk) -> None:
 
 
 def test_status_is_describe(dev: Xpk) -> None:
-    told = dev("queue", "status", "multislice-queue", "-o", "json")
-    assert told.code == 0 and told.data == dev("queue", "describe", "multislice-queue", "-o", "json").data
+    message = dev("queue", "status", "multislice-queue", "-o", "json")
+    assert message.code == 0 and message.data == dev("queue", "describe", "multislice-queue", "-o", "json").data

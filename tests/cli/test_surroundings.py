@@ -1,4 +1,4 @@
-"""Bad input and broken surroundings at the command line: one line, a next step, the right exit code, no traceback."""
+"""Bad input and broken environments on the command line: one line, a hint, the right exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpk.capacity.local.provider import LocalProvider
 
 @pytest.fixture
 def remote(state: Path, xpk: Xpk) -> Path:
-    """The folder of a kind cluster `far`, which holds how to reach it."""
+    """Return the folder of a kind cluster `far` with its kubeconfig."""
     folder = state / "kind" / "far"
     folder.mkdir(parents=True)
     return folder
@@ -34,8 +34,8 @@ def test_a_damaged_kubeconfig(xpk: Xpk, remote: Path, content: str, code: int, s
     for command in ("list", "status w", "create w --command true", "delete w", "logs w", "wait w", "exec w -- ls"):
         name, *more = command.split()
         cut = more.index("--") if "--" in more else len(more)
-        found = xpk("workload", name, *more[:cut], "--cluster", "far", *more[cut:])
-        assert found.code == code and says in one_line(found.err), command
+        result = xpk("workload", name, *more[:cut], "--cluster", "far", *more[cut:])
+        assert result.code == code and says in one_line(result.err), command
 
 
 @pytest.mark.parametrize(
@@ -51,41 +51,43 @@ def test_a_damaged_kubeconfig(xpk: Xpk, remote: Path, content: str, code: int, s
         ((404, {"message": "the server could not find the requested resource"}), 7, "JobSet is not installed"),
     ],
 )
-def test_a_server_that_refuses(xpk: Xpk, remote: Path, answer: tuple[int, object], code: int, says: str) -> None:
+def test_a_server_that_rejects_requests_is_reported(
+    xpk: Xpk, remote: Path, answer: tuple[int, object], code: int, says: str
+) -> None:
     with serving(Script({"*": [answer]})) as server:
         kubeconfig(remote, server)
-        found = xpk("workload", "list", "--cluster", "far")
-    assert found.code == code and says in one_line(found.err)
+        result = xpk("workload", "list", "--cluster", "far")
+    assert result.code == code and says in one_line(result.err)
 
 
-def test_a_server_that_is_gone(xpk: Xpk, remote: Path) -> None:
+def test_an_unreachable_cluster_is_reported(xpk: Xpk, remote: Path) -> None:
     kubeconfig(remote, "https://no-such-host.invalid")
-    found = xpk("workload", "list", "--cluster", "far")
-    assert found.code == 1 and "its name does not resolve" in one_line(found.err)
+    result = xpk("workload", "list", "--cluster", "far")
+    assert result.code == 1 and "its name does not resolve" in one_line(result.err)
 
 
-def test_a_manifest_that_cannot_be_written_creates_nothing(dev: Xpk, tmp_path: Path) -> None:
-    found = dev("workload", "create", "w", "--command", "true", "--output-manifest-file", str(tmp_path))
-    assert found.code == 1 and "Is a directory" in one_line(found.err)
+def test_an_unwritable_manifest_creates_nothing(dev: Xpk, tmp_path: Path) -> None:
+    result = dev("workload", "create", "w", "--command", "true", "--output-manifest-file", str(tmp_path))
+    assert result.code == 1 and "Is a directory" in one_line(result.err)
     assert dev("workload", "status", "w").code == 3
     folder = dev("workload", "create", "w", "--command", "true", "--env-file", str(tmp_path))
     assert folder.code == 2 and str(tmp_path) in one_line(folder.err)
 
 
 @pytest.mark.parametrize("name", ["W", "w_1", "1w", "-w", "w-", "ü", "a" * 64, "w.x", "w w", "w\n"])
-def test_names_that_kubernetes_does_not_take(dev: Xpk, name: str) -> None:
-    found = dev("workload", "create", "--workload", name, "--command", "true")
-    assert found.code == 2 and "Traceback" not in found.err and "internal error" not in found.err
+def test_names_that_kubernetes_rejects_are_reported(dev: Xpk, name: str) -> None:
+    result = dev("workload", "create", "--workload", name, "--command", "true")
+    assert result.code == 2 and "Traceback" not in result.err and "internal error" not in result.err
     assert dev("workload", "list", "-o", "name").out == ""
     assert dev("cluster", "create", "--cluster", name, "--tpu-type", "v5litepod-8").code == 2
 
 
 def test_a_namespace_without_a_queue(dev: Xpk) -> None:
-    found = dev("workload", "create", "w", "--namespace", "nope", "--command", "true")
-    assert found.code == 3 and "queue 'multislice-queue' not found in namespace 'nope'" in one_line(found.err)
+    result = dev("workload", "create", "w", "--namespace", "nope", "--command", "true")
+    assert result.code == 3 and "queue 'multislice-queue' not found in namespace 'nope'" in one_line(result.err)
 
 
-def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -> None:
+def test_a_jobset_of_another_tool_is_not_treated_as_ours(dev: Xpk, state: Path) -> None:
     container = {"name": "host", "command": ["sleep", "60"]}
     job = {
         "parallelism": 1,
@@ -110,10 +112,10 @@ def test_a_jobset_of_another_tool_is_not_taken_for_ours(dev: Xpk, state: Path) -
     assert "created by argo" in dev("workload", "status", "theirs").out
     before = sorted(Path.cwd().iterdir())
     assert dev("workload", "delete", "theirs", "--force", "--with-output").code == 0
-    assert sorted(Path.cwd().iterdir()) == before, "a workload without an output folder has none to remove"
+    assert sorted(Path.cwd().iterdir()) == before, "a workload without an output folder has no output to remove"
 
 
-def test_status_names_what_is_waited_for_and_one_next_command(dev: Xpk) -> None:
+def test_status_names_the_cause_of_waiting_and_a_next_command(dev: Xpk) -> None:
     dev("workload", "create", "big", "--num-slices", "2", "--command", "sleep 60")
     dev("workload", "create", "small", "--command", "sleep 60")
     shown = dev("workload", "status", "small").out
@@ -123,6 +125,6 @@ def test_status_names_what_is_waited_for_and_one_next_command(dev: Xpk) -> None:
         shown = dev("workload", "status", "small").out
     assert "v5litepod-8: 16 of 16 google.com/tpu in use; 8 needed, 0 free; held by big (16)" in shown
     assert shown.rstrip().splitlines()[-1] == "  next       xpk workload list --cluster dev"
-    found = json.loads(dev("workload", "status", "small", "-o", "json").out)
-    assert found["next"] == "xpk workload list --cluster dev" and found["quota"][0]["needed"] == 8
-    assert [each["workload"] for each in found["quota"][0]["holders"]] == ["big"]
+    result = json.loads(dev("workload", "status", "small", "-o", "json").out)
+    assert result["next"] == "xpk workload list --cluster dev" and result["quota"][0]["needed"] == 8
+    assert [item["workload"] for item in result["quota"][0]["holders"]] == ["big"]

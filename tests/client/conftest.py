@@ -13,7 +13,7 @@ from xpk.cli.main import main
 
 @pytest.fixture
 def cluster(state: Path, capfd: pytest.CaptureFixture[str]) -> Cluster:
-    """A cluster of two slices with two hosts each."""
+    """Return a cluster of two slices with two hosts each."""
     assert main(["cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2"]) == 0
     capfd.readouterr()
     return Cluster("dev")

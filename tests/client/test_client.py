@@ -1,4 +1,4 @@
-"""The Python API on a local cluster: real processes, typed results, an error class for each cause."""
+"""The Python API on a local cluster: real processes, typed results, and an error class for each cause."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_finer_error_keeps_the_exit_code(kind: type[xpk.XpkError], base: type[
     assert kind("text", resource="JobSet 'w'").resource == "JobSet 'w'" and base("text").resource == ""
 
 
-def test_from_submit_to_delete_without_a_word_printed(
+def test_submit_to_delete_prints_nothing(
     cluster: xpk.Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "code").mkdir()
@@ -101,7 +101,7 @@ def test_from_submit_to_delete_without_a_word_printed(
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_a_failure_is_raised_unless_it_is_to_be_returned(cluster: xpk.Cluster) -> None:
+def test_a_failure_is_raised_unless_check_is_false(cluster: xpk.Cluster) -> None:
     handle = cluster.submit(workload(command="exit 3"))
     with pytest.raises(xpk.WorkloadFailedError, match="exit code 3"):
         handle.wait(timeout=60)
@@ -124,7 +124,7 @@ def test_a_suspended_workload_gives_its_slices_back(cluster: xpk.Cluster) -> Non
     assert handle.status().phase is not xpk.Phase.SUSPENDED
 
 
-def test_each_cause_has_an_error_of_its_own_with_its_object(cluster: xpk.Cluster) -> None:
+def test_each_cause_has_its_own_error_with_its_object(cluster: xpk.Cluster) -> None:
     cluster.submit(workload(command="sleep 60"))
     with pytest.raises(xpk.NameTaken, match="with the same settings") as taken:
         cluster.submit(workload(command="sleep 60"))
@@ -192,9 +192,7 @@ def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
     assert progress is not None and progress.step == 20
 
 
-def test_a_cluster_is_created_resized_listed_and_deleted_without_a_word_printed(
-    state: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_managing_a_cluster_prints_nothing(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
     planned = xpk.create_cluster("own", "v5litepod-8", num_slices=2, dry_run=True)
     assert "2 x v5litepod-8" in planned.summary and planned.steps and xpk.clusters() == []
     notices: list[xpk.Notice] = []
@@ -274,7 +272,7 @@ def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> 
         cluster.submit(workload(name, "mkdir -p $XPK_OUTPUT_DIR", labels=labels)).wait(timeout=60)
     output = cluster.workload("a").status().output_dir
     planned = cluster.delete_workloads(labels={"team": "red"}, with_output=True, dry_run=True)
-    assert [(each.name, bool(each.output_dir)) for each in planned] == [("a", True), ("b", True)]
+    assert [(item.name, bool(item.output_dir)) for item in planned] == [("a", True), ("b", True)]
     assert Path(output).exists() and len(cluster.workloads()) == 4
     assert cluster.delete_workloads(labels={"team": "red"}, with_output=True) == planned
     assert not Path(output).exists() and [status.name for status in cluster.workloads()] == ["c", "d"]
@@ -284,7 +282,7 @@ def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> 
     deleted = cluster.delete_workloads("c", "nope", ignore_not_found=True, on_progress=notices.append)
     assert deleted == [xpk.Deletion("c")]
     assert [(notice.is_warning, "nope" in notice.text) for notice in notices] == [(True, True), (False, False)]
-    assert [each.name for each in cluster.delete_workloads(all=True)] == ["d"]
+    assert [item.name for item in cluster.delete_workloads(all=True)] == ["d"]
     assert cluster.workloads() == []
     for nothing in ((), ("a",)):
         with pytest.raises(xpk.UsageError, match="exactly one of"):
@@ -293,7 +291,7 @@ def test_workloads_are_deleted_by_name_by_label_or_all(cluster: xpk.Cluster) -> 
 
 @pytest.fixture
 def site(make_site: MakeSite, state: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return an emulated project with a cluster `c` that this machine does not know."""
+    """Return an emulated project with a cluster `c` that is not registered on this machine."""
     site = make_site()
     for name, value in site.environ.items():
         monkeypatch.setenv(name, value)
@@ -308,8 +306,8 @@ def test_options_locate_a_cluster_that_this_machine_does_not_know(site: Site, st
         xpk.Cluster("nowhere", options=xpk.GkeOptions(project="p")).workloads()
     with pytest.raises(xpk.UsageError, match="project must be a string, got 7"):
         xpk.Cluster("c", options=xpk.GkeOptions(project=7)).workloads()  # type: ignore[arg-type]
-    configured_provider("c", xpk.GkeOptions(project="p"))  # as every method does before it connects
-    assert (state / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
+    configured_provider("c", xpk.GkeOptions(project="p"))  # as in every method before it connects
+    assert (state / "gke" / "c" / "cluster.json").exists(), "from now on it is registered"
     with pytest.raises(xpk.UsageError, match=r"'c' is in project p \(requested other\)"):
         xpk.Cluster("c", options=xpk.GkeOptions(project="other")).describe()
     with pytest.raises(xpk.NotFoundError, match="'c' not found"):

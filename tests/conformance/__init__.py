@@ -1,4 +1,4 @@
-"""The cases of behavior that every control plane must pass, run by tests/local and by e2e."""
+"""Cases of behavior that every control plane must pass, run by tests/local and by e2e."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The ground of a conformance case: a quota of slices and a namespace of its own, on a cluster of either kind."""
+"""The environment of a conformance case: quota and a namespace of its own, on a cluster of either kind."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a workload, in all fields that must not differ; `why` is the reason that its JobSet gives.
+    """The outcome of a workload, in all fields that must be equal; `why` is the reason of its JobSet.
 
-    `exits` has the exit codes of the pods that are left, by host: hosts that were ended for another's sake leave none.
+    `exits` has the exit codes of the remaining pods by host: hosts that were ended because of another one have none.
     `blamed` is the host that the status names, and its exit code.
     """
 
@@ -53,9 +53,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The resources of a case. `neighbor` is a second namespace whose queue shares the quota of the first.
+    """The resources of a case. `neighbor` is a second namespace, whose queue shares the quota of the first.
 
-    `patience` says how much longer things may take than they do for processes.
+    `patience` is the factor of timeouts relative to those for processes.
     """
 
     api: ObjectApi
@@ -85,7 +85,7 @@ class Ground:
         return self.api.get("JobSet", name, spec.namespace)
 
     def status(self, name: str, namespace: str | None = None) -> WorkloadStatus:
-        """Return how a workload does."""
+        """Return the status of a workload."""
         return reader.find(self.api, name, namespace or self.namespace)
 
     def until(
@@ -96,22 +96,22 @@ class Ground:
         namespace: str | None = None,
         seconds: float = _SECONDS,
     ) -> WorkloadStatus:
-        """Wait until a workload's status is as wanted, and return it."""
-        found: list[WorkloadStatus] = []
+        """Wait until a workload's status satisfies a condition, and return it."""
+        actual: list[WorkloadStatus] = []
 
-        def is_as_wanted() -> bool:
-            found[:] = [self.status(name, namespace)]
-            return wanted(found[0])
+        def matches() -> bool:
+            actual[:] = [self.status(name, namespace)]
+            return wanted(actual[0])
 
-        self.hold(is_as_wanted, seconds=seconds, report=lambda: found)
-        return found[0]
+        self.hold(matches, seconds=seconds, report=lambda: actual)
+        return actual[0]
 
     def running(self, name: str, namespace: str | None = None) -> WorkloadStatus:
         """Wait until all hosts run."""
         return self.until(name, lambda status: status.phase is Phase.RUNNING, namespace=namespace)
 
     def queued(self, name: str, reason: str = "", namespace: str | None = None) -> WorkloadStatus:
-        """Wait until a workload is queued for a reason that says so."""
+        """Wait until a workload is queued for a reason that contains the text."""
 
         def is_so(status: WorkloadStatus) -> bool:
             return status.phase is Phase.QUEUED and reason in status.reason
@@ -119,24 +119,24 @@ class Ground:
         return self.until(name, is_so, namespace=namespace)
 
     def ended(self, name: str, *, seconds: float = 2 * _SECONDS) -> Outcome:
-        """Wait for a workload's end, and for the end of its last host; return how it ended."""
+        """Wait for the end of a workload and of its last host; return the outcome."""
         with suppress(TimedOutError):
             lifecycle.wait(self.api, name, self.namespace, timeout=seconds * self.patience)
-        found = self.until(name, lambda status: status.phase.is_final and self._are_still(status), seconds=_SECONDS)
+        actual = self.until(name, lambda status: status.phase.is_final and self._are_still(status), seconds=_SECONDS)
         jobset = self.jobset(name)
         last = next(c for c in jobset["status"]["conditions"] if c["type"] == jobset["status"]["terminalState"])
         return Outcome(
-            phase=found.phase,
+            phase=actual.phase,
             terminal=jobset["status"]["terminalState"],
             why=last["reason"],
-            exits={host.label: host.exit_code for host in found.hosts if host.exit_code is not None},
-            restarts=found.restarts,
-            counted=found.restarts_counted,
-            blamed=(blame[1], int(blame[2])) if (blame := _BLAME.match(found.reason)) else None,
+            exits={host.label: host.exit_code for host in actual.hosts if host.exit_code is not None},
+            restarts=actual.restarts,
+            counted=actual.restarts_counted,
+            blamed=(blame[1], int(blame[2])) if (blame := _BLAME.match(actual.reason)) else None,
         )
 
     def _are_still(self, status: WorkloadStatus) -> bool:
-        """Tell whether the hosts that are left have ended, and none of those that were ended is still to go."""
+        """Return whether the remaining hosts have ended, and all stopped hosts are deleted."""
         there = {host.pod for host in status.hosts}
         pods = [pod["metadata"] for pod in self.api.list("Pod", self.namespace) if pod["metadata"]["name"] in there]
         return len(pods) == len(status.hosts) and not (
@@ -144,7 +144,7 @@ class Ground:
         )
 
     def said(self, name: str, *, previous: bool = False, **wanted: Any) -> dict[str, list[str]]:
-        """Return what each host that has a pod wrote."""
+        """Return the output of each host that has a pod."""
         there = {host.label for host in self.status(name).hosts}
         lines: dict[str, list[str]] = {label: [] for label in there}
         for line in logs.read_logs(self.api, name, self.namespace, logs.LogQuery(**wanted), previous=previous):
@@ -153,7 +153,7 @@ class Ground:
         return lines
 
     def await_line(self, name: str, text: str, hosts: int = 2) -> None:
-        """Wait until that many hosts have written a line: from then on their traps are set."""
+        """Wait until this number of hosts have written a line: then their traps are set."""
         self.hold(lambda: sum(text in lines for lines in self.said(name).values()) == hosts)
 
     def hold(self, what: Callable[[], Any], *, seconds: float = _SECONDS, report: Callable[[], object] = str) -> Any:
@@ -169,9 +169,9 @@ class Ground:
         return self.api.list("Pod", self.namespace, {"jobset.sigs.k8s.io/jobset-name": name})
 
     def kueue_workload(self, name: str) -> Obj:
-        """Return what Kueue, or what imitates it, keeps of a workload."""
+        """Return the Workload object of Kueue, or of its local counterpart."""
         uid = self.jobset(name)["metadata"]["uid"]
-        found: Obj = self.hold(
+        actual: Obj = self.hold(
             lambda: next(
                 (
                     w
@@ -181,15 +181,15 @@ class Ground:
                 None,
             )
         )
-        return found
+        return actual
 
     def a_second(self) -> None:
-        """Let a second pass: servers keep times of creation in whole ones, and queues go by them."""
+        """Let a second pass: servers store creation times in seconds, and queues sort by them."""
         begin = int(time.time())
         self.hold(lambda: int(time.time()) > begin)
 
     def set_up(self, slices: int) -> None:
-        """Give the namespaces a ClusterQueue of their own, as the manifests have it."""
+        """Create a ClusterQueue for the namespaces, as in the manifests."""
         spec = ClusterSpec(name="any", shape=SHAPE, num_slices=slices)
         for namespace in (self.namespace, self.neighbor):
             for obj in render_queues(spec, namespace=namespace):
@@ -200,9 +200,9 @@ class Ground:
                 self.api.apply(obj)
 
     def split(self, own: int, theirs: int, *, reclaim: str = "Any", borrowing_limit: int | None = None) -> None:
-        """Give each namespace a quota of its own, of slices that they lend to each other.
+        """Give each namespace its own quota of slices that they lend to each other.
 
-        The neighbor's queue is called as its namespace is.
+        The neighbor's queue has the name of its namespace.
         """
         for name, slices, limit in ((self.namespace, own, None), (self.neighbor, theirs, borrowing_limit)):
             quota = SliceQuota(shape=SHAPE, num_slices=slices, borrowing_limit=limit)
@@ -212,15 +212,15 @@ class Ground:
                 self.api.apply(obj)
 
     def limit_priority(self, limit: str) -> None:
-        """Let the neighbor's own queue take priorities up to a limit."""
+        """Limit the priorities that the neighbor's own queue accepts."""
         annotations = {names.MAX_PRIORITY_ANNOTATION: limit}
         self.api.patch("ClusterQueue", self.neighbor, {"metadata": {"annotations": annotations}})
-        with suppress(MissingToolError):  # the local control plane keeps to it without
+        with suppress(MissingToolError):  # the local control plane enforces it without a policy
             for obj in render_priority_limit(self.neighbor, limit):
                 self.api.apply(obj)
 
     def takes(self, priority: str, queue: str) -> bool:
-        """Tell whether a namespace's own queue takes a workload of a priority."""
+        """Return whether a namespace's own queue accepts a workload of a priority."""
         spec = WorkloadSpec(
             name="any", namespace=queue, queue=queue, priority=priority, shape=SHAPE, num_slices=1, target=self.target,
             command=("true",), image="none",
@@ -233,7 +233,7 @@ class Ground:
         return True
 
     def clear(self) -> None:
-        """End all that is left, and wait for its hosts to be gone."""
+        """Delete all workloads, and wait until their hosts have ended."""
         both = (self.namespace, self.neighbor)
         for namespace in both:
             for jobset in self.api.list("JobSet", namespace):
@@ -244,7 +244,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case of behavior: what it checks, and how many slices its queue has."""
+    """A case of behavior: its check, and the number of slices of its queue."""
 
     check: Callable[[Ground], None]
     slices: int
@@ -257,7 +257,7 @@ CASES: list[Case] = []
 
 
 def case(slices: int = 1) -> Callable[[Callable[[Ground], None]], Callable[[Ground], None]]:
-    """Add a function to the cases, with a queue of so many slices."""
+    """Add a function to the cases, with a queue of this number of slices."""
 
     def add(function: Callable[[Ground], None]) -> Callable[[Ground], None]:
         CASES.append(Case(function, slices))
@@ -267,49 +267,49 @@ def case(slices: int = 1) -> Callable[[Callable[[Ground], None]], Callable[[Grou
 
 
 class SideBySide:
-    """Runs cases at once, as far as the cluster's slices reach: the largest first, and what fits beside them."""
+    """Runs cases concurrently within the cluster's slices: the largest first, then others that fit."""
 
     def __init__(self, cases: Iterable[Case], slices: int, run: Callable[[Case], None]) -> None:
         self._free, self._change, self._run = slices, threading.Condition(), run
-        ordered = sorted(cases, key=lambda each: -each.slices)
+        ordered = sorted(cases, key=lambda entry: -entry.slices)
         self._waiting = [*ordered]
         self._pool = ThreadPoolExecutor(max_workers=len(ordered) or 1)
-        self._futures: dict[Case, Future[None]] = {each: self._pool.submit(self._one, each) for each in ordered}
+        self._futures: dict[Case, Future[None]] = {entry: self._pool.submit(self._one, entry) for entry in ordered}
 
     def result(self, of: Case) -> None:
-        """Wait for a case and raise what it raised."""
+        """Wait for a case and raise its error."""
         error = self._futures[of].exception()
         if error:
             raise AssertionError("".join(traceback.format_exception(error))) from None
 
     def close(self) -> None:
-        """Begin no further case; wait for those that have begun."""
+        """Start no further case; wait for those that are running."""
         with self._change:
             self._waiting.clear()
             self._change.notify_all()
         self._pool.shutdown()
 
-    def _one(self, each: Case) -> None:
+    def _one(self, entry: Case) -> None:
         with self._change:
-            self._change.wait_for(lambda: self._next() is each or each not in self._waiting)
-            if each not in self._waiting:
+            self._change.wait_for(lambda: self._next() is entry or entry not in self._waiting)
+            if entry not in self._waiting:
                 return
-            self._waiting.remove(each)
-            self._free -= each.slices
+            self._waiting.remove(entry)
+            self._free -= entry.slices
             self._change.notify_all()
         try:
-            self._run(each)
+            self._run(entry)
         finally:
             with self._change:
-                self._free += each.slices
+                self._free += entry.slices
                 self._change.notify_all()
 
     def _next(self) -> Case | None:
-        return next((each for each in self._waiting if each.slices <= self._free), None)
+        return next((entry for entry in self._waiting if entry.slices <= self._free), None)
 
 
 def selected(request: pytest.FixtureRequest) -> list[Case]:
-    """Return the cases that a module's tests were asked for."""
+    """Return the cases that a module's tests select."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
-    found = (item.callspec.params["case"] for item in items if hasattr(item, "callspec"))
-    return [each for each in found if isinstance(each, Case)]
+    actual = (item.callspec.params["case"] for item in items if hasattr(item, "callspec"))
+    return [entry for entry in actual if isinstance(entry, Case)]

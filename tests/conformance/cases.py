@@ -1,4 +1,4 @@
-"""Every case of behavior: tests/local runs them on processes, e2e on pods."""
+"""Every case of behavior: tests/local runs them with processes, e2e with pods."""
 
 from __future__ import annotations
 

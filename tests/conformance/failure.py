@@ -15,13 +15,13 @@ FATAL, SPENT = "FailJobSetFailurePolicyAction", "ReachedMaxRestarts"
 
 
 def failed(why: str, host: str, code: int, *, restarts: int = 0) -> Outcome:
-    """Return how a workload ends for the sake of one host; none of the others' pods is left."""
+    """Return the outcome of a workload that one host failed; no pods of the other hosts remain."""
     counts = {"restarts": restarts, "counted": restarts}
     return Outcome(Phase.FAILED, "Failed", why, {host: code}, **counts, blamed=(host, code))
 
 
 def check_second_attempt(ground: Ground, *, counted: int) -> None:
-    """Check that a workload has ended well with its second attempt."""
+    """Check that a workload succeeded in its second attempt."""
     exits = {"s0/h0": 0, "s0/h1": 0}
     assert ground.ended("a") == done(exits, restarts=1, counted=counted)
     assert ground.said("a") == {label: ["attempt 1"] for label in exits}
@@ -31,7 +31,7 @@ def check_second_attempt(ground: Ground, *, counted: int) -> None:
 
 
 @case()
-def a_fatal_exit_code_fails_at_once(ground: Ground) -> None:
+def a_fatal_exit_code_fails_immediately(ground: Ground) -> None:
     ground.submit("a", f'[ "$TPU_WORKER_ID" = 0 ] || exit 42; {FOREVER}', max_restarts=3)
     assert ground.ended("a") == failed(FATAL, "s0/h1", 42)
     finished = next(c for c in ground.kueue_workload("a")["status"]["conditions"] if c["type"] == "Finished")
@@ -45,7 +45,7 @@ def a_crash_restarts_and_is_counted(ground: Ground) -> None:
 
 
 @case()
-def ending_with_143_unasked_is_a_failure(ground: Ground) -> None:
+def exit_code_143_without_a_request_is_a_failure(ground: Ground) -> None:
     unasked = f'[ "$TPU_WORKER_ID" = 0 ] || exit 143; {FOREVER}'
     ground.submit("a", unasked, peer_watch=True)
     assert ground.ended("a") == failed(SPENT, "s0/h1", 1)
@@ -59,14 +59,14 @@ def a_lost_peer_is_counted_once(ground: Ground) -> None:
 
 
 @case()
-def restarts_come_to_an_end(ground: Ground) -> None:
+def restarts_are_limited(ground: Ground) -> None:
     ground.submit("a", f'{ATTEMPT}[ "$TPU_WORKER_ID" = 0 ] || exit 7; {FOREVER}', max_restarts=2)
     assert ground.ended("a", seconds=60) == failed(SPENT, "s0/h1", 7, restarts=2)
     assert ground.said("a") == {"s0/h1": ["attempt 2"]}
 
 
 @case()
-def one_slice_that_fails_ends_the_other(ground: Ground) -> None:
+def a_failed_slice_ends_the_others(ground: Ground) -> None:
     ground.submit("a", f'[ "$TPU_WORKER_ID" = 1 ] || exit 3; {FOREVER}')
     assert ground.ended("a") == failed(SPENT, "s0/h0", 3)
 
@@ -81,25 +81,25 @@ def a_slice_restarts_with_the_others(ground: Ground) -> None:
 
 
 @case()
-def a_command_that_is_not_there_is_fatal(ground: Ground) -> None:
+def a_missing_command_is_fatal(ground: Ground) -> None:
     ground.submit("a", f'[ "$TPU_WORKER_ID" = 1 ] || exec no-such-program; {FOREVER}', max_restarts=3)
     assert ground.ended("a") == failed(FATAL, "s0/h0", 127)
     assert "no-such-program: " in ground.said("a")["s0/h0"][0]
 
 
 @case()
-def a_command_that_may_not_be_run_is_fatal(ground: Ground) -> None:
+def a_command_without_permission_is_fatal(ground: Ground) -> None:
     ground.submit("a", f'[ "$TPU_WORKER_ID" = 1 ] || exec /etc/passwd; {FOREVER}', max_restarts=3)
     assert ground.ended("a") == failed(FATAL, "s0/h0", 126)
     assert "Permission denied" in ground.said("a")["s0/h0"][0]
 
 
 @case()
-def without_a_shell_a_command_that_is_not_there_does_not_start(ground: Ground) -> None:
+def a_missing_command_without_a_shell_does_not_start(ground: Ground) -> None:
     ground.submit("a", "-", command=("no-such-program", "--flag"))
-    found = ground.ended("a")
-    assert (found.phase, found.why) == (Phase.FAILED, SPENT)
-    assert set(found.exits.values()) == {128}
+    result = ground.ended("a")
+    assert (result.phase, result.why) == (Phase.FAILED, SPENT)
+    assert set(result.exits.values()) == {128}
     assert {host.reason for host in ground.status("a").hosts} == {"StartError"}
 
 
@@ -113,7 +113,7 @@ def a_deleted_pod_that_saves_is_not_counted(ground: Ground) -> None:
 
 
 @case()
-def a_deleted_pod_that_does_not_end_is_killed(ground: Ground) -> None:
+def a_deleted_pod_that_ignores_sigterm_is_killed(ground: Ground) -> None:
     stubborn = "trap '' TERM; echo up; while :; do sleep 1; done"
     ground.submit("a", FIRST.format(stubborn), max_restarts=1, termination_grace_seconds=2)
     ground.running("a")
@@ -126,7 +126,7 @@ def a_deleted_pod_that_does_not_end_is_killed(ground: Ground) -> None:
 
 
 @case()
-def output_outlives_a_restart(ground: Ground) -> None:
+def output_survives_a_restart(ground: Ground) -> None:
     write = 'mkdir -p "$XPK_OUTPUT_DIR"; echo kept > "$XPK_OUTPUT_DIR/$TPU_WORKER_ID"; sleep 0.5; exit 1'
     ground.submit("a", FIRST.format(write) + 'cat "$XPK_OUTPUT_DIR"/[01]', max_restarts=1)
     assert ground.ended("a").phase is Phase.SUCCEEDED
@@ -134,15 +134,15 @@ def output_outlives_a_restart(ground: Ground) -> None:
 
 
 @case()
-def what_is_suspended_starts_again_where_it_was(ground: Ground) -> None:
+def a_suspended_workload_resumes(ground: Ground) -> None:
     ground.submit("a", ATTEMPT + FOREVER)
     ground.running("a")
     ground.await_line("a", "up")
     ground.submit("b", "true")
     ground.queued("b")
     lifecycle.set_active(ground.api, "a", ground.namespace, active=False)
-    found = ground.until("a", lambda status: status.phase is Phase.SUSPENDED and not ground.pods("a"))
-    assert (found.reason, found.position, found.restarts_counted) == ("suspended by its user", None, 0)
+    result = ground.until("a", lambda status: status.phase is Phase.SUSPENDED and not ground.pods("a"))
+    assert (result.reason, result.position, result.restarts_counted) == ("suspended by its user", None, 0)
     evicted = next(c for c in ground.kueue_workload("a")["status"]["conditions"] if c["type"] == "Evicted")
     assert (evicted["status"], evicted["reason"]) == ("True", "Deactivated")
     assert ground.ended("b").phase is Phase.SUCCEEDED, "its slices are free"

@@ -1,4 +1,4 @@
-"""A workload from its creation to its end, where nothing fails: what its hosts find, and what is left of them."""
+"""A workload from creation to end without failures: the environment of its hosts, and its remains."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ VALUES = {
 
 
 def done(exits: Mapping[str, int], *, restarts: int = 0, counted: int = 0) -> Outcome:
-    """Return how what has succeeded ends."""
+    """Return the outcome of a successful workload."""
     end = ("Completed", "AllJobsCompleted")
     return Outcome(Phase.SUCCEEDED, *end, exits=exits, restarts=restarts, counted=counted)
 
 
 @case(slices=2)
-def hosts_that_end_well_complete_a_workload(ground: Ground) -> None:
+def successful_hosts_complete_a_workload(ground: Ground) -> None:
     ground.submit("a", "echo host $MEGASCALE_SLICE_ID/$TPU_WORKER_ID", slices=2)
     hosts = [f"{slice_id}/{host}" for slice_id in (0, 1) for host in (0, 1)]
-    exits = {f"s{each.replace('/', '/h')}": 0 for each in hosts}
+    exits = {f"s{item.replace('/', '/h')}": 0 for item in hosts}
     assert ground.ended("a") == done(exits)
-    assert ground.said("a") == {f"s{each.replace('/', '/h')}": [f"host {each}"] for each in hosts}
-    found = ground.status("a")
-    assert found.started and found.finished and found.position is None
+    assert ground.said("a") == {f"s{item.replace('/', '/h')}": [f"host {item}"] for item in hosts}
+    result = ground.status("a")
+    assert result.started and result.finished and result.position is None
     finished = next(c for c in ground.kueue_workload("a")["status"]["conditions"] if c["type"] == "Finished")
     assert (finished["status"], finished["reason"]) == ("True", "Succeeded")
-    nodes = {host.slice: {other.node for other in found.hosts if other.slice == host.slice} for host in found.hosts}
-    pools = {slice_id: {_pool(ground, str(node)) for node in each} for slice_id, each in nodes.items()}
-    assert [len(each) for each in pools.values()] == [1, 1], "a slice is never split"
-    assert pools[0] != pools[1], "a node pool is never shared"
+    nodes = {host.slice: {other.node for other in result.hosts if other.slice == host.slice} for host in result.hosts}
+    pools = {slice_id: {_pool(ground, str(node)) for node in item} for slice_id, item in nodes.items()}
+    assert [len(item) for item in pools.values()] == [1, 1], "slices are not split"
+    assert pools[0] != pools[1], "a node pool is used by one slice only"
 
 
 def _pool(ground: Ground, node: str) -> str:
@@ -53,15 +53,15 @@ def _pool(ground: Ground, node: str) -> str:
 
 
 @case(slices=2)
-def hosts_find_the_environment_that_is_promised(ground: Ground) -> None:
+def hosts_have_the_documented_environment(ground: Ground) -> None:
     uid = ground.submit("a", DUMP, slices=2, env=VALUES)["metadata"]["uid"]
     assert ground.ended("a").phase is Phase.SUCCEEDED
-    found = {label: json.loads(lines[-1]) for label, lines in ground.said("a").items()}
-    assert len(found) == 4
-    first = found["s0/h0"]
+    result = {label: json.loads(lines[-1]) for label, lines in ground.said("a").items()}
+    assert len(result) == 4
+    first = result["s0/h0"]
     leader = first["TPU_WORKER_HOSTNAMES"].split(",")[0]
     names: dict[str, set[str]] = {}
-    for label, environment in found.items():
+    for label, environment in result.items():
         slice_id, host = label[1], label[-1]
         expected = {
             "MEGASCALE_NUM_SLICES": "2",
@@ -82,8 +82,8 @@ def hosts_find_the_environment_that_is_promised(ground: Ground) -> None:
         }
         assert {key: environment.get(key) for key in expected} == expected
         names.setdefault(slice_id, set()).add(environment["TPU_WORKER_HOSTNAMES"])
-    assert [len(each) for each in names.values()] == [1, 1], "hosts of a slice agree on their names"
-    hostnames = [name for each in names.values() for name in min(each).split(",")]
+    assert [len(item) for item in names.values()] == [1, 1], "hosts of a slice have the same list of names"
+    hostnames = [name for item in names.values() for name in min(item).split(",")]
     assert len(set(hostnames)) == 4
 
 
@@ -96,12 +96,12 @@ def hosts_of_a_workload_with_the_longest_name_find_each_other(ground: Ground) ->
 
 
 @case(slices=2)
-def objects_tell_of_what_runs(ground: Ground) -> None:
+def objects_describe_running_hosts(ground: Ground) -> None:
     uid = ground.submit("a", FOREVER, slices=2)["metadata"]["uid"]
     ground.running("a")
     ground.hold(lambda: ground.jobset("a")["status"]["replicatedJobsStatus"][0]["ready"] == 2)
     for slice_id in range(2):
-        wanted = {
+        goal = {
             f"{PREFIX}jobset-name": "a",
             f"{PREFIX}jobset-uid": uid,
             f"{PREFIX}replicatedjob-name": "slice-job",
@@ -114,8 +114,8 @@ def objects_tell_of_what_runs(ground: Ground) -> None:
             f"{PREFIX}coordinator": "a-slice-job-0-0.a",
         }
         labels = ground.api.get("Job", f"a-slice-job-{slice_id}", ground.namespace)["metadata"]["labels"]
-        assert {key: labels.get(key) for key in wanted} == wanted
-        pods = [pod for pod in ground.pods("a") if wanted.items() <= pod["metadata"]["labels"].items()]
+        assert {key: labels.get(key) for key in goal} == goal
+        pods = [pod for pod in ground.pods("a") if goal.items() <= pod["metadata"]["labels"].items()]
         hosts = [pod["metadata"]["annotations"][INDEX] for pod in pods]
         assert sorted(hosts) == [pod["metadata"]["labels"][INDEX] for pod in sorted(pods, key=_hostname)] == ["0", "1"]
         assert [_hostname(pod) for pod in pods] == [f"a-slice-job-{slice_id}-{host}" for host in hosts]
@@ -130,12 +130,12 @@ def _hostname(pod: Obj) -> str:
 
 
 def _true(obj: Obj) -> list[str]:
-    """Return the conditions of an object that hold."""
-    return sorted(each["type"] for each in obj["status"]["conditions"] if each["status"] == "True")
+    """Return the conditions of an object that are true."""
+    return sorted(item["type"] for item in obj["status"]["conditions"] if item["status"] == "True")
 
 
 @case()
-def lines_arrive_whole_and_in_order(ground: Ground) -> None:
+def log_lines_are_complete_and_ordered(ground: Ground) -> None:
     program = (
         "import sys; o = sys.stdout.buffer\n"
         "for i in range(3000): o.write(b'%d\\\\n' % i)\n"
@@ -143,31 +143,31 @@ def lines_arrive_whole_and_in_order(ground: Ground) -> None:
     )
     ground.submit("a", f'[ $TPU_WORKER_ID = 1 ] || exec python3 -S -c "{program}"; echo oops >&2')
     assert ground.ended("a").phase is Phase.SUCCEEDED
-    wanted = [*map(str, range(3000)), "x" * 20000, "bad \udcff", "", "  indented", "no end"]
-    said = ground.said("a")
-    assert said["s0/h0"] == wanted
-    assert said["s0/h1"] == ["oops"]
-    assert ground.said("a", host=0, tail=2)["s0/h0"] == wanted[-2:]
+    goal = [*map(str, range(3000)), "x" * 20000, "bad \udcff", "", "  indented", "no end"]
+    words_printed = ground.said("a")
+    assert words_printed["s0/h0"] == goal
+    assert words_printed["s0/h1"] == ["oops"]
+    assert ground.said("a", host=0, tail=2)["s0/h0"] == goal[-2:]
     (pod,) = [pod for pod in ground.pods("a") if pod["metadata"]["annotations"][INDEX] == "0"]
     followed = list(ground.api.logs(pod, follow=True))
-    assert [line.text for line in followed] == wanted
+    assert [line.text for line in followed] == goal
     since = followed[-3].time
-    assert {line.text for line in ground.api.logs(pod, since=since)} >= set(wanted[-3:])
+    assert {line.text for line in ground.api.logs(pod, since=since)} >= set(goal[-3:])
     assert ground.said("a", grep="^29..$") == {"s0/h0": [str(i) for i in range(2900, 3000)], "s0/h1": []}
 
 
 @case()
-def what_has_ended_goes_when_its_time_is_over(ground: Ground) -> None:
+def a_finished_workload_is_deleted_after_its_ttl(ground: Ground) -> None:
     ground.submit("a", "true", ttl_seconds=4)
     assert lifecycle.wait(ground.api, "a", ground.namespace, timeout=40 * ground.patience).phase is Phase.SUCCEEDED
     ground.hold(lambda: not ground.api.list("JobSet", ground.namespace))
     ground.hold(lambda: not ground.api.list("Workload", ground.namespace) and not ground.pods("a"))
-    ground.submit("a", "true")  # its name is free again
+    ground.submit("a", "true")  # the name is free again
     assert ground.ended("a").phase is Phase.SUCCEEDED
 
 
 @case()
-def what_is_deleted_while_it_runs_may_save(ground: Ground) -> None:
+def a_deleted_running_workload_can_save(ground: Ground) -> None:
     save = (
         'mkdir -p "$XPK_OUTPUT_DIR"; ls "$XPK_OUTPUT_DIR"; '
         """trap 'sleep 1; echo > "$XPK_OUTPUT_DIR/$TPU_WORKER_ID"; exit 143' TERM; """
@@ -181,11 +181,11 @@ def what_is_deleted_while_it_runs_may_save(ground: Ground) -> None:
     assert ground.api.list("JobSet", ground.namespace) == []
     ground.submit("saver", f"{save} true")
     assert ground.ended("saver").phase is Phase.SUCCEEDED
-    assert set(ground.said("saver")["s0/h0"]) == {"0", "1"}, "both had the time to save, and their output is kept"
+    assert set(ground.said("saver")["s0/h0"]) == {"0", "1"}, "both had time to save, and their output is kept"
 
 
 @case()
-def what_is_deleted_in_the_queue_never_runs(ground: Ground) -> None:
+def a_deleted_pending_workload_never_runs(ground: Ground) -> None:
     ground.submit("a", FOREVER)
     ground.running("a")
     ground.submit("b", FOREVER)

@@ -17,12 +17,12 @@ ONCE = (
 
 
 def condition(obj: Obj, kind: str) -> Obj:
-    """Return a condition of an object, empty if it has none of this kind."""
+    """Return a condition of an object; empty if it does not exist."""
     return next((c for c in obj.get("status", {}).get("conditions", ()) if c["type"] == kind), {})
 
 
 @case()
-def the_queue_goes_by_priority_and_then_by_age(ground: Ground) -> None:
+def admission_is_ordered_by_priority_and_age(ground: Ground) -> None:
     ground.submit("first", f"{ONCE} {FOREVER}", priority="very-high")
     ground.running("first")
     for name, priority in (("old", "medium"), ("young", "medium"), ("urgent", "high"), ("idle", "very-low")):
@@ -30,8 +30,8 @@ def the_queue_goes_by_priority_and_then_by_age(ground: Ground) -> None:
         ground.a_second()
     ahead: list[str] = []
     for name in ("urgent", "old", "young", "idle"):
-        found = ground.until(name, lambda status: status.position == len(ahead) + 1)
-        assert found.ahead == tuple(ahead)
+        result = ground.until(name, lambda status: status.position == len(ahead) + 1)
+        assert result.ahead == tuple(ahead)
         ahead.append(name)
     termination.end(ground.api, "first", ground.namespace)
     assert [ground.ended(name).phase for name in ahead] == [Phase.SUCCEEDED] * 4
@@ -40,7 +40,7 @@ def the_queue_goes_by_priority_and_then_by_age(ground: Ground) -> None:
 
 
 @case()
-def what_is_preempted_comes_back_by_itself(ground: Ground) -> None:
+def a_preempted_workload_resumes_by_itself(ground: Ground) -> None:
     ground.submit("victim", f"{ONCE} {FOREVER}", priority="low")
     ground.running("victim")
     ground.await_line("victim", "up")
@@ -49,8 +49,8 @@ def what_is_preempted_comes_back_by_itself(ground: Ground) -> None:
     ground.queued("victim", "reempted")
     assert ground.until("victim", lambda status: status.position == 1).restarts_counted == 0
     assert ground.ended("winner").phase is Phase.SUCCEEDED
-    found = ground.ended("victim")
-    assert (found.phase, found.counted, found.exits) == (Phase.SUCCEEDED, 0, {"s0/h0": 0, "s0/h1": 0})
+    result = ground.ended("victim")
+    assert (result.phase, result.counted, result.exits) == (Phase.SUCCEEDED, 0, {"s0/h0": 0, "s0/h1": 0})
     workload = ground.kueue_workload("victim")
     assert workload["metadata"]["uid"] == identity
     assert condition(workload, "Evicted")["status"] == "False"
@@ -61,7 +61,7 @@ def what_is_preempted_comes_back_by_itself(ground: Ground) -> None:
 
 
 @case(slices=2)
-def the_lowest_and_the_youngest_make_room(ground: Ground) -> None:
+def the_lowest_and_youngest_are_preempted(ground: Ground) -> None:
     for name, priority in (("older", "low"), ("younger", "low")):
         ground.submit(name, FOREVER, priority=priority)
         ground.running(name)
@@ -75,33 +75,33 @@ def the_lowest_and_the_youngest_make_room(ground: Ground) -> None:
 
 
 @case(slices=2)
-def who_fits_passes_who_does_not(ground: Ground) -> None:
+def a_fitting_workload_passes_a_larger_one(ground: Ground) -> None:
     ground.submit("half", FOREVER)
     ground.running("half")
     ground.submit("whole", "true", slices=2)
-    found = ground.queued("whole", WAITING)
-    assert f"{WAITING}unused quota for google.com/tpu in flavor v5litepod-8, 8 more needed" in found.reason
+    result = ground.queued("whole", WAITING)
+    assert f"{WAITING}unused quota for google.com/tpu in flavor v5litepod-8, 8 more needed" in result.reason
     ground.submit("giant", "true", slices=3)
-    found = ground.queued("giant", WAITING)
+    result = ground.queued("giant", WAITING)
     capacity = "previously considered podsets requests (0) + current podset request (24) > maximum capacity (16)"
-    assert f"{WAITING}quota for google.com/tpu in flavor v5litepod-8, {capacity}" in found.reason
+    assert f"{WAITING}quota for google.com/tpu in flavor v5litepod-8, {capacity}" in result.reason
     ground.submit("other", "true")
     assert ground.ended("other").phase is Phase.SUCCEEDED
     assert ground.status("whole").phase is Phase.QUEUED
 
 
 @case()
-def without_its_queue_a_workload_waits(ground: Ground) -> None:
+def a_workload_without_its_queue_is_pending(ground: Ground) -> None:
     ground.submit("lost", "true", queue="nowhere")
-    found = ground.queued("lost", "LocalQueue nowhere doesn't exist")
+    result = ground.queued("lost", "LocalQueue nowhere doesn't exist")
     assert ground.pods("lost") == []
     reserved = condition(ground.kueue_workload("lost"), "QuotaReserved")
     assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
-    assert found.started is None
+    assert result.started is None
 
 
 @case()
-def what_is_suspended_leaves_the_queue(ground: Ground) -> None:
+def a_suspended_workload_leaves_the_queue(ground: Ground) -> None:
     ground.submit("first", FOREVER)
     ground.running("first")
     ground.submit("napping", "true")
@@ -128,9 +128,9 @@ def queues_of_two_namespaces_share_a_quota(ground: Ground) -> None:
     counts = ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
 
     def counted() -> list[list[int]]:
-        local = [ground.api.get("LocalQueue", "multislice-queue", each) for each in (ground.namespace, ground.neighbor)]
+        local = [ground.api.get("LocalQueue", "multislice-queue", item) for item in (ground.namespace, ground.neighbor)]
         queue = ground.api.get("ClusterQueue", ground.namespace)
-        return [[each.get("status", {}).get(count, -1) for count in counts] for each in (*local, queue)]
+        return [[item.get("status", {}).get(count, -1) for count in counts] for item in (*local, queue)]
 
     ground.hold(lambda: counted() == [[0, 1, 1], [1, 0, 0], [1, 1, 1]])
     termination.end(ground.api, "same", ground.namespace)
@@ -139,19 +139,19 @@ def queues_of_two_namespaces_share_a_quota(ground: Ground) -> None:
 
 
 @case(slices=2)
-def what_a_queue_lent_comes_back_to_it(ground: Ground) -> None:
+def lent_quota_is_returned(ground: Ground) -> None:
     ground.split(own=1, theirs=1)
     ground.submit("whole", f"{ONCE} {FOREVER}", slices=2, priority="very-high")
     ground.running("whole")
     ground.await_line("whole", "up", hosts=4)
     theirs: dict[str, Any] = {"namespace": ground.neighbor, "queue": ground.neighbor}
     ground.submit("small", FOREVER, priority="very-low", **theirs)
-    found = ground.queued("whole", "reempted")
-    assert found.restarts_counted == 0
+    result = ground.queued("whole", "reempted")
+    assert result.restarts_counted == 0
     assert condition(ground.kueue_workload("whole"), "Preempted")["reason"] == "InCohortReclamation"
     ground.running("small", namespace=ground.neighbor)
-    found = ground.queued("whole", WAITING)
-    (quota,) = found.quota
+    result = ground.queued("whole", WAITING)
+    (quota,) = result.quota
     assert (quota.quota, quota.needed, quota.free, quota.most) == (8, 16, 8, 16)
     assert [share.workload for share in quota.holders] == [f"{ground.neighbor}/small"]
     termination.end(ground.api, "small", ground.neighbor)
@@ -159,7 +159,7 @@ def what_a_queue_lent_comes_back_to_it(ground: Ground) -> None:
 
 
 @case(slices=2)
-def beyond_its_quota_priority_decides(ground: Ground) -> None:
+def borrowed_quota_is_preempted_by_priority(ground: Ground) -> None:
     ground.split(own=2, theirs=0, reclaim="LowerPriority", borrowing_limit=1)
     theirs: dict[str, Any] = {"namespace": ground.neighbor, "queue": ground.neighbor}
     ground.submit("guest", FOREVER, priority="low", **theirs)
@@ -176,7 +176,7 @@ def beyond_its_quota_priority_decides(ground: Ground) -> None:
 
 
 @case()
-def a_queue_takes_priorities_up_to_its_limit(ground: Ground) -> None:
+def a_queue_accepts_priorities_up_to_its_limit(ground: Ground) -> None:
     ground.split(own=1, theirs=1)
     assert ground.takes("very-high", ground.neighbor)
     ground.limit_priority("medium")

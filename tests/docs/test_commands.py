@@ -24,12 +24,12 @@ OTHER_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", *READM
 SOURCES = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads").rglob("*.py"))]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "console", "sh", "bash")
-_ELLIPSIS = "..."  # stands for options that an example leaves out
-_VALUE = "VALUE"  # stands for what an f-string inserts, and for a value that a text leaves out
+_ELLIPSIS = "..."  # stands for options that an example omits
+_VALUE = "VALUE"  # stands for the values of an f-string, and for an omitted value
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """Yield the arguments of each `xpk` command in the shell blocks of a page, continued lines joined."""
+    """Yield the arguments of each `xpk` command in the shell blocks of a page, with continued lines joined."""
     for _, language, block in _BLOCK.findall(text):
         if language not in _SHELLS:
             continue
@@ -58,7 +58,7 @@ def strings_of(source: str) -> Iterator[str]:
 
 
 def _arguments(line: str) -> list[str]:
-    """Return the words after `xpk`, up to a redirection or the next command of the line."""
+    """Return the words after `xpk`, up to a redirection or the next command on the line."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -98,7 +98,7 @@ def _own(command: click.Command, arguments: list[str]) -> list[str]:
 
 
 def _check_values(command: click.Command, context: click.Context, values: dict[str, object]) -> None:
-    """Check values of choices and numbers; placeholders in capitals and files that do not exist are allowed."""
+    """Check values of choices and numbers; placeholders in capitals and missing files are allowed."""
     for parameter in command.params:
         given = values.get(parameter.name or "")
         for value in given if isinstance(given, list | tuple) else [given]:
@@ -129,7 +129,7 @@ def test_commands_in_messages_parse() -> None:
     assert len(commands) > 150 and not wrong_ones(commands)
 
 
-def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
+def test_commands_are_found_and_invalid_ones_are_detected() -> None:
     text = "```console\n$ xpk workload list \\\n    -A  # all\nNAME\n```\n\n  ```\n  xpk docs queues | head\n  ```\n"
     assert list(commands_of(text)) == [["workload", "list", "-A"], ["docs", "queues"]]
     assert list(commands_in_text(f"{text}Run `xpk info` or `xpk COMMAND`.")) == [["info"]]
@@ -141,7 +141,7 @@ def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
 
 
 def lines_of_pages() -> list[str]:
-    """Return the distinct commands of all pages but the generated reference, whose examples are parsed only."""
+    """Return the distinct commands of all pages except the generated reference, whose examples are only parsed."""
     pages = [page for page in PAGES if page.name != "cli.md"]
     every = (arguments for page in pages for arguments in commands_of(page.read_text(encoding="utf-8")))
     return sorted({shlex.join(arguments) for arguments in every})
@@ -162,7 +162,7 @@ PLANNED = begin(
 EXECUTED = begin(
     [f"{line} " for line in LINES], "cluster list", "cluster health", "config", "queue list", "workload estimate"
 ) + begin([f"{line} " for line in LINES], "workload list")
-# Commands of a workload that runs are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
+# Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
 PARSED = (
     *(
@@ -181,11 +181,11 @@ PARSED = (
 PLACEHOLDERS = {"P": "my-project", "Z": "us-central1-a"}
 CAPACITY = (("dev", "v5litepod-8", 2), ("prod", "v5litepod-16", 4), ("cpus", "n2-standard-4-2", 1))
 STAND_INS = {"kind-dev": "dev"}
-IMAGINED = "c"  # cluster of docs/gke.md that does not exist; the workloads on it are those of a new GKE cluster
+IMAGINED = "c"  # the cluster of docs/gke.md does not exist; workloads on it are those of a new GKE cluster
 
 
 def dry(line: str) -> list[str]:
-    """Return the arguments of a dry run, its option before those of the trainer."""
+    """Return the arguments of a dry run, with its option before those of the trainer."""
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line) if word != "--dry-run"]
     words = [word.replace("gs://BUCKET", "gs://my-bucket") for word in words]
     return [*words[:2], "--dry-run", *words[2:]]
@@ -193,7 +193,7 @@ def dry(line: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Local clusters with the names that pages use, and the files that they name, in the current folder."""
+    """Create local clusters with the names in the pages, and the files that the pages name, in the current folder."""
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPK_STATE_DIR", str(folder / "state"))
@@ -215,7 +215,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("line", CLUSTERS)
 def test_clusters_are_planned(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials a plan is that of an empty project; kind and Docker are there, without clusters."""
+    """Without credentials the plan is that of an empty project; kind and Docker exist, without clusters."""
     for program, version in (("kind", "kind v0.30.0 go1.25 linux/amd64"), ("docker", "28.0")):
         (tmp_path / program).write_text(f"#!/bin/sh\n[ $1 != version ] || echo {version}\n")
         (tmp_path / program).chmod(0o755)

@@ -1,4 +1,4 @@
-"""The documentation tells the truth: references are generated, and what is named in them exists."""
+"""The documentation is correct: references are generated, and named things exist."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ repeated.
 
 
 def cli_reference() -> str:
-    """Return docs/cli.md as it should be."""
+    """Return the expected content of docs/cli.md."""
     parts = [CLI_HEAD]
     for path, command in [("xpk", xpk), *commands(xpk, "xpk")]:
         names = ["-h", "--help"]
@@ -52,10 +52,10 @@ def cli_reference() -> str:
 
 
 def trainer_reference() -> str:
-    """Return docs/trainer-settings.md as it should be."""
+    """Return the expected content of docs/trainer-settings.md."""
     parts = [TRAINER_HEAD]
     for name, kind in sections().items():
-        meanings = comments_of(inspect.getsource(kind))  # several sections may have a setting of one name
+        meanings = comments_of(inspect.getsource(kind))  # several sections may have a setting of the same name
         parts += [f"## {name}", (kind.__doc__ or "").strip(), "", "| setting | default | meaning |", "|---|---|---|"]
         for field in dataclasses.fields(kind):
             meaning = meanings[field.name].replace("|", "/")
@@ -68,14 +68,14 @@ def trainer_reference() -> str:
     ("file", "page"),
     [("cli.md", cli_reference), ("json.md", reference), ("trainer-settings.md", trainer_reference)],
 )
-def test_references_are_what_the_program_says(file: str, page: Callable[[], str]) -> None:
+def test_generated_references_are_up_to_date(file: str, page: Callable[[], str]) -> None:
     text = page()
     if os.environ.get("XPK_UPDATE_GOLDEN"):
         (DOCS / file).write_text(text, encoding="utf-8")
     assert text == (DOCS / file).read_text(encoding="utf-8"), "run `make golden`"
 
 
-def test_every_comment_of_a_setting_is_its_meaning() -> None:
+def test_every_setting_has_a_description() -> None:
     source = "".join(inspect.getsource(kind) for kind in sections().values())
     comments = [word.string.lstrip("# ") for word in words_of(source) if word.type == tokenize.COMMENT]
     assert len(comments) > 60
@@ -91,7 +91,7 @@ def test_every_command_and_option_has_help() -> None:
                 assert parameter.help, f"{path} {parameter.name}"
 
 
-def test_every_flag_and_command_of_googles_xpk_that_is_refused_is_in_the_table() -> None:
+def test_every_rejected_flag_and_command_of_googles_xpk_is_in_the_table() -> None:
     text = (DOCS / "migrating-from-xpk.md").read_text(encoding="utf-8")
     assert not [flag for flag in {**google_xpk.CLUSTER, **google_xpk.WORKLOAD} if f"`{flag}`" not in text]
     commands = [

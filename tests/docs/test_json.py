@@ -1,4 +1,4 @@
-"""JSON Schemas of docs/json.md: each command with `-o json` has one, which its output passes."""
+"""JSON Schemas of docs/json.md: each command with `-o json` has one, which its output satisfies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xpk.model.mounts import Mount
 
 
 def check(run: Xpk, *arguments: str, code: int = 0) -> Any:
-    """Return the data of a command, once it has passed the command's schema."""
+    """Return the output of a command after validating it with the command's schema."""
     done = run(*arguments, "-o", "json")
     assert done.code == code, done.err
     validate(done.data, next(name for name in OUTPUTS if f"xpk {' '.join(arguments)} ".startswith(f"{name} ")))
@@ -37,13 +37,13 @@ def check(run: Xpk, *arguments: str, code: int = 0) -> Any:
 
 
 def validate(data: Any, command: str) -> None:
-    """Raise ValidationError for data that does not pass the schema of a command."""
+    """Raise ValidationError for data that do not satisfy the schema of a command."""
     jsonschema.validate(json.loads(json.dumps(data)), schema_of(OUTPUTS[command]))
 
 
 def test_every_command_with_json_output_has_a_schema() -> None:
     options = {
-        path: {flag for each in command.params for flag in each.opts} for path, command in commands(program, "xpk")
+        path: {flag for item in command.params for flag in item.opts} for path, command in commands(program, "xpk")
     }
     assert sorted(OUTPUTS) == sorted(path for path, flags in options.items() if "--output" in flags)
 
@@ -52,21 +52,21 @@ def test_outputs_on_a_local_cluster_pass_their_schemas(dev: Xpk) -> None:
     check(dev, "workload", "create", "run", "--num-slices", "2", "--command", "mkdir -p $XPK_OUTPUT_DIR; sleep 60")
     created = check(dev, "workload", "create", "waits", "--num-slices", "2", "--command", "sleep 60")
     assert created["queue"] == "multislice-queue"
-    assert [each["name"] for each in check(dev, "workload", "list")] == ["run", "waits"]
+    assert [item["name"] for item in check(dev, "workload", "list")] == ["run", "waits"]
     until(lambda: dev("workload", "status", "waits", "-o", "json").data["quota"])  # once the control plane has seen it
     status = check(dev, "workload", "status", "waits")
     assert status["phase"] == "Queued" and status["quota"] and status["next"]
     assert len(check(dev, "workload", "describe", "run")["hosts"]) == 4
     check(dev, "queue", "list")
-    assert [each["name"] for each in check(dev, "queue", "describe", "multislice-queue")["workloads"]] == [
+    assert [item["name"] for item in check(dev, "queue", "describe", "multislice-queue")["workloads"]] == [
         "run",
         "waits",
     ]
     assert check(dev, "cluster", "list") == [check(dev, "cluster", "describe", "dev")]
     assert not check(dev, "workload", "diff", "run", "waits", code=1)["equal"]
-    assert [each["admitted"] for each in check(dev, "info")["local_queues"]] == [1]
+    assert [item["admitted"] for item in check(dev, "info")["local_queues"]] == [1]
     assert check(dev, "info", "--clusterqueue")["cluster_queues"][0]["used"] == "v5litepod-8=2"
-    assert [each["workload"] for each in check(dev, "cluster", "health", "dev")] == ["run", "run"]
+    assert [item["workload"] for item in check(dev, "cluster", "health", "dev")] == ["run", "run"]
 
 
 def test_plans_pass_their_schemas(dev: Xpk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_plans_pass_their_schemas(dev: Xpk, monkeypatch: pytest.MonkeyPatch, tmp
     assert not check(dev, "cluster", "create", "dev", "--tpu-type", "v5litepod-8")["steps"]
     storage = ("--cluster", "dev", "--dry-run", "--mount-point", "/d")
     attached = check(dev, "storage", "attach", "corpus", "--type", "gcsfuse", "--bucket", "bucket", *storage)
-    assert [each["kind"] for each in attached["objects"]][-1] == "ConfigMap"
+    assert [item["kind"] for item in attached["objects"]][-1] == "ConfigMap"
     assert check(dev, "storage", "create", "shared", "--size", "1024", *storage)["objects"]
     for verb in ("detach", "delete"):
         assert check(dev, "storage", verb, "shared", "--cluster", "none", "--dry-run")["steps"]

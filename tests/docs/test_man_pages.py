@@ -50,5 +50,5 @@ def test_every_visible_option_is_on_the_page(path: str, command: click.Command) 
         assert f"\n{escaped('xpk workload create -f mine.yaml --num-slices 4')}\n" in text
 
 
-def test_text_of_a_command_is_no_macro() -> None:
+def test_text_of_a_command_is_not_a_macro() -> None:
     assert escaped(".SH 'a'\\-…") == "\\&.SH \\(aqa\\(aq\\e\\-\\[u2026]"

@@ -1,4 +1,4 @@
-"""The tutorial that needs nothing but this machine, command by command."""
+"""The local tutorial, command by command."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from xpk.capacity.local.provider import LocalProvider
 from xpk.local.cluster import delete_cluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
-SECONDS = 600.0  # quiet: 60; other tests may run beside
-_ELSEWHERE = ("make ", "export ")  # the environment of the tests stands for them
+SECONDS = 600.0  # alone: 60; other tests may run at the same time
+_ELSEWHERE = ("make ", "export ")  # the environment of the tests replaces them
 
 
 def commands() -> Iterator[tuple[str, int]]:
-    """Yield each command of the page with its exit code: what `echo $?` after it prints, else 0."""
+    """Yield each command of the page with its exit code: the value that `echo $?` prints after it, else 0."""
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = "".join(blocks).splitlines()
     for number, line in enumerate(lines):
@@ -28,7 +28,7 @@ def commands() -> Iterator[tuple[str, int]]:
         if command == line or command.startswith((*_ELSEWHERE, "echo $?")):
             continue
         after = lines[number + 1 :]
-        asked = next((at for at, each in enumerate(after) if each.startswith("$ ")), None)
+        asked = next((at for at, item in enumerate(after) if item.startswith("$ ")), None)
         code = int(after[asked + 1]) if asked is not None and after[asked] == "$ echo $?" else 0
         yield command, code
 
@@ -43,13 +43,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_command_of_the_tutorial_ends_as_it_says(folder: Path) -> None:
+def test_every_command_of_the_tutorial_exits_as_documented(folder: Path) -> None:
     ours = {"XPK_STATE_DIR": str(folder / "state"), "XPK_CONFIG_DIR": str(folder / "config")}
     environ = {key: value for key, value in os.environ.items() if not key.startswith("XPK_")} | ours
     environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
-    found = list(commands())
-    assert len(found) > 20 and 8 in [code for _, code in found]
-    for command, code in found:
+    result = list(commands())
+    assert len(result) > 20 and 8 in [code for _, code in result]
+    for command, code in result:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,

@@ -16,8 +16,8 @@ from e2e.harness import Lab, Workload, own_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-SECONDS = 300.0  # quiet: 10; other tests may run beside
-TORCH = os.environ.get("XPK_E2E_TORCH_PYTHON", "")  # a Python that has PyTorch, which is no dependency of ours
+SECONDS = 300.0  # alone: 10; other tests may run at the same time
+TORCH = os.environ.get("XPK_E2E_TORCH_PYTHON", "")  # a Python with PyTorch, which is not a dependency of xpk
 SHIPPED = ("--script-dir", str(EXAMPLES))
 
 
@@ -77,8 +77,8 @@ def test_a_torch_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) 
         run = create(lab, "net", *SHIPPED, "--env", "STEPS=1500", "--command", f"{TORCH} torch_train.py")
         suspend_and_resume(run, "step-*.pt")
         pattern = r"^2 hosts, starting after step (\d+)$|^step (\d+): loss (.*)$"
-        found = re.findall(pattern, logs(run), re.MULTILINE)
-        first, (_, last, loss) = int(found[0][0]), found[-1]
+        result = re.findall(pattern, logs(run), re.MULTILINE)
+        first, (_, last, loss) = int(result[0][0]), result[-1]
         assert 0 < first < int(last) == 1500 and float(loss) < 0.1  # the first is 0.3
 
 

@@ -1,4 +1,4 @@
-"""The number of inputs, and the command line in a folder of its own with what holds after every command.
+"""The number of inputs, and the command line in its own folder with invariants that hold after every command.
 
 `make test` tries the same few hundred inputs each time; `make fuzz` tries thousands of others.
 """
@@ -25,14 +25,14 @@ from xpk.model.terminal import printable
 
 EXAMPLES = int(os.environ.get("XPK_FUZZ_EXAMPLES", "400"))
 CODES = {0, 125, INTERRUPTED} | {
-    each.exit_code for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.XpkError)
+    item.exit_code for item in vars(errors).values() if isinstance(item, type) and issubclass(item, errors.XpkError)
 }
-PROGRAMS = ("bash", "true")  # that commands find: no docker, no kubectl and no gcloud
-ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3)}  # codes that are no errors
+PROGRAMS = ("bash", "true")  # programs that commands find: no docker, kubectl or gcloud
+ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3)}  # exit codes other than errors
 
 
 def inputs(share: float) -> settings:
-    """Settings of a test that has a share of all inputs."""
+    """Return settings of a test that uses a share of all inputs."""
     return settings(
         max_examples=max(10, round(EXAMPLES * share)),
         derandomize="XPK_FUZZ_EXAMPLES" not in os.environ,
@@ -48,7 +48,7 @@ class CommandLine:
     folder: Path
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Return the exit code and stderr of a command; its stdout is not kept."""
+        """Return the exit code and stderr of a command; its stdout is discarded."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
             code = main(arguments)
@@ -56,7 +56,7 @@ class CommandLine:
         return code, err.read()
 
     def check(self, *arguments: str) -> str:
-        """Run a command; check its code, its errors and its time, and that a failure changes nothing. Return stderr."""
+        """Run a command; check its code, errors and time, and that a failure changes nothing. Return stderr."""
         before, began = (self._objects(), self._files()), time.process_time()
         code, err = self.run(*arguments)
         assert time.process_time() - began < 10
@@ -66,7 +66,7 @@ class CommandLine:
             lines = err.splitlines()
             assert any(line.startswith("error: ") for line in lines) and lines[-1].startswith("  hint: "), err[-2000:]
         if code:
-            assert (self._objects(), self._files()) == before, "nothing is half done"
+            assert (self._objects(), self._files()) == before, "nothing is partially changed"
         elif "--dry-run" in arguments:  # which may write its plan to a file that the user names
             assert self._objects() == before[0]
         shutil.rmtree(self.folder / "config", ignore_errors=True)
@@ -79,16 +79,16 @@ class CommandLine:
             objects = {str(row) for row in store.execute("select kind, namespace, name from objects")}
         finally:
             store.close()
-        return objects | {each.name for each in (self.folder / "state" / "clusters").iterdir()}
+        return objects | {item.name for item in (self.folder / "state" / "clusters").iterdir()}
 
     def _files(self) -> set[Path]:
-        """Return all files outside of clusters."""
-        return {each for place in (self.folder / "work", self.folder / "config") for each in place.rglob("*")}
+        """Return all files outside clusters."""
+        return {item for place in (self.folder / "work", self.folder / "config") for item in place.rglob("*")}
 
 
 @pytest.fixture(scope="module")
 def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """The command line, with a folder of odd files as the working directory."""
+    """Return the command line, with a folder of invalid files as the working directory."""
     folder = tmp_path_factory.mktemp("fuzz")
     for name in ("bin", "work", "state"):
         (folder / name).mkdir()
@@ -96,11 +96,13 @@ def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLi
         (folder / "bin" / program).symlink_to(shutil.which(program) or f"/bin/{program}")
     odd_files(folder / "work")
     with pytest.MonkeyPatch.context() as patch:
-        for name in [each for each in os.environ if each.startswith("XPK_")]:
+        for name in [item for item in os.environ if item.startswith("XPK_")]:
             patch.delenv(name)
         for name, value in {"XPK_STATE_DIR": "state", "XPK_CONFIG_DIR": "config", "HOME": "work"}.items():
             patch.setenv(name, str(folder / value))
-        patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(folder / "none"))  # no search for others in the network
+        patch.setenv(
+            "GOOGLE_APPLICATION_CREDENTIALS", str(folder / "none")
+        )  # no search for other credentials in the network
         patch.setenv("KUBECONFIG", str(folder / "none"))
         patch.setenv("PATH", str(folder / "bin"))
         patch.setattr("sys.stdin", io.StringIO())
@@ -115,7 +117,7 @@ def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLi
 
 
 def odd_files(folder: Path) -> None:
-    """Make files that are none."""
+    """Create invalid files."""
     os.mkfifo(folder / "fifo")
     (folder / "device").symlink_to("/dev/zero")
     (folder / "loop").symlink_to("loop")

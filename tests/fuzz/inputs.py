@@ -20,14 +20,14 @@ TEXTS = ["", " ", "\t", "a\nb", "\0", "a\0b", "a" * 64, LONG, "é", "\u202eevil"
          "source=gs://b/p,target=/../x", "target=/x", "source=x,target=/tmp,subpath=../..", "[", "(", "(a+)+$",
          "default", "w0", "fz", "context:x", "fifo", "device", "loop", "folder", "binary", "deep", "huge", "missing",
          "x" * 100_000]  # fmt: skip
-# Without `/`: no test writes outside of its folder.
+# Without `/`: tests do not write outside their folder.
 WORDS = st.text(st.characters(exclude_characters="/"), max_size=12)
 
 
 def leaves(
     command: click.Command, path: tuple[str, ...], context: click.Context
 ) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command that is no group, with its path."""
+    """Yield every command except groups, with its path."""
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return

@@ -1,4 +1,4 @@
-"""Values that no user means, for every option and argument: each is taken, or refused in a line, at once."""
+"""Random values for every option and argument: each is accepted, or rejected in one line, immediately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GKE = ("cluster", "create", "c", "--provider", "gke", "--project", "p", "--zone"
        "--num-slices", "1", "--dry-run")  # fmt: skip
 CREATE = ("workload", "create", "w", "--cluster", "fz", "--command", "true")
 
-# What a command needs besides the value that is tried. Others take the name of the workload or the cluster.
+# Arguments that a command needs besides the tested value. Others get the name of the workload or the cluster.
 VALID = {
     "workload create": ("wx", "--cluster", "fz", "--command", "true"),
     "workload estimate": (),
@@ -45,7 +45,7 @@ PLACES = [
 
 
 def line(path: str, parameter: click.Parameter, value: str) -> list[str]:
-    """Return a command line that would be valid but for one value."""
+    """Return a command line that is valid except for one value."""
     others = list(VALID.get(path, NAMED.get(path.split()[0], ())))
     if isinstance(parameter, click.Argument):
         words = [*others[1:], *(["--"] if value.startswith("-") else []), value]
@@ -54,7 +54,7 @@ def line(path: str, parameter: click.Parameter, value: str) -> list[str]:
         if option in others:
             del others[others.index(option) : others.index(option) + 2]
         words = [*others, f"{option}={value}" if option.startswith("--") else option + value]
-    dry = any("--dry-run" in each.opts for each in COMMANDS[path].params)
+    dry = any("--dry-run" in item.opts for item in COMMANDS[path].params)
     return [*path.split(), *(["--dry-run"] if dry else []), *words]
 
 
@@ -71,7 +71,7 @@ def refused(command_line: CommandLine, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("file", ["fifo", "device", "folder", "binary", "huge", LONG])
-def test_files_that_are_none(command_line: CommandLine, file: str) -> None:
+def test_invalid_files_are_rejected(command_line: CommandLine, file: str) -> None:
     assert "cannot read --env-file" in refused(command_line, *CREATE, "--env-file", file)
     refused(command_line, *GKE, "--prices", file)
     refused(command_line, *CREATE, "--script-dir", file) if file != "folder" else None
@@ -79,7 +79,7 @@ def test_files_that_are_none(command_line: CommandLine, file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["fifo", "device", "folder", "binary", "huge"])
-def test_preferences_and_ignore_files_that_are_none(command_line: CommandLine, file: str) -> None:
+def test_invalid_preferences_and_ignore_files_are_rejected(command_line: CommandLine, file: str) -> None:
     config, code = command_line.folder / "config", command_line.folder / "work" / f"code-{file}"
     odd = command_line.folder / "work" / file
     config.mkdir()
@@ -110,5 +110,5 @@ def test_preferences_and_ignore_files_that_are_none(command_line: CommandLine, f
         ("workload", "delete", "w0", "--all", "--cluster", "fz"),
     ],
 )
-def test_arguments_that_nobody_means(command_line: CommandLine, arguments: tuple[str, ...]) -> None:
+def test_random_arguments_are_rejected(command_line: CommandLine, arguments: tuple[str, ...]) -> None:
     refused(command_line, *arguments)

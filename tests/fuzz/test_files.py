@@ -1,4 +1,4 @@
-"""Files of anything in place of those that a user writes: each is read, or refused in a line, at once."""
+"""Random content in place of the user's files: each file is read, or rejected in one line, immediately."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from xpk.api.kubernetes import KubernetesApi
 from xpk.model.errors import XpkError
 
 CREATE = ("workload", "create", "wx", "--cluster", "fz", "--dry-run")
-# A command that a kubeconfig or a specification names is never run here: nothing is asked, and runs are dry.
+# Commands named by a kubeconfig or a spec are never run: no request is sent, and runs are dry.
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(TEXTS[:-1]) | WORDS
 KUBECONFIG_KEYS = ["apiVersion", "kind", "clusters", "contexts", "users", "current-context", "name", "cluster", "user",
                    "context", "namespace", "server", "token", "exec", "command", "args", "env", "certificate-authority",
                    "certificate-authority-data", "client-certificate", "client-key", "tokenFile", "auth-provider",
                    "insecure-skip-tls-verify", "proxy-url", "tls-server-name"]  # fmt: skip
-FIELDS = [each.opts[0].removeprefix("--") for each in COMMANDS["workload create"].params]
+FIELDS = [item.opts[0].removeprefix("--") for item in COMMANDS["workload create"].params]
 KEYS = ["cluster", "priority", "num-slices", "zone", "project", "provider", "output-root", "tpu-type", "x"]
 
 
 def trees(keys: list[str]) -> st.SearchStrategy[Any]:
-    """Nested values with keys of a file's format."""
+    """Return a strategy of nested values with keys of a file's format."""
     return st.recursive(
         SCALARS,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(keys) | WORDS, inner, max_size=4),
@@ -40,7 +40,7 @@ def trees(keys: list[str]) -> st.SearchStrategy[Any]:
 
 
 def damaged(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Texts of which some have a part replaced by other bytes."""
+    """Return a strategy of texts, some with a part replaced by other bytes."""
 
     def damage(text: bytes, at: int, length: int, other: bytes) -> bytes:
         at %= len(text) + 1
@@ -54,7 +54,7 @@ def as_yaml(tree: Any) -> bytes:
 
 
 def entry(section: str, body: str) -> st.SearchStrategy[dict[str, Any]]:
-    """A section of a kubeconfig whose first entry has a name, and odd fields."""
+    """Return a section of a kubeconfig whose first entry has a name and invalid fields."""
     fields = st.dictionaries(st.sampled_from(KUBECONFIG_KEYS), SCALARS | trees(KUBECONFIG_KEYS), max_size=4)
     return fields.map(lambda odd: {section: [{"name": "x", body: {"cluster": "x", "user": "x", **odd}}]})
 

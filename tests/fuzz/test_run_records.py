@@ -1,4 +1,4 @@
-"""Output folders that a program, or another writer of the bucket, filled with anything: a report is still made."""
+"""Output folders with arbitrary content: a report is still written."""
 
 from __future__ import annotations
 
@@ -94,23 +94,23 @@ def page(record: RunRecord) -> str:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_one_bad_line_costs_itself(tmp_path: Path, line: bytes) -> None:
+def test_one_bad_line_loses_only_itself(tmp_path: Path, line: bytes) -> None:
     folder = one_kill(tmp_path)
     clean = read_record(Files((folder / "metrics.jsonl").read_bytes()))
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
     status = read(jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}),
                   Snapshot(jobsets=[]))  # fmt: skip
-    found = account(status, "dev", ROOTS)
-    assert found.record.steps[:150] == clean.steps and found.record.damaged_lines <= 1
-    assert "<svg" in write_page(found, tmp_path / "page.html").read_text()
-    json.dumps(found.figures, allow_nan=False)
+    outcome = account(status, "dev", ROOTS)
+    assert outcome.record.steps[:150] == clean.steps and outcome.record.damaged_lines <= 1
+    assert "<svg" in write_page(outcome, tmp_path / "page.html").read_text()
+    json.dumps(outcome.figures, allow_nan=False)
     progress = latest_progress(str(folder))
     assert progress and progress.step in (150, 999)
 
 
 @pytest.mark.parametrize("line", EVENTS)
-def test_one_bad_event_costs_itself(tmp_path: Path, line: bytes) -> None:
+def test_one_bad_event_loses_only_itself(tmp_path: Path, line: bytes) -> None:
     folder = one_kill(tmp_path)
     with (folder / "events" / "s0-h0.jsonl").open("ab") as file:
         file.write(line + b"\n")

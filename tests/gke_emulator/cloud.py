@@ -1,4 +1,4 @@
-"""A client of the emulator as tests use it: Google's own, over a plain channel."""
+"""A client of the emulator for tests: Google's own, over a plain channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.gke_emulator import GkeEmulator
 
 PROJECT, REGION, ZONE = "red-project", "us-east5", "us-east5-b"
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
-_SECONDS = 240.0  # of a machine that is short of time
+_SECONDS = 240.0  # on a slow machine
 
 
 class Cloud:
@@ -28,11 +28,11 @@ class Cloud:
         self.client = ClusterManagerClient(transport=ClusterManagerGrpcTransport(channel=self.channel))
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.channel.close()
 
     def create_cluster(self, name: str = "red", nodes: int = 1, **fields: Any) -> Operation:
-        """Begin to create a cluster with a default pool in one zone."""
+        """Start to create a cluster with a default pool in one zone."""
         pool = NodePool(name="default-pool", initial_node_count=nodes, config=NodeConfig(machine_type="e2-standard-16"))
         cluster = Cluster({"name": name, "locations": [ZONE], "node_pools": [pool], **fields})
         return self.client.create_cluster(parent=PARENT, cluster=cluster)
@@ -44,7 +44,7 @@ class Cloud:
         return f"{PARENT}/clusters/{name}"
 
     def create_slice(self, number: int = 0, cluster: str = "red", **fields: Any) -> Operation:
-        """Begin to create a node pool that is a v5e slice of 4x4: four hosts."""
+        """Start to create a node pool that is a v5e slice of 4x4: four hosts."""
         return self.client.create_node_pool(
             parent=f"{PARENT}/clusters/{cluster}", node_pool=slice_pool(f"{cluster}-np-{number}", **fields)
         )
@@ -54,7 +54,7 @@ class Cloud:
         return self.client.get_node_pool(name=f"{PARENT}/clusters/{cluster}/nodePools/{name}")
 
     def operation(self, operation: Operation) -> Operation:
-        """Return an operation as it is now."""
+        """Return the current state of an operation."""
         return self.client.get_operation(name=f"{PARENT}/operations/{operation.name}")
 
     def done(self, operation: Operation) -> Operation:
@@ -64,7 +64,7 @@ class Cloud:
         return self.operation(operation)
 
     def rest(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        """Make a REST call under the project; return the status code and the answer."""
+        """Send a REST request under the project; return the status code and the response."""
         data = json.dumps(body).encode() if body is not None else None
         url = f"{self.gke.http_url}/compute/v1/projects/{PROJECT}/{path}"
         try:
@@ -76,7 +76,7 @@ class Cloud:
 
 
 def slice_pool(name: str, **fields: Any) -> NodePool:
-    """Return the request for a v5e slice of 4x4; `config` is merged, other fields replace."""
+    """Return the request for a v5e slice of 4x4; `config` is merged, other fields are replaced."""
     config = {"machine_type": "ct5lp-hightpu-4t", **fields.pop("config", {})}
     placement = {"type_": NodePool.PlacementPolicy.Type.COMPACT, "tpu_topology": "4x4"}
     return NodePool({"name": name, "initial_node_count": 4, "config": config, "placement_policy": placement, **fields})

@@ -1,4 +1,4 @@
-"""Emulators for the length of a test."""
+"""Emulators for the duration of a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.gke_emulator import GkeEmulator
 
 @pytest.fixture
 def emulate() -> Iterator[Callable[..., Cloud]]:
-    """Start emulators with knobs; operations take a thousandth of their time unless told otherwise."""
+    """Start emulators with options; operations take a thousandth of their time by default."""
     with ExitStack() as stack:
 
         def start(**knobs: Any) -> Cloud:

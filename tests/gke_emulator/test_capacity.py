@@ -1,4 +1,4 @@
-"""Quotas, stock, reservations and addresses: what a project has, and what happens beyond it."""
+"""Quotas, stock, reservations and addresses of a project, and their limits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TPUS = "TPU_LITE_PODSLICE_V5"
 
 
 def quota(cloud: Cloud, metric: str) -> tuple[float, float]:
-    """Return the limit of a quota and what is used of it."""
-    found = {each["metric"]: each for each in cloud.rest("GET", f"regions/{REGION}")[1]["quotas"]}[metric]
-    return found["limit"], found["usage"]
+    """Return the limit and the usage of a quota."""
+    result = {item["metric"]: item for item in cloud.rest("GET", f"regions/{REGION}")[1]["quotas"]}[metric]
+    return result["limit"], result["usage"]
 
 
 def test_chips_count_against_the_region_s_quota(emulate: Emulate) -> None:
@@ -30,7 +30,7 @@ def test_chips_count_against_the_region_s_quota(emulate: Emulate) -> None:
     cloud.running_cluster()
     assert quota(cloud, TPUS) == (40, 0)
     ended = [cloud.done(cloud.create_slice(number)) for number in range(3)]
-    assert [bool(each.error.code) for each in ended] == [False, False, True]
+    assert [bool(item.error.code) for item in ended] == [False, False, True]
     assert f"Quota '{TPUS}' exceeded.  Limit: 40.0 in region us-east5." in ended[2].error.message
     assert ended[2].nodepool_conditions[0].code == StatusCondition.Code.GCE_QUOTA_EXCEEDED
     assert quota(cloud, TPUS) == (40, 32)
@@ -46,7 +46,7 @@ def test_spot_has_a_quota_of_its_own(emulate: Emulate) -> None:
     assert quota(cloud, f"PREEMPTIBLE_{TPUS}") == (16, 16)
 
 
-def test_cpus_are_looked_at_before_anything_begins(emulate: Emulate) -> None:
+def test_cpu_quota_is_checked_before_an_operation_begins(emulate: Emulate) -> None:
     cloud = emulate(quotas={"CPUS": 24})
     with pytest.raises(exceptions.Forbidden, match=r"resource \"CPUS\": request requires '32\.0' and is short '8\.0'"):
         cloud.create_cluster(nodes=2)
@@ -69,22 +69,22 @@ def test_cpus_are_looked_at_before_anything_begins(emulate: Emulate) -> None:
     ],
 )
 def test_metrics(machine: str, preemptible: bool, metric: str) -> None:
-    found = find_machine(machine)
-    assert found and quota_metric(found, preemptible=preemptible) == metric
+    result = find_machine(machine)
+    assert result and quota_metric(result, preemptible=preemptible) == metric
 
 
-def test_quotas_with_dimensions_are_in_the_cloud_quotas_api_only(emulate: Emulate) -> None:
+def test_quotas_with_dimensions_are_only_in_the_cloud_quotas_api(emulate: Emulate) -> None:
     cloud = emulate(quotas={"TPUS_PER_TPU_FAMILY:CT6E": 256})
-    shown = {each["metric"] for each in cloud.rest("GET", f"regions/{REGION}")[1]["quotas"]}
+    shown = {item["metric"] for item in cloud.rest("GET", f"regions/{REGION}")[1]["quotas"]}
     assert not any("FAMILY" in metric for metric in shown)
     where = f"v1/projects/{PROJECT}/locations/global/services/compute.googleapis.com/quotaInfos"
     with urllib.request.urlopen(f"{cloud.gke.http_url}/{where}/TPUS-PER-TPU-FAMILY-per-project-region") as answer:
         infos = json.load(answer)["dimensionsInfos"]
     dimensions = {"region": REGION, "tpu_family": "CT6E"}
-    assert [each["details"]["value"] for each in infos if each["dimensions"] == dimensions] == ["256"]
+    assert [item["details"]["value"] for item in infos if item["dimensions"] == dimensions] == ["256"]
 
 
-def test_stock_ends_and_a_slice_is_whole_or_not_at_all(emulate: Emulate) -> None:
+def test_stock_is_limited_and_slices_are_atomic(emulate: Emulate) -> None:
     cloud = emulate(stock={"ct5lp-hightpu-4t": 6})
     cloud.running_cluster()
     assert not cloud.done(cloud.create_slice(0)).error.code
@@ -95,16 +95,16 @@ def test_stock_ends_and_a_slice_is_whole_or_not_at_all(emulate: Emulate) -> None
     assert cloud.pool("red-np-1").status == NodePool.Status.RUNNING
 
 
-def test_machines_of_no_slice_come_up_as_far_as_they_go(emulate: Emulate) -> None:
+def test_machines_outside_slices_are_created_as_far_as_stock_allows(emulate: Emulate) -> None:
     cloud = emulate(stock={"a3-highgpu-8g": 3})
     cloud.running_cluster()
-    wanted = NodePool({"name": "gpus", "initial_node_count": 4, "config": {"machine_type": "a3-highgpu-8g"}})
-    ended = cloud.done(cloud.client.create_node_pool(parent=RED, node_pool=wanted))
+    expected = NodePool({"name": "gpus", "initial_node_count": 4, "config": {"machine_type": "a3-highgpu-8g"}})
+    ended = cloud.done(cloud.client.create_node_pool(parent=RED, node_pool=expected))
     assert ended.error.code and cloud.client.get_cluster(name=RED).current_node_count == 1 + 3
 
 
 def affinity(value: str) -> dict[str, Any]:
-    """Return a pool's configuration that takes its machines from a reservation."""
+    """Return a pool's configuration that uses the machines of a reservation."""
     kind = ReservationAffinity.Type.SPECIFIC_RESERVATION
     key = "compute.googleapis.com/reservation-name"
     return {"reservation_affinity": {"consume_reservation_type": kind, "key": key, "values": [value]}}
@@ -114,8 +114,8 @@ def affinity(value: str) -> dict[str, Any]:
     "value",
     ["held", f"projects/{PROJECT}/reservations/held", f"projects/{PROJECT}/reservations/held/reservationBlocks/b1"],
 )
-def test_slices_take_machines_from_a_reservation(emulate: Emulate, value: str) -> None:
-    cloud = emulate(quotas={TPUS: 0})  # what is reserved needs none
+def test_slices_use_machines_of_a_reservation(emulate: Emulate, value: str) -> None:
+    cloud = emulate(quotas={TPUS: 0})  # reservations need none
     cloud.gke.add_reservation("held", project=PROJECT, zone=ZONE, machine_type="ct5lp-hightpu-4t", count=6)
     cloud.running_cluster()
     assert not cloud.done(cloud.create_slice(0, config=affinity(value))).error.code
@@ -131,7 +131,7 @@ def test_slices_take_machines_from_a_reservation(emulate: Emulate, value: str) -
 
 def test_pods_of_a_cluster_run_out_of_addresses(emulate: Emulate) -> None:
     cloud = emulate()
-    # 256 addresses: at 110 pods a node one node fits, at 15 pods eight do.
+    # 256 addresses: one node with 110 pods per node fits, eight with 15 pods do.
     cloud.running_cluster(ip_allocation_policy={"cluster_ipv4_cidr_block": "/23"})
     ended = cloud.done(cloud.create_slice(0))
     assert "IP_SPACE_EXHAUSTED" in ended.error.message and "-pods-" in ended.error.message
@@ -141,5 +141,5 @@ def test_pods_of_a_cluster_run_out_of_addresses(emulate: Emulate) -> None:
 def test_nodes_of_a_subnetwork_run_out_of_addresses(emulate: Emulate) -> None:
     cloud = emulate()
     cloud.running_cluster(ip_allocation_policy={"create_subnetwork": True, "node_ipv4_cidr_block": "/29"})
-    ended = cloud.done(cloud.create_slice())  # eight addresses, four of them Google's, one the default pool's
+    ended = cloud.done(cloud.create_slice())  # eight addresses, four of them Google's, one of the default pool
     assert "IP_SPACE_EXHAUSTED" in ended.error.message and "/subnetworks/gke-red-subnet-" in ended.error.message

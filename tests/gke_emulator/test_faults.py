@@ -1,4 +1,4 @@
-"""Injected faults, as a client sees them."""
+"""Injected faults from a client's view."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ RED = f"{PARENT}/clusters/red"
 STOCKOUT = StatusCondition.Code.GCE_STOCKOUT
 
 
-def test_the_nth_pool_meets_a_stockout_and_the_others_do_not(emulate: Emulate) -> None:
+def test_only_the_nth_pool_has_a_stockout(emulate: Emulate) -> None:
     cloud = emulate(faults=(PoolFault("stockout", nth=(2,)),))
     cloud.running_cluster()
-    ended = [cloud.done(each) for each in [cloud.create_slice(number) for number in range(3)]]
-    assert [bool(each.error.code) for each in ended] == [False, True, False]
+    ended = [cloud.done(item) for item in [cloud.create_slice(number) for number in range(3)]]
+    assert [bool(item.error.code) for item in ended] == [False, True, False]
     error = ended[1]
     assert error.error.code == 8 and "ZONE_RESOURCE_POOL_EXHAUSTED" in error.error.message  # RESOURCE_EXHAUSTED
     assert f"projects/{PROJECT}/zones/{ZONE}" in error.error.message and error.status_message == error.error.message
-    assert [each.code for each in error.nodepool_conditions] == [STOCKOUT]
+    assert [item.code for item in error.nodepool_conditions] == [STOCKOUT]
     pool = cloud.pool("red-np-1")
     assert pool.status == NodePool.Status.ERROR and pool.status_message == error.error.message
-    assert [(each.code, each.canonical_code) for each in pool.conditions] == [(STOCKOUT, 8)]
+    assert [(item.code, item.canonical_code) for item in pool.conditions] == [(STOCKOUT, 8)]
 
 
-def test_a_stockout_that_passes(emulate: Emulate) -> None:
+def test_a_temporary_stockout(emulate: Emulate) -> None:
     cloud = emulate(faults=(PoolFault("stockout", times=1),))
     cloud.running_cluster()
     assert cloud.done(cloud.create_slice()).error.code
@@ -42,7 +42,7 @@ def test_a_stockout_that_passes(emulate: Emulate) -> None:
     assert not cloud.done(cloud.create_slice()).error.code
 
 
-def test_a_pool_comes_up_in_part(emulate: Emulate) -> None:
+def test_a_pool_is_created_partially(emulate: Emulate) -> None:
     cloud = emulate(faults=(PoolFault("partial", nodes=3),))
     cloud.running_cluster()
     ended = cloud.done(cloud.create_slice())
@@ -53,7 +53,7 @@ def test_a_pool_comes_up_in_part(emulate: Emulate) -> None:
     shown = cloud.rest("GET", group)[1]
     assert (shown["targetSize"], shown["currentActions"]["none"], shown["status"]["isStable"]) == (4, 3, False)
     instances = cloud.rest("POST", f"{group}/listManagedInstances", {})[1]["managedInstances"]
-    assert [each["currentAction"] for each in instances] == ["NONE"] * 3 + ["CREATING"]
+    assert [item["currentAction"] for item in instances] == ["NONE"] * 3 + ["CREATING"]
     assert instances[-1]["lastAttempt"]["errors"]["errors"][0]["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
@@ -61,7 +61,7 @@ def test_a_quota_stops_a_pool(emulate: Emulate) -> None:
     cloud = emulate(faults=(PoolFault("quota"),))
     cloud.running_cluster()
     ended = cloud.done(cloud.create_slice())
-    assert [each.code for each in ended.nodepool_conditions] == [StatusCondition.Code.GCE_QUOTA_EXCEEDED]
+    assert [item.code for item in ended.nodepool_conditions] == [StatusCondition.Code.GCE_QUOTA_EXCEEDED]
 
 
 def test_a_resize_that_fails_leaves_the_pool_usable(emulate: Emulate) -> None:
@@ -73,7 +73,7 @@ def test_a_resize_that_fails_leaves_the_pool_usable(emulate: Emulate) -> None:
     assert cloud.client.get_cluster(name=RED).current_node_count == 1
 
 
-def test_an_operation_that_never_ends_holds_its_pool(emulate: Emulate) -> None:
+def test_an_operation_that_never_ends_locks_its_pool(emulate: Emulate) -> None:
     cloud = emulate(speed=1e6, faults=(PoolFault("never"),))
     cloud.running_cluster()
     begun = cloud.create_slice()
@@ -113,7 +113,7 @@ def test_the_nth_call_fails(emulate: Emulate, code: str, raised: type[Exception]
     assert [call.code for call in cloud.gke.calls if call.method == "CreateNodePool"] == ["OK", code, "OK"]
 
 
-def test_an_answer_that_is_lost_after_the_work_is_done(emulate: Emulate) -> None:
+def test_a_response_lost_after_the_work_is_done(emulate: Emulate) -> None:
     cloud = emulate(faults=(CallFault("CreateNodePool", nth=(1,), applied=True),))
     cloud.running_cluster()
     with pytest.raises(exceptions.ServiceUnavailable):
@@ -123,7 +123,7 @@ def test_an_answer_that_is_lost_after_the_work_is_done(emulate: Emulate) -> None
         cloud.create_slice()
 
 
-def test_calls_fail_by_chance_but_the_same_way_for_a_seed(emulate: Emulate) -> None:
+def test_random_failures_are_reproducible_by_seed(emulate: Emulate) -> None:
     def outcome(seed: int) -> list[str]:
         cloud = emulate(seed=seed, faults=(CallFault("GetServerConfig", "ABORTED", probability=0.5),))
         for _ in range(20):
@@ -138,7 +138,7 @@ def test_calls_fail_by_chance_but_the_same_way_for_a_seed(emulate: Emulate) -> N
     assert {"OK", "ABORTED"} == set(first)
 
 
-def test_rest_calls_fail_as_well(emulate: Emulate) -> None:
+def test_faults_apply_to_rest_calls(emulate: Emulate) -> None:
     cloud = emulate(faults=(CallFault("GET *regions/*", "RESOURCE_EXHAUSTED", nth=(1,), message="slower"),))
     assert cloud.rest("GET", "regions/us-east5")[0] == 429
     assert cloud.rest("GET", "regions/us-east5")[0] == 200

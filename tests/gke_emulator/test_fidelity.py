@@ -1,4 +1,4 @@
-"""Answers of the emulator use Google's published types, and fill every field that these promise."""
+"""Responses of the emulator use Google's published types, and have all output fields of these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.gke_emulator.emulator import GkeEmulator
 from tools.gke_emulator.service import SERVICE, handlers
 
 _BETA_MESSAGES = ("CreateNodePoolRequest", "GetNodePoolRequest", "NodePool", "Operation")
-# Output fields that a cluster, node pool or operation in order does not have, and why.
+# Output fields that a healthy cluster, node pool or operation does not have, and the reason.
 ABSENT = {
     "Cluster": {
         "current_emulated_version": "no version is emulated",
@@ -47,45 +47,45 @@ ABSENT = {
 
 
 class RecordingChannel:
-    """Takes the place of a channel: keeps the types with which the client speaks each method."""
+    """Replaces a channel: records the types that the client uses for each method."""
 
     def __init__(self) -> None:
         self.spoken: dict[str, tuple[Any, Any]] = {}
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> None:
-        """Keep a method's types; those of Google's empty message have no class here."""
+        """Record a method's types; those of Google's empty message have no class here."""
         name = method.rpartition("/")[2]
         self.spoken[name] = (request_serializer.__self__, getattr(response_deserializer, "__self__", None))
 
 
 @pytest.fixture(scope="module")
 def spoken() -> dict[str, tuple[Any, Any]]:
-    """Every method of ClusterManager with the types of its request and answer, from Google's client."""
+    """Return every method of ClusterManager with the types of its request and response, from Google's client."""
     transport: Any = ClusterManagerGrpcTransport.__new__(ClusterManagerGrpcTransport)
     transport._stubs, transport._logged_channel = {}, RecordingChannel()
     for name, member in vars(ClusterManagerGrpcTransport).items():
         if isinstance(member, property) and name not in ("grpc_channel", "kind"):
             getattr(transport, name)
-    found: dict[str, tuple[Any, Any]] = transport._logged_channel.spoken
-    return found
+    result: dict[str, tuple[Any, Any]] = transport._logged_channel.spoken
+    return result
 
 
 def parts(message: Any) -> Iterator[Any]:
-    """Return a message and all that are in it."""
+    """Return a message and all messages in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         if field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"].message_type
-            yield from (part for each in value.values() for part in parts(each)) if inner else ()
+            yield from (part for item in value.values() for part in parts(item)) if inner else ()
         else:
-            for each in value if field.is_repeated else [value]:
-                yield from parts(each)
+            for item in value if field.is_repeated else [value]:
+                yield from parts(item)
 
 
 def assert_published(message: Any) -> None:
-    """Check that there is nothing in a message that its published type does not have."""
+    """Check that a message has only fields of its published type."""
     for part in parts(message):
         assert len(UnknownFieldSet(part)) == 0, part
         for field, value in part.ListFields():
@@ -98,19 +98,19 @@ def output_only(kind: type) -> set[str]:
     """Return the fields that Google's documentation of a type calls output only."""
     text = kind.__doc__ or ""
     everything = "All fields are output" in re.sub(r"\s+", " ", text)
-    found = set()
+    result = set()
     for match in re.finditer(r"^ {8}(\w+) \([^\n]*\):\n((?: {12}[^\n]*\n|\n)+)", text, re.M):
         if everything or match[2].lstrip().startswith("Output only"):
-            found.add(match[1])
-    return found
+            result.add(match[1])
+    return result
 
 
 def assert_complete(message: Any) -> None:
-    """Check that a message has all of its output fields, but for those of `ABSENT`."""
+    """Check that a message has all of its output fields, except those of `ABSENT`."""
     kind = type(message)
-    wanted = output_only(kind) - {"cluster_conditions", "nodepool_conditions"} - set(ABSENT[kind.__name__])
+    expected = output_only(kind) - {"cluster_conditions", "nodepool_conditions"} - set(ABSENT[kind.__name__])
     raw = kind.pb(message)
-    empty = [name for name in wanted if not getattr(raw, name)]
+    empty = [name for name in expected if not getattr(raw, name)]
     assert not empty, f"{kind.__name__} lacks {empty}"
 
 
@@ -120,7 +120,7 @@ def test_documented_output_fields_are_found() -> None:
     assert {"name", "operation_type", "start_time"} <= output_only(Operation)
 
 
-def test_methods_speak_the_types_of_google(spoken: dict[str, tuple[Any, Any]]) -> None:
+def test_methods_use_googles_types(spoken: dict[str, tuple[Any, Any]]) -> None:
     with GkeEmulator() as gke:
         answered = handlers(gke.plane)
     assert set(answered) <= set(spoken)
@@ -128,7 +128,7 @@ def test_methods_speak_the_types_of_google(spoken: dict[str, tuple[Any, Any]]) -
         assert getattr(types, request) is spoken[name][0], name
 
 
-def test_methods_that_are_not_emulated_say_so(
+def test_methods_that_are_not_emulated_are_rejected(
     emulate: Callable[..., Cloud], spoken: dict[str, tuple[Any, Any]]
 ) -> None:
     import grpc
@@ -144,7 +144,7 @@ def test_methods_that_are_not_emulated_say_so(
 
 
 def answers(cloud: Cloud, spoken: dict[str, tuple[Any, Any]], method: str, **fields: Any) -> Any:
-    """Call a method; return what came over the wire, read with Google's type."""
+    """Call a method; return the response on the wire, parsed with Google's type."""
     request, response = spoken[method]
     call = cloud.channel.unary_unary(f"/{SERVICE}/{method}", request.serialize, lambda data: data)
     return response.pb().FromString(call(request(**fields)))
@@ -176,16 +176,16 @@ def test_every_answer_fits_its_type_and_has_its_output_fields(
     assert_complete(cluster)
     for pool in cluster.node_pools:
         assert_complete(pool)
-    assert {type(each).__name__ for each in (cluster, cluster.node_pools[0], ServerConfig(), begun[0])} == set(ABSENT)
+    assert {type(item).__name__ for item in (cluster, cluster.node_pools[0], ServerConfig(), begun[0])} == set(ABSENT)
 
 
-def test_what_is_absent_is_documented_as_output_only() -> None:
+def test_absent_fields_are_documented_as_output_only() -> None:
     for name, fields in ABSENT.items():
         assert set(fields) <= output_only(getattr(types, name)), name
 
 
 def test_node_pools_of_both_versions_have_the_same_fields_on_the_wire() -> None:
-    """Messages that the emulator keeps as v1 are valid as v1beta1."""
+    """Messages that the emulator stores as v1 are valid as v1beta1."""
     seen: set[str] = set()
     left = [(getattr(container_v1, name).pb(), getattr(container_v1beta1, name).pb()) for name in _BETA_MESSAGES]
     while left:
@@ -193,7 +193,7 @@ def test_node_pools_of_both_versions_have_the_same_fields_on_the_wire() -> None:
         ours = {field.name: field for field in one.DESCRIPTOR.fields}
         for field in other.DESCRIPTOR.fields:
             if (twin := ours.get(field.name)) is None:
-                assert field.number not in {each.number for each in ours.values()}, f"{field.full_name} takes another's"
+                assert field.number not in {item.number for item in ours.values()}, f"{field.full_name} takes another's"
                 continue
             assert (twin.number, twin.type, twin.is_repeated) == (field.number, field.type, field.is_repeated)
             if field.message_type and field.message_type.full_name not in seen:

@@ -1,4 +1,4 @@
-"""The Node objects that stand for instances: labels, taints and resources as GKE gives them."""
+"""The Node objects of instances: labels, taints and resources as GKE sets them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTANCE_ID = "container.googleapis.com/instance_id"
 
 
 def node(wanted: NodePool, *, kwok: bool = True) -> Node:
-    """Return the node of a pool that was asked for."""
+    """Return the node of a requested pool."""
     cluster = ClusterPb(current_master_version="1.34.3-gke.1051000", locations=[ZONE])
     cluster.default_max_pods_constraint.max_pods_per_node = 110
     target = Target(PROJECT, REGION, "red", wanted.name)
@@ -54,7 +54,7 @@ def test_a_host_of_a_slice() -> None:
     assert found["metadata"]["annotations"][INSTANCE_ID].isdecimal()
 
 
-# The labels of two nodes of GKE 1.33, as users have published them from `kubectl describe node`.
+# The labels of two nodes of GKE 1.33, as published by users from `kubectl describe node`.
 PUBLISHED_TPU = """
 beta.kubernetes.io/arch=amd64 beta.kubernetes.io/instance-type=ct6e-standard-1t beta.kubernetes.io/os=linux
 cloud.google.com/gke-accelerator-count=1 cloud.google.com/gke-boot-disk=hyperdisk-balanced
@@ -138,13 +138,13 @@ def test_a_host_of_the_default_pool_has_no_taint() -> None:
         ),
     ],
 )  # fmt: skip
-def test_how_the_machines_were_got_is_on_the_nodes(config: dict[str, Any], labels: dict[str, str]) -> None:
+def test_capacity_types_are_labels_of_nodes(config: dict[str, Any], labels: dict[str, str]) -> None:
     found = labels_of(node(slice_pool("np", config=config)))
     assert {f"{GKE}/{name}": value for name, value in labels.items()}.items() <= found.items()
 
 
-def test_what_gke_keeps_for_itself() -> None:
-    # The examples of "Plan GKE node sizes": 4 CPUs and 16 GiB; the eviction threshold of 100 MiB comes on top.
+def test_resources_reserved_by_gke() -> None:
+    # The examples of "Plan GKE node sizes": 4 CPUs and 16 GiB; the eviction threshold of 100 MiB is added.
     assert reserved_millicores(1) == 60 and reserved_millicores(4) == 80
     assert reserved_memory(16 * 1024) == round(2.6 * 1024) + 100
 

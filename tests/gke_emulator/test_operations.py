@@ -1,4 +1,4 @@
-"""Clusters, node pools and their operations, as GKE goes about them."""
+"""Clusters, node pools and their operations, with GKE's behavior."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_node_pools_of_one_cluster_are_created_at_once(emulate: Emulate) -> None
     cloud = emulate()
     cloud.running_cluster()
     begun = [cloud.create_slice(number) for number in range(8)]
-    ended = [cloud.done(each) for each in begun]
-    assert all(not each.error.code for each in ended)
+    ended = [cloud.done(item) for item in begun]
+    assert all(not item.error.code for item in ended)
     created = [call for call in cloud.gke.calls if call.method == "CreateNodePool"]
     assert max(call.operations for call in created) >= 2
     assert created[0].request["node_pool"]["name"] == "red-np-0"
@@ -109,7 +109,7 @@ def test_without_parallel_pools_the_second_waits(emulate: Emulate) -> None:
     ],
     ids=["delete cluster", "delete the pool", "resize the pool", "update cluster"],
 )
-def test_what_cannot_run_beside_the_creation_of_a_pool(emulate: Emulate, call: Callable[[Cloud], Any]) -> None:
+def test_operations_that_conflict_with_the_creation_of_a_pool(emulate: Emulate, call: Callable[[Cloud], Any]) -> None:
     cloud = emulate(seconds={"CREATE_NODE_POOL": 1e6})
     cloud.running_cluster()
     begun = cloud.create_slice()
@@ -119,7 +119,7 @@ def test_what_cannot_run_beside_the_creation_of_a_pool(emulate: Emulate, call: C
     assert raised.value.reason == "CLUSTER_ALREADY_HAS_OPERATION"
 
 
-def test_nothing_runs_beside_the_creation_of_its_cluster(emulate: Emulate) -> None:
+def test_no_operation_runs_during_the_creation_of_its_cluster(emulate: Emulate) -> None:
     cloud = emulate(seconds={"CREATE_CLUSTER": 1e6})
     begun = cloud.create_cluster()
     assert cloud.client.get_cluster(name=RED).status == Cluster.Status.PROVISIONING
@@ -208,7 +208,7 @@ def test_clusters_change_one_field_at_a_time(emulate: Emulate) -> None:
         (NodePool(initial_node_count=1), "NodePool.name must be specified"),
     ],
 )  # fmt: skip
-def test_node_pools_that_gke_would_not_begin(emulate: Emulate, wanted: NodePool, said: str) -> None:
+def test_node_pools_that_gke_rejects(emulate: Emulate, wanted: NodePool, said: str) -> None:
     cloud = emulate()
     cloud.running_cluster()
     with pytest.raises(exceptions.InvalidArgument, match=said):
@@ -227,14 +227,14 @@ def test_node_pools_that_gke_would_not_begin(emulate: Emulate, wanted: NodePool,
         ({"locations": ["us-east5-z"]}, '"us-east5-z" does not exist'),
     ],
 )
-def test_clusters_that_gke_would_not_begin(emulate: Emulate, fields: dict[str, Any], said: str) -> None:
+def test_clusters_that_gke_rejects(emulate: Emulate, fields: dict[str, Any], said: str) -> None:
     cloud = emulate()
     with pytest.raises(exceptions.InvalidArgument, match=said):
         cloud.create_cluster(**fields)
     assert not cloud.client.list_clusters(parent=PARENT).clusters
 
 
-def test_places_that_do_not_exist(emulate: Emulate) -> None:
+def test_locations_that_do_not_exist(emulate: Emulate) -> None:
     cloud = emulate()
     with pytest.raises(exceptions.InvalidArgument, match='"mars-north1" does not exist'):
         cloud.client.get_server_config(name="projects/p/locations/mars-north1")
@@ -256,18 +256,18 @@ def test_a_multi_host_slice_is_resized_as_a_whole(emulate: Emulate) -> None:
     assert cloud.client.get_cluster(name=RED).current_node_count == 5
 
 
-def test_a_flexible_slice_begins_empty_and_comes_up_whole(emulate: Emulate) -> None:
+def test_a_flex_start_slice_starts_empty_and_is_created_atomically(emulate: Emulate) -> None:
     cloud = emulate()
     cloud.running_cluster()
     grown = {"enabled": True, "max_node_count": 4, "location_policy": "ANY"}
     cloud.done(cloud.create_slice(initial_node_count=0, config={"flex_start": True}, autoscaling=grown))
     assert cloud.client.get_cluster(name=RED).current_node_count == 1
-    # The emulator has no autoscaler: the size is set in its place.
+    # The emulator has no autoscaler: the test sets the size.
     cloud.done(cloud.client.set_node_pool_size({"name": f"{RED}/nodePools/red-np-0", "node_count": 4}))
     assert cloud.client.get_cluster(name=RED).current_node_count == 1 + 4
 
 
-def test_a_cluster_has_a_most_of_nodes(emulate: Emulate) -> None:
+def test_a_cluster_has_a_maximum_number_of_nodes(emulate: Emulate) -> None:
     cloud = emulate(nodes_per_cluster=6)
     cloud.running_cluster()
     cloud.create_slice(0)
@@ -283,11 +283,11 @@ def test_a_zonal_cluster_is_in_its_zone(emulate: Emulate) -> None:
     cluster = cloud.client.get_cluster(name=f"{zone}/clusters/small")
     assert cluster.locations == [ZONE] and cluster.self_link.endswith(f"/zones/{ZONE}/clusters/small")
     everywhere = cloud.client.list_clusters(parent="projects/red-project/locations/-").clusters
-    assert [each.location for each in everywhere] == [ZONE]
+    assert [item.location for item in everywhere] == [ZONE]
     assert not cloud.client.list_clusters(parent=PARENT).clusters
 
 
-def test_changes_that_are_not_emulated_are_refused_not_forgotten(emulate: Emulate) -> None:
+def test_changes_that_are_not_emulated_are_rejected(emulate: Emulate) -> None:
     cloud = emulate()
     cloud.running_cluster()
     with pytest.raises(exceptions.MethodNotImplemented, match="windows_node_config of a node pool"):

@@ -1,4 +1,4 @@
-"""An emulator that is killed and started again goes on where it was."""
+"""An emulator that is killed and restarted continues."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_state_is_kept_in_a_folder(tmp_path: Path) -> None:
     with GkeEmulator(speed=2000.0, state=tmp_path) as gke:
         cloud = Cloud(gke)
         assert cloud.client.get_cluster(name=RED) == before
-        assert [cloud.operation(each) for each in ended] == ended
+        assert [cloud.operation(item) for item in ended] == ended
         assert cloud.rest("GET", f"zones/{ZONE}/reservations/held")[0] == 200
         again = cloud.done(cloud.client.delete_node_pool(name=f"{RED}/nodePools/red-np-1"))
         assert again.start_time > ended[1].end_time  # emulated time does not go back
         cloud.close()
 
 
-def test_an_operation_goes_on_in_the_next_life(tmp_path: Path) -> None:
+def test_an_operation_continues_after_a_restart(tmp_path: Path) -> None:
     with GkeEmulator(speed=100.0, state=tmp_path, seconds={"CREATE_CLUSTER": 0.0, "CREATE_NODE_POOL": 200.0}) as gke:
         cloud = Cloud(gke)
         cloud.running_cluster()
@@ -59,27 +59,27 @@ def test_an_operation_goes_on_in_the_next_life(tmp_path: Path) -> None:
 
 @contextmanager
 def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `python -m tools.gke_emulator` and give it with where its gRPC server is."""
+    """Run `python -m tools.gke_emulator` and yield it with its gRPC address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tools.gke_emulator", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        found = re.search(r"XPK_GKE_ENDPOINT=(\S+)", said)
-        assert found, said
-        yield process, found[1]
+        output = process.stdout.readline()
+        result = re.search(r"XPK_GKE_ENDPOINT=(\S+)", output)
+        assert result, output
+        yield process, result[1]
     finally:
         process.kill()
         process.communicate()
 
 
 def ended(client: ClusterManagerClient) -> bool:
-    """Tell whether no operation is under way, and that none has failed."""
+    """Return whether no operation is running and none has failed."""
     operations = client.list_operations(parent=PARENT).operations
-    assert not any(each.error.code for each in operations)
-    return all(each.status == Operation.Status.DONE for each in operations)
+    assert not any(item.error.code for item in operations)
+    return all(item.status == Operation.Status.DONE for item in operations)
 
 
 def until_ended(client: ClusterManagerClient) -> None:
@@ -87,7 +87,7 @@ def until_ended(client: ClusterManagerClient) -> None:
     until(lambda: ended(client), seconds=60)
 
 
-def test_the_program_is_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
+def test_the_program_survives_a_kill_during_an_operation(tmp_path: Path) -> None:
     def life(speed: int, do: Callable[[ClusterManagerClient], None]) -> None:
         with program(f"--state={tmp_path / 'state'}", f"--speed={speed}") as (process, target):
             with grpc.insecure_channel(target) as channel:
@@ -95,8 +95,8 @@ def test_the_program_is_killed_in_the_middle_and_started_again(tmp_path: Path) -
             process.send_signal(signal.SIGKILL)
 
     def begin_cluster(client: ClusterManagerClient) -> None:
-        wanted = Cluster(name="red", locations=[ZONE], node_pools=[slice_pool("red-np-0")])
-        client.create_cluster(parent=PARENT, cluster=wanted)
+        expected = Cluster(name="red", locations=[ZONE], node_pools=[slice_pool("red-np-0")])
+        client.create_cluster(parent=PARENT, cluster=expected)
         assert not ended(client)
 
     def begin_slices(client: ClusterManagerClient) -> None:
@@ -119,18 +119,18 @@ def test_the_program_is_killed_in_the_middle_and_started_again(tmp_path: Path) -
 
     life(60, begin_cluster)
     life(3000, begin_slices)
-    life(100, lambda client: time.sleep(1.8))  # about when the slices come up
+    life(100, lambda client: time.sleep(1.8))  # about when the slices are created
     life(3000, begin_to_delete_one)
     life(3000, look)
 
 
-def test_the_program_ends_when_it_is_told_to() -> None:
+def test_the_program_exits_on_sigterm() -> None:
     with program() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
 
 
-def test_bad_arguments_are_refused_in_one_line() -> None:
+def test_bad_arguments_are_rejected_in_one_line() -> None:
     for arguments in (["--fault", '{"kind": "flood"}'], ["--fault", "red"], ["--quota", "CPUS=many"]):
         done = subprocess.run(
             [sys.executable, "-m", "tools.gke_emulator", *arguments], cwd=ROOT, capture_output=True, text=True

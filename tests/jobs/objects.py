@@ -15,12 +15,12 @@ NOW = "2026-01-31T12:00:00Z"
 
 
 def at(seconds: int) -> str:
-    """A time that many seconds after NOW."""
+    """Return the time this many seconds after NOW."""
     return f"2026-01-31T12:{seconds // 60:02d}:{seconds % 60:02d}Z"
 
 
 def jobset(*, annotations: Obj | None = None, labels: Obj | None = None, **status: Any) -> Obj:
-    """A queued JobSet of two slices with one host each."""
+    """Return a queued JobSet of two slices with one host each."""
     job = {"parallelism": 1, "template": {"spec": {"containers": [{"name": "host", "command": ["true"]}]}}}
     queue = {"kueue.x-k8s.io/queue-name": "multislice-queue", "xpk.google.com/workload": "w"}
     return {
@@ -63,7 +63,7 @@ ADMITTED = workload("w", "u", Admitted=("True", "Admitted", ""), QuotaReserved=(
 
 
 def local_queue(namespace: str = "default") -> Obj:
-    """A queue of a namespace; all lead to one cluster queue."""
+    """Return a queue of a namespace; all use one cluster queue."""
     return {
         "metadata": {"name": "multislice-queue", "namespace": namespace},
         "spec": {"clusterQueue": "cluster-queue"},
@@ -71,7 +71,7 @@ def local_queue(namespace: str = "default") -> Obj:
 
 
 def cluster_queue(used: int) -> Obj:
-    """The cluster queue with 16 chips, some of them in use."""
+    """Return the cluster queue with 16 chips, some of them used."""
     total = {"name": "v5e", "resources": [{"name": "google.com/tpu", "total": str(used)}]}
     flavor = {"name": "v5e", "resources": [{"name": "google.com/tpu", "nominalQuota": "16"}]}
     return {
@@ -82,7 +82,7 @@ def cluster_queue(used: int) -> Obj:
 
 
 def pod(slice_id: int, status: Obj, *, node: str | None = None) -> Obj:
-    """The pod of a slice's only host."""
+    """Return the pod of a slice's only host."""
     return {
         "metadata": {
             "name": f"w-slice-job-{slice_id}-0-abcde", "uid": f"pod-{slice_id}", "creationTimestamp": NOW,
@@ -98,26 +98,26 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {"sta
 
 
 def event(kind: str, name: str, reason: str, message: str, seconds: int, **more: Any) -> Obj:
-    """An event as controllers of Kubernetes write them; a warning."""
+    """Return a warning event as controllers of Kubernetes write it."""
     uid = more.pop("uid", f"{kind}-{name}")
-    found = {
+    result = {
         "metadata": {"name": f"{name}.{seconds}", "uid": f"event-{name}-{seconds}-{reason}"},
         "involvedObject": {"kind": kind, "name": name, "namespace": "default", "uid": uid},
         "reason": reason, "message": message, "type": "Warning", "lastTimestamp": at(seconds), "count": 1,
     }  # fmt: skip
-    return found | more
+    return result | more
 
 
 def restarted(slice_id: int, seconds: float, **more: Any) -> Obj:
-    """JobSet's event for a restart; its times have microseconds, and the same again is a series."""
+    """Return JobSet's event for a restart; its times have microseconds, and repetitions are a series."""
     message = f"applying RestartJobSet failure policy action (first failed job: w-slice-job-{slice_id})"
     stamp = at(int(seconds)).replace("Z", f".{round(seconds % 1 * 1e6):06d}Z")
-    found = event("JobSet", "w", "RestartJobSetFailurePolicyAction", message, int(seconds), uid="u")
-    return found | {"lastTimestamp": None, "eventTime": stamp, "count": None} | more
+    result = event("JobSet", "w", "RestartJobSetFailurePolicyAction", message, int(seconds), uid="u")
+    return result | {"lastTimestamp": None, "eventTime": stamp, "count": None} | more
 
 
 def exited(slice_id: int, code: int, seconds: int, *, host: int = 0) -> Obj:
-    """The Job controller's event for a slice that failed since one of its hosts ended."""
+    """Return the Job controller's event for a slice that failed because one of its hosts ended."""
     who = f"default/w-slice-job-{slice_id}-{host}-fghij"
     message = f"Container host for pod {who} failed with exit code {code} matching FailJob rule at index 3"
     return event("Job", f"w-slice-job-{slice_id}", "PodFailurePolicy", message, seconds)

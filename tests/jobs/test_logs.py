@@ -1,4 +1,4 @@
-"""Logs of many hosts: what cannot be read, and how many are too many."""
+"""Logs of many hosts: unreadable logs, and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xpk.testing import FakeApi
 
 
 def labeled(slice_id: int) -> Obj:
-    """A pod that is found by its workload's name."""
+    """Return a pod with its workload's label."""
     made = pod(slice_id, RUNNING)
     made["metadata"]["namespace"] = "default"
     made["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "w"
@@ -26,7 +26,7 @@ def labeled(slice_id: int) -> Obj:
 
 
 def sized(slices: int, hosts: int) -> Obj:
-    """A JobSet of that many slices and hosts of each."""
+    """Return a JobSet with this number of slices and hosts per slice."""
     made = jobset()
     (job,) = made["spec"]["replicatedJobs"]
     job["replicas"], job["template"]["spec"]["parallelism"] = slices, hosts
@@ -34,14 +34,14 @@ def sized(slices: int, hosts: int) -> Obj:
 
 
 class OneFails(FakeApi):
-    """The log of the second slice cannot be read; that of the first has one line, and goes on."""
+    """The log of the second slice cannot be read; that of the first has one line and continues."""
 
     def __init__(self, objects: list[Obj], error: Exception) -> None:
         super().__init__(objects)
         self.error = error
 
     def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
-        """Fail, or say one thing and stay."""
+        """Fail, or yield one line and wait."""
         if pod["metadata"]["uid"] == "pod-1":
             raise self.error
         yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
@@ -51,21 +51,21 @@ class OneFails(FakeApi):
 @pytest.mark.parametrize(
     "error", [AuthorizationError("may not get pods/log"), UsageError("is not valid"), ValueError("no time")]
 )
-def test_a_log_that_cannot_be_read_ends_the_command(error: Exception) -> None:
+def test_an_unreadable_log_fails_the_command(error: Exception) -> None:
     api = OneFails([sized(2, 1), labeled(0), labeled(1)], error)
     with pytest.raises(type(error), match=str(error)):
         list(follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None))
 
 
 class Restarted(FakeApi):
-    """A server that does not know its own rules when the second host starts, but did when the first one was read."""
+    """A server whose roles are not loaded when the second host starts, but were when the first log was read."""
 
     def __init__(self, objects: list[Obj]) -> None:
         super().__init__(objects)
         self.refusals, self.first = 2, threading.Event()
 
     def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
-        """Refuse the second host's log, twice, once the first host's was read."""
+        """Reject the second host's log twice, after the first host's was read."""
         second = pod["metadata"]["uid"] == "pod-1"
         if second:
             self.first.wait(30)
@@ -78,7 +78,7 @@ class Restarted(FakeApi):
             self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
 
 
-def test_a_server_that_does_not_know_its_rules_yet_is_outlasted() -> None:
+def test_logs_retry_until_the_servers_roles_are_loaded() -> None:
     api = Restarted([sized(2, 1), labeled(0), labeled(1)])
     lines = follow_logs(api, "w", "default", LogQuery(), pause=lambda seconds: None)
     assert {line.text for line in lines} == {"pod-0", "pod-1"}
@@ -93,7 +93,7 @@ def test_a_server_that_does_not_know_its_rules_yet_is_outlasted() -> None:
         (2, 3072, LogQuery(slice=1), 3072, "`xpk workload logs w --slice 1 --host M`"),
     ],
 )
-def test_too_many_hosts_are_not_read_at_once(slices: int, hosts: int, wanted: LogQuery, count: int, hint: str) -> None:
+def test_logs_of_too_many_hosts_are_rejected(slices: int, hosts: int, wanted: LogQuery, count: int, hint: str) -> None:
     api = FakeApi([sized(slices, hosts)])
     for read in (read_logs, follow_logs):
         with pytest.raises(UsageError, match=f"cannot read the logs of {count} hosts of 'w'") as error:
@@ -106,7 +106,7 @@ def test_one_slice_of_a_large_workload_can_be_read() -> None:
     assert list(read_logs(api, "w", "default", LogQuery(slice=3))) == []
 
 
-def test_a_former_attempt_that_is_not_kept() -> None:
+def test_a_previous_attempt_without_logs_is_reported() -> None:
     api = FakeApi([sized(2, 1), labeled(0)])
     with pytest.raises(NotFoundError, match="no logs of previous attempts") as error:
         list(read_logs(api, "w", "default", LogQuery(), previous=True))
@@ -115,7 +115,7 @@ def test_a_former_attempt_that_is_not_kept() -> None:
 
 
 def waiting(slice_id: int, **state: Any) -> Obj:
-    """A host whose container has not begun; `state` is what its pod says of it."""
+    """Return a host whose container has not started; `state` is that of its pod."""
     made = labeled(slice_id)
     made["status"] = {"phase": "Pending", **state}
     return made
@@ -128,38 +128,38 @@ NO_NODE = {
 
 
 class Begins(FakeApi):
-    """Hosts that run have a line each; of others kubelet has no log, and one without a node has an empty one."""
+    """Running hosts have a line each; for others the kubelet has no log, and one without a node has an empty log."""
 
     def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
-        """Do as an API server does."""
+        """Respond like an API server."""
         if pod["status"] == RUNNING:
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), f"hello of {pod['metadata']['uid']}")
         elif "containerStatuses" in pod["status"]:
             raise NotStartedError("Pod 'x' has no log yet: container is waiting to start")
 
 
-def test_hosts_without_a_log_yet_do_not_hide_those_of_others() -> None:
-    told: list[str] = []
+def test_hosts_without_a_log_do_not_hide_other_logs() -> None:
+    report: list[str] = []
     pods = [labeled(0), waiting(1, **CREATING), waiting(2, **NO_NODE), waiting(3, **CREATING), labeled(4)]
-    lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
+    lines = read_logs(Begins([sized(5, 1), *pods]), "w", "default", LogQuery(), tell=report.append)
     assert [line.text for line in lines] == ["hello of pod-0", "hello of pod-4"]
-    assert told == ["no log yet of s1/h0, s3/h0 (ContainerCreating), s2/h0 (Unschedulable: 0/3 nodes)"]
+    assert report == ["no log yet of s1/h0, s3/h0 (ContainerCreating), s2/h0 (Unschedulable: 0/3 nodes)"]
 
 
-def test_a_host_that_runs_and_wrote_nothing_has_a_log() -> None:
-    told: list[str] = []
-    assert list(read_logs(FakeApi([sized(1, 1), labeled(0)]), "w", "default", LogQuery(), tell=told.append)) == []
-    assert told == []
+def test_a_running_host_without_output_has_an_empty_log() -> None:
+    report: list[str] = []
+    assert list(read_logs(FakeApi([sized(1, 1), labeled(0)]), "w", "default", LogQuery(), tell=report.append)) == []
+    assert report == []
 
 
-def test_where_no_host_has_a_log_yet_one_line_says_why() -> None:
+def test_without_any_log_one_line_explains_why() -> None:
     api = Begins([sized(2, 1), waiting(0, **CREATING), waiting(1)])
     with pytest.raises(XpkError, match=r"no host of 'w' has a log yet: s0/h0 \(ContainerCreating\), s1/h0 \(") as error:
         list(read_logs(api, "w", "default", LogQuery()))
     assert error.value.exit_code == 1 and "xpk workload status w" in error.value.hint
 
 
-def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
+def test_a_host_on_a_dead_node_does_not_hide_the_others() -> None:
     class Dead(FakeApi):
         def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
             if pod["metadata"]["uid"] == "pod-1":
@@ -168,30 +168,30 @@ def test_a_host_whose_node_is_dead_does_not_hide_the_others() -> None:
                 raise UnavailableError("dial tcp 10.0.0.2:10250: i/o timeout")
             yield LogLine(datetime(2026, 1, 2, tzinfo=UTC), "hello")
 
-    told: list[str] = []
+    report: list[str] = []
     pods = [labeled(index) for index in range(3)]
-    lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", LogQuery(), tell=told.append)
+    lines = read_logs(Dead([sized(3, 1), *pods]), "w", "default", LogQuery(), tell=report.append)
     assert [line.text for line in lines] == ["the last word", "hello"]
-    assert told == [
+    assert report == [
         "no log yet of s0/h0 (dial tcp 10.0.0.2:10250: i/o timeout)",
         "the log of s1/h0 is incomplete: dial tcp 10.0.0.2:10250: i/o timeout",
     ]
 
 
-def test_a_pod_that_went_away_meanwhile_does_not_hide_the_others() -> None:
+def test_a_concurrently_deleted_pod_does_not_hide_the_others() -> None:
     class Gone(FakeApi):
         def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
             if pod["metadata"]["uid"] == "pod-1":
                 raise NotFoundError("Pod 'x' not found")
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), "hello")
 
-    told: list[str] = []
-    lines = read_logs(Gone([sized(2, 1), labeled(0), labeled(1)]), "w", "default", LogQuery(), tell=told.append)
-    assert [line.text for line in lines] == ["hello"] and told == ["no log yet of s1/h0 (its pod was deleted)"]
+    report: list[str] = []
+    lines = read_logs(Gone([sized(2, 1), labeled(0), labeled(1)]), "w", "default", LogQuery(), tell=report.append)
+    assert [line.text for line in lines] == ["hello"] and report == ["no log yet of s1/h0 (its pod was deleted)"]
 
 
 @pytest.mark.parametrize(("wanted", "says"), [(LogQuery(slice=2), "no slice 2"), (LogQuery(host=1), "no host 1")])
-def test_a_host_that_will_never_be_is_not_waited_for(wanted: LogQuery, says: str) -> None:
+def test_follow_does_not_wait_for_hosts_that_will_not_start(wanted: LogQuery, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
         next(follow_logs(FakeApi([sized(2, 1), labeled(0)]), "w", "default", wanted))
 
@@ -200,7 +200,7 @@ class ComesLater(FakeApi):
     """A second host that starts while the first one is followed; all have written three lines."""
 
     def logs(self, pod: Obj, *, tail: int | None = None, **_: Any) -> Iterator[LogLine]:
-        """Let the second host come, or end the workload."""
+        """Start the second host, or end the workload."""
         texts = [f"{pod['metadata']['uid']} line {number}" for number in range(3)]
         yield from (LogLine(datetime(2026, 1, 1, tzinfo=UTC), text) for text in texts[-tail if tail else 0 :])
         if pod["metadata"]["uid"] == "pod-0":
@@ -209,22 +209,25 @@ class ComesLater(FakeApi):
             self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
 
 
-def test_what_starts_later_is_followed_from_its_first_line() -> None:
+def test_later_hosts_are_followed_from_their_first_line() -> None:
     api = ComesLater([sized(2, 1), labeled(0)])
     seen = [line.text for line in follow_logs(api, "w", "default", LogQuery(tail=1))]
     assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]
 
 
 class Chatty(FakeApi):
-    """One host that begins with a few lines of its own, then `chatter` lines of Gloo, and ends with two more."""
+    """One host whose log has a few lines of its own, then `chatter` lines of Gloo, and two more."""
 
     chatter = 1000
 
     def logs(self, pod: Obj, *, tail: int | None = None, **_: Any) -> Iterator[LogLine]:
-        """Give the last lines."""
+        """Return the last lines."""
         peers = "peer ranks. Expected number of connected peer ranks is : 7"
         gloo = [f"[Gloo] Rank {number % 8} is connected to 7 {peers}" for number in range(self.chatter - 2)]
-        gloo += ["[Gloo] Rank [Gloo] Rank 3", f" is connected to 7 {peers} is connected to 7 {peers}"]  # torn lines
+        gloo += [
+            "[Gloo] Rank [Gloo] Rank 3",
+            f" is connected to 7 {peers} is connected to 7 {peers}",
+        ]  # truncated lines
         texts = ["begin", "compile", *gloo, "step 1", "step 2"]
         for text in texts[-tail:] if tail else texts:
             yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), text)
@@ -241,11 +244,11 @@ class Chatty(FakeApi):
         (50, ["begin", "compile", "step 1", "step 2"]),
     ],
 )
-def test_the_chatter_of_gloo_is_left_out_and_not_counted(read: Any, tail: int | None, expected: list[str]) -> None:
+def test_messages_of_gloo_are_omitted_and_not_counted(read: Any, tail: int | None, expected: list[str]) -> None:
     api = Chatty([sized(1, 1), labeled(0)])
     assert sorted(line.text for line in read(api, "w", "default", LogQuery(tail=tail))) == expected
 
 
-def test_all_lines_are_shown_to_those_who_ask_for_them() -> None:
+def test_all_lines_are_shown_on_request() -> None:
     lines = read_logs(Chatty([sized(1, 1), labeled(0)]), "w", "default", LogQuery(tail=3, all_lines=True))
     assert [line.text.partition(" peer")[0] for line in lines] == [" is connected to 7", "step 1", "step 2"]

@@ -1,4 +1,4 @@
-"""Mounts of workloads: checked before anything is created, and read back from objects."""
+"""Mounts of workloads: checked before anything is created, and read from objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def claim(name: str = "data", *modes: str, phase: str = "Bound", namespace: str 
 
 
 class Limited(FakeApi):
-    """An API whose user may see neither claims nor drivers."""
+    """An API whose user may not read claims or drivers."""
 
     def list(self, kind: str, *args: Any, **more: Any) -> list[Obj]:
         raise AuthorizationError(f"not authorized: may not list {kind}")
@@ -56,7 +56,7 @@ class Limited(FakeApi):
         raise AuthorizationError(f"not authorized: may not get {kind}")
 
 
-def test_a_claim_and_the_driver_take_one_request_each_however_many_there_are() -> None:
+def test_claims_and_the_driver_are_read_with_one_request_each() -> None:
     api = FakeApi([claim(), claim("more"), DRIVER])
     mounts = [DATA, Mount(source="more", target="/more"), Mount(source="data", target="/a", sub_path="a"), BUCKET]
     more = Mount(source="gs://other", target="/other")
@@ -66,7 +66,7 @@ def test_a_claim_and_the_driver_take_one_request_each_however_many_there_are() -
     assert check_mounts(api, spec(), cluster="c") == [] and api.calls == []
 
 
-def test_a_claim_that_is_not_in_the_namespace_names_those_that_are() -> None:
+def test_the_error_for_a_missing_claim_lists_the_existing_ones() -> None:
     api = FakeApi([claim("other"), claim("data", namespace="ml")])
     with pytest.raises(NotFoundError, match="no PersistentVolumeClaim 'data' in namespace 'default'") as refused:
         check_mounts(api, spec(DATA), cluster="c")
@@ -76,7 +76,7 @@ def test_a_claim_that_is_not_in_the_namespace_names_those_that_are() -> None:
     assert "`xpk docs kubernetes`" in refused.value.hint
 
 
-def test_a_cluster_without_the_driver_says_how_it_gets_it() -> None:
+def test_the_error_for_a_missing_driver_explains_its_installation() -> None:
     with pytest.raises(
         MissingToolError, match=f"'c' cannot mount gs://bucket/corpus: it has no driver {GCSFUSE_DRIVER}"
     ) as e:
@@ -84,7 +84,7 @@ def test_a_cluster_without_the_driver_says_how_it_gets_it() -> None:
     assert "`xpk cluster create c --enable-gcsfuse-csi-driver`" in e.value.hint
 
 
-def test_who_may_not_look_is_told_so_and_goes_on() -> None:
+def test_without_permission_mounts_are_not_checked() -> None:
     claims, driver = check_mounts(Limited(), spec(DATA, BUCKET), cluster="c")
     assert "claim data" in claims and "may not list PersistentVolumeClaim" in claims
     assert "buckets" in driver and "may not get CSIDriver" in driver
@@ -101,9 +101,9 @@ def test_who_may_not_look_is_told_so_and_goes_on() -> None:
         (["ReadWriteOncePod"], DATA, 1, ""),
     ],
 )
-def test_how_many_hosts_may_share_a_claim(modes: list[str], mount: Mount, hosts: int, says: str) -> None:
-    wanted = spec(mount, shape=find_shape("v5litepod-4"), num_slices=hosts)
-    notes = check_mounts(FakeApi([claim("data", *modes)]), wanted, cluster="c")
+def test_access_modes_limit_the_hosts_of_a_claim(modes: list[str], mount: Mount, hosts: int, says: str) -> None:
+    expected = spec(mount, shape=find_shape("v5litepod-4"), num_slices=hosts)
+    notes = check_mounts(FakeApi([claim("data", *modes)]), expected, cluster="c")
     assert [says in note for note in notes] == [True] * bool(says)
 
 
@@ -111,12 +111,12 @@ def test_how_many_hosts_may_share_a_claim(modes: list[str], mount: Mount, hosts:
     ("there", "says"),
     [(claim("data", "ReadWriteOncePod"), "one pod may mount it"), (claim(phase="Lost"), "has lost its volume")],
 )
-def test_claims_that_no_workload_of_several_hosts_can_use(there: Obj, says: str) -> None:
+def test_single_host_claims_are_rejected_for_several_hosts(there: Obj, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_mounts(FakeApi([there]), spec(DATA), cluster="c")
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     texts = ("data:/data", "source=a,target=b", "source=B,target=/b", "source=c,target=/shared/x", "source=d,target=/b")
     with pytest.raises(UsageError) as refused:
         read_mounts(texts, TARGET)
@@ -128,7 +128,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert read_mounts((), TARGET) == ()
 
 
-def test_on_this_machine_nothing_is_mounted() -> None:
+def test_mounts_are_rejected_on_local_clusters() -> None:
     with pytest.raises(UsageError, match="processes of this machine") as refused:
         read_mounts(["source=data,target=/data", "nonsense"], HERE)
     assert refused.value.problems == (refused.value.message,) and "at their own paths" in refused.value.hint
@@ -136,7 +136,7 @@ def test_on_this_machine_nothing_is_mounted() -> None:
     assert spec(DATA).problems() == []
 
 
-def test_what_is_rendered_is_read_back() -> None:
+def test_rendered_mounts_are_read_from_objects() -> None:
     mounts = (
         DATA,
         Mount(source="data", target="/old", sub_path="a/b", read_only=True),
@@ -149,7 +149,7 @@ def test_what_is_rendered_is_read_back() -> None:
     assert read(jobset(), Snapshot(jobsets=[])).mounts == ()
 
 
-def test_volumes_of_other_kinds_are_not_told_of() -> None:
+def test_other_volumes_are_not_listed() -> None:
     volumes: list[Obj] = [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "other"}}, {"name": "c"}]
-    there = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
+    there = [{"name": item["name"], "mountPath": f"/{item['name']}"} for item in volumes]
     assert mounts_of({"volumes": volumes, "containers": [{"name": "host", "volumeMounts": there}]}) == ()

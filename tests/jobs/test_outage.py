@@ -1,4 +1,4 @@
-"""An API server that goes away for a while, on a real socket: what watches a workload outlasts it."""
+"""An outage of an API server, on a real socket: commands that watch a workload survive it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ POD = {
 
 
 class Server:
-    """An API server with one workload. While it is `away` it answers 503, then 403; after it the workload has ended."""
+    """An API server with one workload. While it is `away` it responds with 503, then 403.
+
+    Afterwards the workload has ended.
+    """
 
     def __init__(self) -> None:
         self.away, self.requests, self.back_after = False, 0, 0
@@ -52,7 +55,7 @@ class Server:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # the name is given
+            def do_GET(self) -> None:  # the method name is prescribed
                 status, body = server.answer(self.path)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
@@ -71,7 +74,7 @@ class Server:
         if self.away:
             self.back_after -= 1
             if self.back_after > 0:
-                return (503 if self.back_after > 3 else 403), b"{}"  # at first it does not know its own rules
+                return (503 if self.back_after > 3 else 403), b"{}"  # its roles are not loaded at first
             self.away, self.ended = False, True
         if "/log?" in path:
             if not self.ended:
@@ -95,7 +98,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server on a port of its own."""
+    """Yield a server on its own port."""
     made = Server()
     yield made
     made.http.shutdown()
@@ -104,20 +107,20 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def api(server: Server, tmp_path: Path) -> KubernetesApi:
-    """The client on it, which does not really pause."""
+    """Return a client that does not pause."""
     return KubernetesApi(
         kubeconfig=kubeconfig(tmp_path, f"http://127.0.0.1:{server.http.server_address[1]}"), pause=lambda seconds: None
     )
 
 
-def test_followed_logs_outlast_it_and_every_line_comes_once(server: Server, api: KubernetesApi) -> None:
+def test_followed_logs_survive_an_outage_without_duplicates(server: Server, api: KubernetesApi) -> None:
     server.back_after = 16
-    told = [line.text for line in follow_logs(api, "demo", "default", LogQuery())]
-    assert told == ["line 0", "line 1", "line 2"]
+    message = [line.text for line in follow_logs(api, "demo", "default", LogQuery())]
+    assert message == ["line 0", "line 1", "line 2"]
 
 
 @pytest.mark.parametrize("answers", [16, 3], ids=["from-its-end", "from-when-it-knows-no-rules-yet"])
-def test_wait_outlasts_it(server: Server, api: KubernetesApi, answers: int) -> None:
+def test_wait_survives_an_outage(server: Server, api: KubernetesApi, answers: int) -> None:
     def begin(status: WorkloadStatus) -> None:
         server.away = not server.ended
 
@@ -125,19 +128,19 @@ def test_wait_outlasts_it(server: Server, api: KubernetesApi, answers: int) -> N
     assert wait(api, "demo", "default", timeout=60, tell=begin).phase is Phase.SUCCEEDED
 
 
-def test_who_may_not_look_is_told_at_once(server: Server, api: KubernetesApi) -> None:
+def test_missing_permission_is_reported_immediately(server: Server, api: KubernetesApi) -> None:
     server.away, server.back_after = True, 3
     with pytest.raises(AuthorizationError):
         wait(api, "demo", "default", timeout=60)
 
 
-def test_who_may_look_but_not_watch_is_told(server: Server, api: KubernetesApi) -> None:
+def test_missing_permission_to_watch_is_reported(server: Server, api: KubernetesApi) -> None:
     server.may_watch = False
     with pytest.raises(AuthorizationError):
         wait(api, "demo", "default", timeout=60)
 
 
-def test_a_single_question_does_not_wait_for_long(server: Server, api: KubernetesApi) -> None:
+def test_a_single_request_does_not_retry_for_long(server: Server, api: KubernetesApi) -> None:
     server.away, server.back_after = True, 10_000
     with pytest.raises(UnavailableError):
         api.list("JobSet")

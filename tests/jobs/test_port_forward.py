@@ -1,4 +1,4 @@
-"""Connections passed on: both ways, whole, several at a time; a host that refuses one costs that one."""
+"""Forwarded connections: both directions, complete, concurrent; a host that rejects one affects only that one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpk.model.errors import ConflictError, UsageError
 
 @pytest.fixture
 def echo() -> Iterator[socket.socket]:
-    """A server that gives back, once its client is done, what it got."""
+    """Yield a server that returns its input once its client is done."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer(one: socket.socket) -> None:
@@ -40,8 +40,8 @@ def exchange(address: tuple[str, int], content: bytes) -> bytes:
         return b"".join(iter(lambda: mine.recv(4096), b""))
 
 
-def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
-    told: list[str] = []
+def test_forwarded_data_arrives_in_both_directions(echo: socket.socket) -> None:
+    message: list[str] = []
     refuse = threading.Event()
 
     def connect() -> socket.socket:
@@ -50,14 +50,14 @@ def test_what_is_sent_arrives_and_comes_back(echo: socket.socket) -> None:
         return socket.create_connection(echo.getsockname())
 
     with port_forward.listen(0) as listener:
-        threading.Thread(target=port_forward.serve, args=(listener, connect, told.append), daemon=True).start()
+        threading.Thread(target=port_forward.serve, args=(listener, connect, message.append), daemon=True).start()
         large = bytes(range(256)) * 4096
         assert exchange(listener.getsockname(), large) == large[::-1]
         refuse.set()
         assert exchange(listener.getsockname(), b"") == b""
         refuse.clear()
         assert exchange(listener.getsockname(), b"abc") == b"cba"
-    assert told == ["warning: nothing is listening on port 1 of pod 'p'"]
+    assert message == ["warning: nothing is listening on port 1 of pod 'p'"]
 
 
 def test_ports_are_read_as_kubectl_reads_them(echo: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Suspending finds Kueue's Workload, or explains that there is none."""
+"""Suspending finds Kueue's Workload, or explains its absence."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ def suspend(api: FakeApi, **limits: float) -> None:
 
 
 class Slow(FakeApi):
-    """Kueue takes up the workload a moment after it was created."""
+    """Kueue creates its object a moment after the workload."""
 
     looks = 0
 
     def list(
         self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
     ) -> Objs:
-        """Show Kueue's workloads from the third look on."""
+        """List Kueue's workloads from the third call on."""
         self.looks += kind == "Workload"
         return [] if kind == "Workload" and self.looks < 3 else super().list(kind, namespace, selector)
 
 
-def test_a_workload_that_was_just_created_is_waited_for() -> None:
+def test_suspend_waits_for_a_new_workload() -> None:
     api = Slow([jobset() | {"kind": "JobSet"}, kueue(ADMITTED)])
     suspend(api)
     assert api.get("Workload", "jobset-w")["spec"]["active"] is False
 
 
-def test_one_that_is_never_taken_up_is_told() -> None:
+def test_a_workload_that_is_never_queued_is_reported() -> None:
     with pytest.raises(NotFoundError, match="is not queued: Kueue has not picked it up") as error:
         suspend(FakeApi([jobset() | {"kind": "JobSet"}]), pickup_seconds=0.3)
     assert "kueue-system" in error.value.hint
 
 
-def test_one_in_no_queue_cannot_be_suspended() -> None:
+def test_a_workload_without_a_queue_cannot_be_suspended() -> None:
     api = FakeApi([jobset(labels={}) | {"kind": "JobSet"}])
     with pytest.raises(ConflictError, match="'w' has no queue") as error:
         suspend(api)
     assert """kubectl patch jobset w -n default --type merge -p '{"spec":{"suspend":true}}'""" in error.value.hint
 
 
-def test_only_its_own_is_suspended() -> None:
+def test_only_the_named_workload_is_suspended() -> None:
     """A Job or an earlier JobSet may have had the name."""
     other = kueue(workload("w", "another-uid"))
     other["metadata"]["name"] = "job-w"

@@ -1,4 +1,4 @@
-"""Waiting for a workload notices every change, also one between a read and the watch that follows it."""
+"""Waiting for a workload detects every change, also between a read and the following watch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPLETED = {"type": "Completed", "status": "True", "lastTransitionTime": "2026-
 
 
 class Quick(FakeApi):
-    """The workload ends before the watch begins, and nothing happens afterwards."""
+    """The workload ends before the watch begins, without later events."""
 
     def watch(
         self,
@@ -32,7 +32,7 @@ class Quick(FakeApi):
         time.sleep(timeout or 60.0)
 
 
-def test_an_end_before_the_watch_begins_is_noticed_at_once() -> None:
+def test_an_end_before_the_watch_is_detected_immediately() -> None:
     api: Any = Quick([jobset() | {"kind": "JobSet"}])
     began = time.monotonic()
     assert lifecycle.wait(api, "w", "default", timeout=30).phase is Phase.SUCCEEDED

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def node(pool: int, host: int, cluster: str = "c") -> Obj:
-    """A ready host of a slice."""
+    """Return a ready host of a slice."""
     name = f"{cluster}-np-{pool}-{host}"
     labels = {"cloud.google.com/gke-nodepool": f"{cluster}-np-{pool}", "kubernetes.io/hostname": name, **ACCELERATOR}
     chips = {RESOURCE: "4"}
@@ -35,7 +35,7 @@ def node(pool: int, host: int, cluster: str = "c") -> Obj:
 
 
 def set_up(api: LocalApi, slices: int = 2, hosts: int = 2) -> None:
-    """Give a cluster its nodes and its queue."""
+    """Create a cluster's nodes and queue."""
     for pool in range(slices):
         for host in range(hosts):
             api.apply(node(pool, host))
@@ -75,7 +75,7 @@ def jobset(
     queued: bool = True,
     command: list[str] | None = None,
 ) -> Obj:
-    """A JobSet of the shape that manifests/jobset.yaml.j2 renders."""
+    """Return a JobSet like that of manifests/jobset.yaml.j2."""
     labels = {"xpk.google.com/workload": name}
     queue = {"kueue.x-k8s.io/queue-name": "multislice-queue", "kueue.x-k8s.io/priority-class": priority}
     label = "metadata.labels['jobset.sigs.k8s.io/{}']"
@@ -164,7 +164,7 @@ def ended(api: LocalApi, name: str) -> str:
 
 
 def ended_in_haste(api: LocalApi, name: str) -> str:
-    """Wait for the end of a JobSet that fails over and over, without the pauses between its attempts."""
+    """Wait for the end of a JobSet that fails repeatedly, without the pauses between its attempts."""
 
     def found() -> str:
         hurry(api, name)
@@ -174,13 +174,13 @@ def ended_in_haste(api: LocalApi, name: str) -> str:
 
 
 def hurry(api: LocalApi, name: str) -> None:
-    """Let the next attempt of a JobSet start now."""
+    """Start the next attempt of a JobSet immediately."""
     if api.get("JobSet", name).get("status", {}).get("shortAttempts"):
         api.patch("JobSet", name, {"status": {"shortAttempts": None, "nextAttemptAt": None}})
 
 
 def running(api: LocalApi, name: str, hosts: int = 4, attempt: int | None = None) -> list[Obj]:
-    """Wait until so many hosts of a JobSet run, and return their pods."""
+    """Wait until this number of hosts of a JobSet run, and return their pods."""
     selector = {"jobset.sigs.k8s.io/jobset-name": name}
     if attempt is not None:
         selector["jobset.sigs.k8s.io/restart-attempt"] = str(attempt)

@@ -1,6 +1,6 @@
-"""Conformance cases of `ObjectApi`, as functions of an API: the Kubernetes one runs the same cases.
+"""Conformance cases of `ObjectApi` as functions of an API, which also run on Kubernetes.
 
-Each takes an API that may be written to and a namespace of its own. Objects used here run no process.
+Each takes a writable API and a namespace of its own. Objects used here run no process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def case(function: Callable[[ObjectApi, str], None]) -> Callable[[ObjectApi, str
 
 
 def queue(name: str, namespace: str, cluster_queue: str = "one", **labels: str) -> Obj:
-    """A LocalQueue: the simplest object that both sides take."""
+    """Return a LocalQueue, the simplest object that both sides accept."""
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "LocalQueue",
@@ -33,16 +33,16 @@ def queue(name: str, namespace: str, cluster_queue: str = "one", **labels: str) 
 
 
 @case
-def create_gives_an_identity(api: ObjectApi, namespace: str) -> None:
+def create_sets_an_identity(api: ObjectApi, namespace: str) -> None:
     made = api.create(queue("a", namespace))
     assert made["metadata"].keys() >= {"uid", "creationTimestamp", "resourceVersion", "generation"}
-    found = api.get("LocalQueue", "a", namespace)
-    assert found["metadata"]["uid"] == made["metadata"]["uid"]
-    assert found["spec"]["clusterQueue"] == "one"  # a real server adds defaults beside it
+    result = api.get("LocalQueue", "a", namespace)
+    assert result["metadata"]["uid"] == made["metadata"]["uid"]
+    assert result["spec"]["clusterQueue"] == "one"  # a real server adds defaults
 
 
 @case
-def create_refuses_what_exists(api: ObjectApi, namespace: str) -> None:
+def create_rejects_existing_objects(api: ObjectApi, namespace: str) -> None:
     api.create(queue("a", namespace))
     with pytest.raises(ConflictError):
         api.create(queue("a", namespace))
@@ -61,7 +61,7 @@ def dry_run_stores_nothing(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def apply_says_what_it_did(api: ObjectApi, namespace: str) -> None:
+def apply_returns_its_effect(api: ObjectApi, namespace: str) -> None:
     assert api.apply(queue("a", namespace, x="1")) == "created"
     assert api.apply(queue("a", namespace, x="1")) == "unchanged"
     assert api.apply(queue("a", namespace, x="2")) == "configured"
@@ -69,7 +69,7 @@ def apply_says_what_it_did(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def apply_removes_what_it_gave_and_keeps_what_others_gave(api: ObjectApi, namespace: str) -> None:
+def apply_removes_its_own_fields_and_keeps_those_of_others(api: ObjectApi, namespace: str) -> None:
     api.apply(queue("a", namespace, mine="1", also="1"))
     api.patch("LocalQueue", "a", {"metadata": {"labels": {"theirs": "1"}}}, namespace)
     assert api.apply(queue("a", namespace, mine="2")) == "configured"
@@ -84,7 +84,7 @@ def patch_merges_and_null_removes(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def stale_writes_are_refused(api: ObjectApi, namespace: str) -> None:
+def stale_writes_are_rejected(api: ObjectApi, namespace: str) -> None:
     old = api.create(queue("a", namespace))["metadata"]["resourceVersion"]
     api.patch("LocalQueue", "a", {"metadata": {"labels": {"x": "1"}}}, namespace)
     with pytest.raises(ConflictError):
@@ -103,7 +103,7 @@ def list_selects_by_label_and_namespace(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def what_is_not_there_is_not_found(api: ObjectApi, namespace: str) -> None:
+def missing_objects_are_not_found(api: ObjectApi, namespace: str) -> None:
     with pytest.raises(NotFoundError):
         api.get("LocalQueue", "none", namespace)
     with pytest.raises(NotFoundError):
@@ -122,7 +122,7 @@ def delete_removes(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def watch_tells_what_is_there_and_what_changes(api: ObjectApi, namespace: str) -> None:
+def watch_yields_existing_objects_and_changes(api: ObjectApi, namespace: str) -> None:
     api.create(queue("a", namespace, seen="yes"))
 
     def work() -> None:
@@ -140,7 +140,7 @@ def watch_tells_what_is_there_and_what_changes(api: ObjectApi, namespace: str) -
         if change == "DELETED":
             break
     thread.join()
-    assert [each for each in seen if each[0] != "MODIFIED"] == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert [item for item in seen if item[0] != "MODIFIED"] == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
     assert ("MODIFIED", "a") in seen
 
 
@@ -150,7 +150,7 @@ def watch_ends_in_time(api: ObjectApi, namespace: str) -> None:
 
 
 @case
-def what_the_server_does_not_know_is_refused(api: ObjectApi, namespace: str) -> None:
+def unknown_kinds_and_fields_are_rejected(api: ObjectApi, namespace: str) -> None:
     wrong = queue("a", namespace)
     wrong["spec"]["clusterQueue"] = 7
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""A cluster of two slices of two hosts for each test, and nothing left of it afterwards."""
+"""A cluster of two slices of two hosts for each test, removed afterwards."""
 
 from __future__ import annotations
 

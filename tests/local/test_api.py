@@ -1,4 +1,4 @@
-"""The store as an API server: the cases that every one must pass, and what only this one promises."""
+"""The store as an API server: the cases that every one must pass, and its own guarantees."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_conformance(shared: LocalApi, case: Callable[[ObjectApi, str], None]) -
 
 
 @given(OBJECTS, OBJECTS)
-def test_apply_of_the_same_changes_nothing(live: Any, wanted: Any) -> None:
+def test_applying_an_unchanged_object_changes_nothing(live: Any, wanted: Any) -> None:
     once = merge_applied(live, {}, wanted)
     assert merge_applied(once, wanted, wanted) == once
 
 
 @given(OBJECTS, OBJECTS)
-def test_apply_over_nothing_of_others_gives_what_was_asked(before: Any, wanted: Any) -> None:
+def test_apply_without_other_managers_gives_the_requested_object(before: Any, wanted: Any) -> None:
     assert merge_applied(merge_applied({}, {}, before), before, wanted) == wanted
 
 
@@ -59,7 +59,7 @@ def test_patch_is_idempotent(target: Any, patch: Any) -> None:
 
 
 @given(st.text("$()ab", max_size=12))
-def test_expansion_leaves_what_it_does_not_know(text: str) -> None:
+def test_variable_expansion_keeps_unknown_variables(text: str) -> None:
     assert expand(text.replace("$", "$$"), {"a": "x"}) == text
     if "$$" not in text:
         assert expand(text, {}) == text
@@ -125,7 +125,7 @@ POD = f"{JOB}.template.spec"
         ("apiVersion", "v1", "JobSet.apiVersion must be jobset.x-k8s.io/v1alpha2"),
     ],
 )
-def test_what_is_not_obeyed_is_refused_by_its_path(folder: Any, path: str, value: object, problem: str) -> None:
+def test_unsupported_fields_are_rejected_by_path(folder: Any, path: str, value: object, problem: str) -> None:
     api = create_cluster(folder)
     for dry_run in (True, False):
         with pytest.raises(UsageError) as raised:
@@ -134,7 +134,7 @@ def test_what_is_not_obeyed_is_refused_by_its_path(folder: Any, path: str, value
     assert api.list("Node") == []
 
 
-def test_all_problems_are_told_at_once(api: LocalApi) -> None:
+def test_all_problems_are_reported_together(api: LocalApi) -> None:
     wanted = jobset("a", "true")
     wanted["spec"] |= {"startupPolicy": {}, "managedBy": "me", "suspend": 1}
     with pytest.raises(UsageError) as raised:
@@ -153,7 +153,7 @@ def test_all_problems_are_told_at_once(api: LocalApi) -> None:
         ({}, {"fairSharing": {"weight": 2}}, "ClusterQueue.spec.fairSharing is not supported"),
     ],
 )
-def test_queues_that_kueue_refuses(
+def test_queues_that_kueue_rejects(
     api: LocalApi, quota: dict[str, object], spec: dict[str, object], problem: str
 ) -> None:
     entry = {"name": "google.com/tpu", "nominalQuota": 8, **quota}
@@ -165,7 +165,7 @@ def test_queues_that_kueue_refuses(
     assert problem in raised.value.message
 
 
-def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
+def test_immutable_fields_of_a_jobset(api: LocalApi) -> None:
     api.delete("LocalQueue", "multislice-queue")
     assert api.apply(jobset("a", "true")) == "created"
     assert api.apply(jobset("a", "true")) == "unchanged"
@@ -185,7 +185,7 @@ def test_what_jobset_does_not_let_change(api: LocalApi) -> None:
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
 
 
-def test_watch_starts_over_when_it_is_too_late(api: LocalApi, folder: Path) -> None:
+def test_an_expired_watch_restarts(api: LocalApi, folder: Path) -> None:
     watch = api.watch("Node", timeout=5)
     assert len(list(itertools.islice(watch, 4))) == 4
     api.delete("Node", "c-np-0-0")
@@ -216,7 +216,7 @@ def test_events_are_bounded(api: LocalApi) -> None:
     assert ended_in_haste(api, "a") == "Failed"
     events = api.list("Event")
     reason = events[0]["reason"]
-    assert api.list("Event", fields={"reason": reason}) == [each for each in events if each["reason"] == reason]
+    assert api.list("Event", fields={"reason": reason}) == [item for item in events if item["reason"] == reason]
     assert api.list("Event", fields={"involvedObject.kind": "Nothing"}) == []
     assert 100 < len(events) <= 200
     assert any(event["reason"] == "ReachedMaxRestarts" for event in events)
@@ -231,13 +231,13 @@ def test_deletion_leaves_nothing(api: LocalApi, folder: Any) -> None:
     set_up(api)
 
 
-def test_an_exception_undoes_all_that_a_transaction_wrote(api: LocalApi, folder: Path) -> None:
+def test_an_exception_rolls_back_a_transaction(api: LocalApi, folder: Path) -> None:
     def broken(tx: Transaction) -> None:
         tx.put({"kind": "Node", "metadata": {"name": "half"}, "spec": {}})
         tx.remove(tx.list("Node")[0])
         raise RuntimeError("in the middle")
 
-    before = [each["metadata"]["name"] for each in api.list("Node")]
+    before = [item["metadata"]["name"] for item in api.list("Node")]
     with Store(folder) as store, pytest.raises(RuntimeError, match="in the middle"), store.transaction() as tx:
         broken(tx)
-    assert [each["metadata"]["name"] for each in api.list("Node")] == before
+    assert [item["metadata"]["name"] for item in api.list("Node")] == before

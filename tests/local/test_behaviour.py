@@ -1,4 +1,4 @@
-"""The cases of behavior on the local control plane; e2e/test_kind_conformance.py has them on real controllers."""
+"""The cases of behavior on the local control plane; e2e/test_kind_conformance.py runs them on real controllers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def side_by_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     provider.plan_create(ClusterSpec(name="c", shape=SHAPE, num_slices=SLICES)).carry_out(lambda step: None)
     api, target = provider.connect("c"), provider.target("c")
 
-    def run(each: Case) -> None:
-        namespace = str(each).replace("_", "-")[:40]
+    def run(item: Case) -> None:
+        namespace = str(item).replace("_", "-")[:40]
         ground = Ground(api=api, target=target, namespace=namespace, neighbor=f"{namespace}-2")
-        ground.set_up(each.slices)
-        each.check(ground)
+        ground.set_up(item.slices)
+        item.check(ground)
         ground.clear()
 
     running = SideBySide(selected(request), SLICES, run)

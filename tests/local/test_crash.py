@@ -1,4 +1,4 @@
-"""Anything here may be killed at any time: nothing is lost, nothing runs twice, nothing is left."""
+"""Any process may be killed at any time: nothing is lost, runs twice, or remains."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_everything_killed_at_once_restarts_once(api: LocalApi, folder: Path) ->
     assert [(end["exitCode"], end["reason"]) for end in ends] == [(137, "ContainerStatusUnknown")] * 4
 
 
-def test_supervisor_killed_ends_its_host_and_all_it_started(api: LocalApi, folder: Path) -> None:
+def test_a_killed_supervisor_ends_its_host_and_all_its_processes(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "sleep 600 & setsid sleep 600 & wait", slices=1, hosts=1))
     pod_folder = folder / process.PODS / running(api, "a", 1)[0]["metadata"]["uid"]
     until(lambda: len(process.strays(pod_folder)) == 3)
@@ -66,7 +66,7 @@ def test_supervisor_killed_ends_its_host_and_all_it_started(api: LocalApi, folde
     until(lambda: process.strays(pod_folder) == [])
 
 
-def test_nor_does_anything_survive_that_has_left_its_session_and_its_environment(api: LocalApi, folder: Path) -> None:
+def test_detached_processes_do_not_survive_their_host(api: LocalApi, folder: Path) -> None:
     hides = f"env -i setsid sh -c 'while :; do sleep 0.05; done' {folder} & "
     api.create(jobset("a", hides + FOREVER, slices=1, hosts=1))
     (pod,) = running(api, "a", 1)
@@ -77,19 +77,19 @@ def test_nor_does_anything_survive_that_has_left_its_session_and_its_environment
 
 
 def called(text: bytes) -> list[int]:
-    """Return the processes of a session of their own whose arguments hold a text."""
-    found = []
+    """Return the session leaders whose arguments contain a text."""
+    result = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and text in (entry / "cmdline").read_bytes().replace(b"\0", b" "):
                 pid = int(entry.name)
                 if os.getsid(pid) == pid:
-                    found.append(pid)
-    return found
+                    result.append(pid)
+    return result
 
 
 @pytest.mark.slow
-def test_daemon_killed_over_and_over_while_hosts_come_and_go(api: LocalApi, folder: Path) -> None:
+def test_hosts_survive_repeated_kills_of_the_daemon(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", 'test "$XPK_RESTART_ATTEMPT" = 3 || exit 1', max_restarts=5))
     end = time.monotonic() + 20
     while status(api, "a").get("terminalState") is None if "status" in api.get("JobSet", "a") else True:
@@ -141,7 +141,7 @@ def test_killing_at_random(api: LocalApi, folder: Path, tmp_path: Path, seed: in
     assert not [text for text in failed if "BlockingIOError" in text]
 
 
-def test_pod_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+def test_an_externally_removed_pod_folder_is_handled(api: LocalApi, folder: Path, tmp_path: Path) -> None:
     api.create(jobset("a", FOREVER, max_restarts=1))
     pods = running(api, "a")
     (folder / process.PODS / pods[0]["metadata"]["uid"]).rename(tmp_path / "gone")
@@ -150,7 +150,7 @@ def test_pod_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_pat
     assert len({pid(pod) for pod in [*pods, *again]}) == 8
 
 
-def test_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+def test_an_externally_removed_cluster_folder_is_handled(api: LocalApi, folder: Path, tmp_path: Path) -> None:
     api.create(jobset("a", FOREVER))
     pods = running(api, "a")
     folder.rename(tmp_path / "gone")
@@ -159,25 +159,27 @@ def test_folder_removed_behind_our_back(api: LocalApi, folder: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_host_whose_folder_goes_while_it_starts_does_not_stay(tmp_path: Path) -> None:
+def test_a_host_whose_folder_is_removed_while_it_starts_ends(tmp_path: Path) -> None:
     folder, gone = tmp_path / "pod", tmp_path / "gone"
     slow_to_find = {"PATH": "x:" * 50_000 + os.environ["PATH"], environment.MARK: str(folder)}
     spec = {"command": ["sleep", "60"], "environment": slow_to_find, "folder": "/"}
     supervisor = process.launch(folder, spec, tmp_path / "bell")
     until(lambda: process.observe(folder).state == "running")
     folder.rename(gone)
-    assert not process.strays(folder), "the host was there already: the test shows nothing"
+    assert not process.strays(folder), "otherwise the test shows nothing"
     assert supervisor.wait(60)
     assert not process.strays(folder)
 
 
-def test_a_host_whose_folder_goes_before_it_is_recorded_has_ended(api: LocalApi, folder: Path, tmp_path: Path) -> None:
+def test_a_host_whose_folder_is_removed_before_its_record_has_ended(
+    api: LocalApi, folder: Path, tmp_path: Path
+) -> None:
     api.create(jobset("a", FOREVER, max_restarts=1))
     until(lambda: list((folder / process.PODS).glob("*/spec.json")))[0].parent.rename(tmp_path / "gone")
     running(api, "a", attempt=1)
 
 
-def test_what_two_write_at_once_is_whole(tmp_path: Path) -> None:
+def test_concurrent_writes_are_atomic(tmp_path: Path) -> None:
     write = "import sys; from xpk.local import shim; [shim.write(*sys.argv[1:]) for _ in range(3000)]"
     writers = [
         subprocess.Popen([sys.executable, "-c", write, str(tmp_path), "exit.json", text]) for text in ("a", 90 * "b")
@@ -192,13 +194,13 @@ def test_a_host_never_starts_twice(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     spec = {"command": ["sh", "-c", "echo on; sleep 0.5"], "environment": dict(os.environ), "folder": "/"}
     supervisors = [process.launch(folder, spec, tmp_path / "bell") for _ in range(5)]
-    assert sorted(each.wait(10) for each in supervisors) == [0, 1, 1, 1, 1]
+    assert sorted(item.wait(10) for item in supervisors) == [0, 1, 1, 1, 1]
     assert (folder / "log").read_text().count("on") == 1
     again = [sys.executable, "-S", "-E", "-s", shim.__file__, str(folder)]
     assert subprocess.run(again, check=False).returncode == 1
 
 
-def test_what_is_buried_never_starts(tmp_path: Path) -> None:
+def test_a_deleted_host_never_starts(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     folder.mkdir()
     (folder / "spec.json").touch()
@@ -218,7 +220,7 @@ def test_daemon_of_another_version_is_replaced(api: LocalApi, folder: Path) -> N
     assert (folder / daemon_control.LOCK).read_text() != before
 
 
-def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: Path) -> None:
+def test_the_workloads_folder_is_kept_by_commands_without_the_option(api: LocalApi, folder: Path) -> None:
     show = 'echo "$PYTHONPATH"'
     open_cluster(folder, workloads="/some/where").create(jobset("a", show, slices=1, hosts=1))
     assert ended(api, "a") == "Completed"
@@ -227,18 +229,18 @@ def test_workloads_folder_is_kept_by_who_has_no_opinion(api: LocalApi, folder: P
     assert ended(api, "b") == "Completed"
     api.create(jobset("c", show, slices=1, hosts=1, env=[{"name": "PYTHONPATH", "value": "/mine"}]))
     assert ended(api, "c") == "Completed"
-    said = [line.text for pod in api.list("Pod") for line in api.logs(pod)]
-    assert said == ["/some/where", "/some/where", "/some/where:/mine"]
+    output = [line.text for pod in api.list("Pod") for line in api.logs(pod)]
+    assert output == ["/some/where", "/some/where", "/some/where:/mine"]
 
 
-def test_daemon_ends_when_there_is_nothing_to_do_and_comes_back(api: LocalApi, folder: Path) -> None:
+def test_the_daemon_exits_when_idle_and_is_restarted(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "sleep 0.3; exit 42", slices=1, hosts=1))
     running(api, "a", 1)
     daemon_control.stop(folder)
     short = "import sys, pathlib, xpk.local.daemon as d; d._IDLE_SECONDS = 0.2; d.main(pathlib.Path(sys.argv[1]), '')"
     subprocess.run([sys.executable, "-c", short, str(folder)], check=True, cwd=Path(daemon_control.__file__).parents[2])
     until(lambda: not process.is_locked(folder / daemon_control.LOCK))
-    assert status(api, "a")["terminalState"] == "Failed"  # it stayed as long as a host ran
+    assert status(api, "a")["terminalState"] == "Failed"  # it stayed while a host ran
     api.create(jobset("b", "true"))
     assert ended(api, "b") == "Completed"
 

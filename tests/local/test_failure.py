@@ -1,4 +1,4 @@
-"""Hosts die in every way; the JobSet restarts, or fails, as its policy says."""
+"""Hosts fail in every way; the JobSet restarts, or fails, according to its policy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_killed_host_restarts_all(api: LocalApi) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["BlockingRecreate", "Recreate"])
-def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
+def test_a_new_host_starts_only_after_the_old_one_ended(api: LocalApi, strategy: str) -> None:
     slow = "trap 'sleep 0.7; exit 143' TERM; while :; do sleep 0.02; done"
     api.create(jobset("a", slow, max_restarts=1, strategy=strategy))
     pods = running(api, "a")
@@ -65,7 +65,7 @@ def test_no_new_host_beside_an_old_one(api: LocalApi, strategy: str) -> None:
     assert first > last
 
 
-def test_no_slice_is_resumed_beside_hosts_of_another_that_still_end(api: LocalApi, tmp_path: Path) -> None:
+def test_no_slice_resumes_while_another_slice_is_terminating(api: LocalApi, tmp_path: Path) -> None:
     ends = f'[ "$MEGASCALE_SLICE_ID" = 0 ] || until [ -e {tmp_path}/may-end ]; do sleep 0.02; done; exit 143'
     api.create(jobset("a", f"trap '{ends}' TERM; while :; do sleep 0.02; done", hosts=1, queued=False, grace=60))
     before = {pod["metadata"]["uid"] for pod in running(api, "a", 2)}
@@ -80,25 +80,25 @@ def test_no_slice_is_resumed_beside_hosts_of_another_that_still_end(api: LocalAp
     assert {pod["metadata"]["uid"] for pod in running(api, "a", 2)}.isdisjoint(before)
 
 
-def test_what_fails_over_and_over_restarts_later_and_later(api: LocalApi, folder: Path) -> None:
+def test_repeated_failures_restart_with_backoff(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "exit 1", slices=1, hosts=1, max_restarts=9))
     begin = time.monotonic()
     until(lambda: status(api, "a").get("restarts") == 1 if "status" in api.get("JobSet", "a") else False)
-    assert time.monotonic() - begin < 2  # the first one is for free
+    assert time.monotonic() - begin < 2  # the first one has no pause
     until(lambda: status(api, "a").get("restarts") == 3)
     assert 2 <= time.monotonic() - begin < 6
-    process.tell(folder / daemon_control.LOCK, signal.SIGKILL)  # the pause is not forgotten
+    process.tell(folder / daemon_control.LOCK, signal.SIGKILL)  # the pause is kept
     time.sleep(2.5)
     assert (status(api, "a")["restarts"], status(api, "a")["shortAttempts"]) == (3, 3)
-    said = [event["message"] for event in api.list("Event") if event["reason"] == "BackOff"]
-    assert said == [
+    output = [event["message"] for event in api.list("Event") if event["reason"] == "BackOff"]
+    assert output == [
         f"restart {n} waits for {s} s: the last {n} attempts ended within 5 s each" for n, s in [(2, 2), (3, 4)]
     ]
     hurry(api, "a")
     until(lambda: status(api, "a").get("restarts") == 4)
 
 
-def test_a_child_has_the_grace_period_though_the_shell_dies_at_once(api: LocalApi, tmp_path: Path) -> None:
+def test_a_child_has_the_grace_period_after_its_shell_died(api: LocalApi, tmp_path: Path) -> None:
     saver = (
         "import os, signal, sys, time\n"
         "def save(*_):\n    print('saving', flush=True); time.sleep(1); print('saved', flush=True); sys.exit(143)\n"
@@ -119,7 +119,7 @@ def test_a_child_has_the_grace_period_though_the_shell_dies_at_once(api: LocalAp
     assert former["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
 
-def test_a_child_that_ignores_the_end_is_killed_after_the_grace_period(api: LocalApi) -> None:
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period(api: LocalApi) -> None:
     command = ["bash", "-c", "(trap '' TERM; echo up; while :; do sleep 0.02; done); echo end"]
     api.create(jobset("a", "", command=command, slices=1, hosts=1, grace=1))
     pod = running(api, "a", 1)[0]
@@ -165,27 +165,27 @@ def test_tainted_node_evicts(api: LocalApi) -> None:
 
 
 def test_backoff_limit_replaces_one_host(api: LocalApi, tmp_path: Any) -> None:
-    wanted = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 1")
-    wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 2
-    api.create(wanted)
+    expected = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 1")
+    expected["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 2
+    api.create(expected)
     assert ended(api, "a") == "Completed"
     assert [job["status"]["failed"] for job in api.list("Job")] == [2, 2]
     assert status(api, "a")["restarts"] == 0
 
 
 def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
-    wanted = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 7")
+    expected = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 7")
     rule = {"action": "Ignore", "onExitCodes": {"operator": "NotIn", "values": [0, 42]}}
-    wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"] = {"rules": [rule]}
-    api.create(wanted)
+    expected["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"] = {"rules": [rule]}
+    api.create(expected)
     assert ended(api, "a") == "Completed"
     assert [job["status"].get("failed") for job in api.list("Job")] == [0, 0]
 
 
-def test_without_a_failure_policy_any_failure_is_the_end(api: LocalApi) -> None:
-    wanted = jobset("a", "exit 1")
-    del wanted["spec"]["failurePolicy"]
-    api.create(wanted)
+def test_without_a_failure_policy_any_failure_is_final(api: LocalApi) -> None:
+    expected = jobset("a", "exit 1")
+    del expected["spec"]["failurePolicy"]
+    api.create(expected)
     assert ended(api, "a") == "Failed"
     assert condition(api.get("JobSet", "a"), "Failed")["reason"] == "FailedJobs"
 
@@ -198,14 +198,14 @@ def test_logs_of_the_last_five_attempts_are_kept(api: LocalApi) -> None:
     assert attempts == ["2", "3", "4", "5", "6"]
 
 
-def test_a_host_that_says_that_it_was_asked_to_end_restarts_without_being_counted(api: LocalApi) -> None:
+def test_a_restart_after_a_request_to_end_is_not_counted(api: LocalApi) -> None:
     saves = '[ "$XPK_RESTART_ATTEMPT" = 1 ] || { echo asked to end > "$XPK_TERMINATION_LOG"; exit 143; }'
     api.create(jobset("a", saves, slices=1, hosts=1))
     assert ended(api, "a") == "Completed"
     assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
 
 
-def test_others_that_end_with_143_after_one_was_asked_are_not_counted(api: LocalApi, tmp_path: Path) -> None:
+def test_hosts_that_exit_with_143_after_a_request_to_end_are_not_counted(api: LocalApi, tmp_path: Path) -> None:
     first = "trap 'exit 143' TERM; echo up; while :; do sleep 0.02; done"
     other = f"echo up; until [ -e '{tmp_path}/told' ]; do sleep 0.02; done; exit 143"
     saves = f'if [ "$TPU_WORKER_ID" = 0 ]; then {first}; else {other}; fi'
@@ -219,7 +219,7 @@ def test_others_that_end_with_143_after_one_was_asked_are_not_counted(api: Local
     assert status(api, "a")["restartsCountTowardsMax"] == 0
 
 
-def test_a_frozen_host_that_others_declared_dead_has_no_grace_period(api: LocalApi, tmp_path: Path) -> None:
+def test_a_frozen_host_declared_dead_has_no_grace_period(api: LocalApi, tmp_path: Path) -> None:
     declares = (
         f"until [ -e '{tmp_path}/go' ]; do sleep 0.02; done; echo lost slice 1 host 1 > $XPK_TERMINATION_LOG; exit 75"
     )

@@ -1,4 +1,4 @@
-"""A queue's limit of priorities holds for whoever asks the local control plane."""
+"""A queue's priority limit applies to every client of the local control plane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def limit(api: LocalApi, priority: str) -> None:
     api.patch("ClusterQueue", "cluster-queue", {"metadata": {"annotations": annotations}})
 
 
-def test_a_priority_above_the_limit_is_refused_on_every_way_in(api: LocalApi) -> None:
+def test_a_priority_above_the_limit_is_rejected_by_every_command(api: LocalApi) -> None:
     limit(api, "medium")
     for ask in (api.create, api.apply):
         with pytest.raises(UsageError, match=REFUSED):
@@ -32,7 +32,7 @@ def test_a_priority_above_the_limit_is_refused_on_every_way_in(api: LocalApi) ->
         api.patch("Workload", workload["metadata"]["name"], {"spec": {"priority": 1000}})
 
 
-def test_what_was_there_before_the_limit_can_still_be_changed_and_end(api: LocalApi) -> None:
+def test_workloads_created_before_the_limit_can_be_changed_and_end(api: LocalApi) -> None:
     api.create(jobset("a", "sleep 60", slices=1, hosts=1, priority="high"))
     running(api, "a", 1)
     limit(api, "low")

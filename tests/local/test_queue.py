@@ -39,13 +39,13 @@ def test_decisions(quota: int, pools: int, drawn: list[tuple[int, int, int, str]
     admitted = [by_uid[uid] for uid in decision.admit]
     staying = [claim for claim in held if claim.uid not in decision.preempt]
 
-    for name, most in amounts.items():  # never over quota
+    for name, most in amounts.items():  # never above quota
         assert sum(c.needs[name] for c in [*held, *leaving, *admitted]) <= most
-    for victim, winner in decision.preempt.items():  # never an equal or a higher one
+    for victim, winner in decision.preempt.items():  # never an equal or higher one
         assert by_uid[victim].priority < by_uid[winner].priority
     assert set(decision.preempt.values()).isdisjoint(decision.admit)
     assert set(decision.admit) | set(decision.lacking) == {claim.uid for claim in waiting}
-    for claim in waiting:  # no lower one is kept or admitted while a higher one that would fit waits for nothing
+    for claim in waiting:  # no lower one is kept or admitted while a higher one that would fit is pending
         if claim.uid in decision.admit:
             continue
         higher_waiting = [c for c in waiting if (-c.priority, c.uid) < (-claim.priority, claim.uid)]
@@ -58,7 +58,9 @@ def test_decisions(quota: int, pools: int, drawn: list[tuple[int, int, int, str]
 
 
 @given(st.integers(1, 12), st.integers(1, 12), CLAIMS)
-def test_no_victim_is_needless(quota: int, asked: int, drawn: list[tuple[int, int, int, str]]) -> None:
+def test_preemption_evicts_no_more_workloads_than_needed(
+    quota: int, asked: int, drawn: list[tuple[int, int, int, str]]
+) -> None:
     held: list[Claim] = []
     for number, (priority, tpus, _, _) in enumerate(drawn):
         if sum(c.needs["tpu"] for c in held) + tpus <= quota:
@@ -138,28 +140,28 @@ def test_queues_that_lend_to_each_other(queues: dict[str, Queue], drawn: list[tu
         assert used(running, *others) <= theirs + lends
     assert used(running, *shares) <= sum(share.nominal for share in shares.values())
     assert {*decision.admit, *decision.lacking} == {claim.uid for claim in waiting}
-    for victim, winner in ((by_uid[each], by_uid[other]) for each, other in decision.preempt.items()):
+    for victim, winner in ((by_uid[item], by_uid[other]) for item, other in decision.preempt.items()):
         assert victim in held
         policy = queues[winner.queue].reclaim if victim.queue != winner.queue else "LowerPriority"
         assert policy == "Any" or (policy == "LowerPriority" and victim.priority < winner.priority)
         if victim.queue != winner.queue and not used(waiting, victim.queue):
-            assert used(held, victim.queue) > shares[victim.queue].nominal, "what is its own is not taken"
+            assert used(held, victim.queue) > shares[victim.queue].nominal, "its own quota is not taken"
     for name, mine in queues.items():
         first = next(iter(sorted((c for c in waiting if c.queue == name), key=lambda c: (-c.priority, c.uid))), None)
         if first and mine.reclaim == "Any" and used(held, name) + first.needs["tpu"] <= shares[name].nominal:
-            assert first.uid in decision.admit or decision.preempt, "what is its own comes back to it"
+            assert first.uid in decision.admit or decision.preempt, "its own quota is returned"
 
 
 def condition(obj: Obj, kind: str) -> Obj:
-    found: Obj = next((c for c in obj["status"].get("conditions", ()) if c["type"] == kind), {})
-    return found
+    result: Obj = next((c for c in obj["status"].get("conditions", ()) if c["type"] == kind), {})
+    return result
 
 
 def workload(api: LocalApi, name: str) -> Obj:
     return until(lambda: api.list("Workload", selector={"jobset.sigs.k8s.io/jobset-name": name}))[0]
 
 
-def test_what_has_no_node_pools_says_so(api: LocalApi) -> None:
+def test_a_queue_without_node_pools_explains_it(api: LocalApi) -> None:
     api.delete("Node", "c-np-1-0")
     api.delete("Node", "c-np-1-1")
     api.create(jobset("b", "true", slices=2))
@@ -168,10 +170,10 @@ def test_what_has_no_node_pools_says_so(api: LocalApi) -> None:
     assert ended(api, "b") == "Completed"
 
 
-def test_what_no_longer_fits_gives_its_quota_back(api: LocalApi) -> None:
+def test_a_workload_that_no_longer_fits_releases_its_quota(api: LocalApi) -> None:
     api.create(jobset("a", FOREVER))
     pods = running(api, "a")
-    set_up(api, slices=1)  # a smaller quota alone stops nothing that runs
+    set_up(api, slices=1)  # a smaller quota alone does not stop running workloads
     until(lambda: condition(api.get("ClusterQueue", "cluster-queue"), "Active"))
     assert {pid(pod) for pod in running(api, "a")} == {pid(pod) for pod in pods}
     for host in range(2):
@@ -187,7 +189,7 @@ def test_what_no_longer_fits_gives_its_quota_back(api: LocalApi) -> None:
 
 
 @pytest.mark.slow
-def test_lost_nodes_are_waited_for_and_then_given_up(api: LocalApi) -> None:
+def test_lost_nodes_are_awaited_until_a_timeout(api: LocalApi) -> None:
     api.create(jobset("a", FOREVER))
     running(api, "a")
     api.delete("Node", "c-np-1-1")
@@ -204,13 +206,13 @@ def test_lost_nodes_are_waited_for_and_then_given_up(api: LocalApi) -> None:
     running(api, "a")
 
 
-def test_without_a_queue_it_starts_at_once(api: LocalApi) -> None:
+def test_a_workload_without_a_queue_starts_immediately(api: LocalApi) -> None:
     api.create(jobset("a", "true", queued=False))
     assert ended(api, "a") == "Completed"
     assert api.list("Workload") == []
 
 
-def test_pools_taken_by_unqueued_hosts_are_not_given_away(api: LocalApi) -> None:
+def test_pools_used_by_unqueued_hosts_are_not_assigned(api: LocalApi) -> None:
     api.create(jobset("a", FOREVER, slices=1, queued=False))
     running(api, "a", 2)
     api.create(jobset("b", "true"))
@@ -221,7 +223,7 @@ def test_pools_taken_by_unqueued_hosts_are_not_given_away(api: LocalApi) -> None
     assert time.monotonic() - before < 5
 
 
-def test_what_leaves_one_queue_takes_nothing_from_the_quota_of_another(api: LocalApi) -> None:
+def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi) -> None:
     whole = api.get("ClusterQueue", "cluster-queue")["spec"]
     whole["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = 8
     for name in ("half", "cluster-queue"):
@@ -241,7 +243,7 @@ def test_what_leaves_one_queue_takes_nothing_from_the_quota_of_another(api: Loca
     assert len(leaving) == 2, "the other queue did not wait for them"
 
 
-def test_what_ends_holds_its_whole_quota_until_its_last_host_has_ended(api: LocalApi) -> None:
+def test_an_ending_workload_holds_its_quota_until_its_last_host_ends(api: LocalApi) -> None:
     until_told = "until [ -e end ]; do sleep 0.02; done; exit 143"
     slow = 'if [ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 10 ]; then ' + until_told + "; fi; exit 143"
     api.create(jobset("victim", f"trap '{slow}' TERM; echo up; while :; do sleep 0.02; done", priority="low", grace=60))
@@ -250,7 +252,7 @@ def test_what_ends_holds_its_whole_quota_until_its_last_host_has_ended(api: Loca
     (left,) = until(lambda: left if len(left := alive(api, "victim")) == 1 else [])
 
     uses = api.get("ClusterQueue", "cluster-queue")["status"]["flavorsUsage"][0]["resources"][0]
-    assert uses["total"] == "16", "no more than there is"
+    assert uses["total"] == "16", "no more than the capacity"
     assert condition(workload(api, "winner"), "QuotaReserved")["status"] == "False"
     assert alive(api, "winner") == []
 

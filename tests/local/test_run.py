@@ -1,4 +1,4 @@
-"""A JobSet runs to its end, and its hosts find what the environment contract promises."""
+"""A JobSet runs to its end, and its hosts have the documented environment."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def lines(api: LocalApi, pod: Obj) -> list[str]:
     return [line.text for line in api.logs(pod)]
 
 
-def test_host_names_are_addresses_and_nothing_of_ours_leaks(api: LocalApi, tmp_path: Path) -> None:
+def test_host_names_are_addresses_and_internal_variables_are_hidden(api: LocalApi, tmp_path: Path) -> None:
     output = tmp_path / "output" / "a"
     env = [{"name": "XPK_OUTPUT_DIR", "value": str(output)}]
     api.create(jobset("a", "", env=env, command=["python", "-S", "-c", DUMP, "b.a-slice-job-0-0.a"]))
     assert ended(api, "a") == "Completed"
     pods = api.list("Pod")
-    found = [json.loads(lines(api, pod)[0]) for pod in pods]
-    assert len({cwd for _, _, cwd, _ in found}) == len(pods), "each host has an empty folder of its own"
-    for pod, (environment, _, cwd, executable) in zip(pods, found, strict=True):
+    result = [json.loads(lines(api, pod)[0]) for pod in pods]
+    assert len({cwd for _, _, cwd, _ in result}) == len(pods), "each host has its own empty folder"
+    for pod, (environment, _, cwd, executable) in zip(pods, result, strict=True):
         slice_id, host = pod["spec"]["hostname"].split("-")[-2:]
         expected = {
             "XPK_COORDINATOR_ADDRESS": "127.16.0.1:8476",
@@ -67,24 +67,24 @@ def test_values_arrive_unchanged(api: LocalApi) -> None:
     assert arguments == [values["QUOTES"], values["LINES"], "$(LINES)", "$(NOT_DEFINED)", ""]
 
 
-def test_what_cannot_be_started_says_so(api: LocalApi) -> None:
+def test_a_command_that_cannot_start_is_explained(api: LocalApi) -> None:
     api.create(jobset("a", "", command=["no-such-program"]))
     assert ended(api, "a") == "Failed"
     pod = next(p for p in api.list("Pod") if p["status"]["phase"] == "Failed")
     assert lines(api, pod) == ["cannot run 'no-such-program': No such file or directory"]
 
 
-def test_working_folder_that_does_not_exist(api: LocalApi) -> None:
-    wanted = jobset("a", "true")
-    container = wanted["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+def test_a_missing_working_folder_is_reported(api: LocalApi) -> None:
+    target = jobset("a", "true")
+    container = target["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     container["workingDir"] = "/no/such/folder"
-    api.create(wanted)
+    api.create(target)
     assert ended(api, "a") == "Failed"
     states = [p["status"]["containerStatuses"][0]["state"].get("terminated", {}) for p in api.list("Pod")]
     assert {"StartError"} == {state["reason"] for state in states if state.get("exitCode") == 128}
 
 
-def test_burst_of_lines_is_complete(api: LocalApi) -> None:
+def test_a_burst_of_lines_is_logged_completely(api: LocalApi) -> None:
     script = "for i in range(50000): print(i)"
     api.create(jobset("a", "", slices=1, hosts=1, command=["python", "-S", "-c", script]))
     assert ended(api, "a") == "Completed"
@@ -95,19 +95,19 @@ def test_time_to_live(api: LocalApi) -> None:
     api.create(jobset("a", "true", ttl=0))
     assert ended(api, "a") == "Completed"
     time.sleep(2)
-    assert status(api, "a")["terminalState"] == "Completed"  # whoever waits sees it
+    assert status(api, "a")["terminalState"] == "Completed"  # waiting commands see it
     until(lambda: not api.list("JobSet") and not api.list("Pod") and not api.list("Workload"))
 
 
-def test_what_a_host_leaves_behind_is_killed(api: LocalApi, folder: Path) -> None:
+def test_remaining_processes_of_a_host_are_killed(api: LocalApi, folder: Path) -> None:
     # One child in the host's group and one that left it; both outlive the host.
     api.create(jobset("a", "sleep 600 & setsid sleep 600 & echo on", slices=1, hosts=1))
     assert ended(api, "a") == "Completed"
 
 
-def test_any_success_is_enough(api: LocalApi) -> None:
-    wanted = jobset("a", 'test "$MEGASCALE_SLICE_ID" = 0 || exec sleep 600')
-    wanted["spec"]["successPolicy"] = {"operator": "Any"}
-    api.create(wanted)
+def test_success_policy_any_needs_one_success(api: LocalApi) -> None:
+    target = jobset("a", 'test "$MEGASCALE_SLICE_ID" = 0 || exec sleep 600')
+    target["spec"]["successPolicy"] = {"operator": "Any"}
+    api.create(target)
     assert ended(api, "a") == "Completed"
     until(lambda: all(p["status"]["phase"] != "Running" for p in api.list("Pod")))

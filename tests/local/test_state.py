@@ -1,4 +1,4 @@
-"""The state folder: whose it is, who may touch it, and what is said where it is damaged."""
+"""The state folder: its owner, its permissions, and errors for damage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEV = ClusterSpec(name="dev", shape=find_shape("v5litepod-8"), num_slices=1)
 
 @contextmanager
 def umask(bits: int) -> Iterator[None]:
-    """Files that this process makes lack these rights."""
+    """Remove these permissions from files that this process creates."""
     before = os.umask(bits)
     try:
         yield
@@ -46,13 +46,13 @@ def mode(path: Path) -> int:
 
 
 @as_root
-def test_a_state_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """Its daemon and its commands would run as whoever looks."""
+def test_a_state_folder_of_another_user_is_rejected(tmp_path: Path) -> None:
+    """Its daemon and its commands would run as another user."""
     provider = LocalProvider(tmp_path)
     provider.plan_create(DEV).carry_out(lambda title: None)
     folder = tmp_path / "clusters" / "dev"
     os.chown(folder, NOBODY, -1)
-    for use in (open_cluster, create_cluster, lambda each: delete_cluster(each, force=True)):
+    for use in (open_cluster, create_cluster, lambda item: delete_cluster(item, force=True)):
         with pytest.raises(XpkError, match=f"'{folder}' belongs to user nobody, not to you") as caught:
             use(folder)
         assert "XPK_STATE_DIR" in caught.value.hint
@@ -68,15 +68,15 @@ def test_a_state_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [0o000, 0o022, 0o277])
-def test_rights_hold_under_any_umask(tmp_path: Path, bits: int) -> None:
+def test_permissions_do_not_depend_on_the_umask(tmp_path: Path, bits: int) -> None:
     provider = LocalProvider(tmp_path / "state")
     with umask(bits):
         provider.plan_create(DEV).carry_out(lambda title: None)
         folder = tmp_path / "state" / "clusters" / "dev"
         daemon_control.ensure(folder, "")
     try:
-        for each in (folder, folder.parent, folder.parent.parent, tmp_path / "state" / "locks", folder / process.PODS):
-            assert mode(each) == 0o700, each
+        for item in (folder, folder.parent, folder.parent.parent, tmp_path / "state" / "locks", folder / process.PODS):
+            assert mode(item) == 0o700, item
         names = (FILE, process.BELL, daemon_control.INFO, daemon_control.LOCK, daemon_control.LOG)
         for file in (*(folder / name for name in names), tmp_path / "state" / "locks" / "dev.lock"):
             assert mode(file) == 0o600, file
@@ -84,13 +84,13 @@ def test_rights_hold_under_any_umask(tmp_path: Path, bits: int) -> None:
         delete_cluster(folder, force=True)
 
 
-def test_what_an_older_version_left_open_is_closed(tmp_path: Path) -> None:
+def test_files_readable_by_others_from_older_versions_become_private(tmp_path: Path) -> None:
     folder = tmp_path / "clusters" / "dev"
     folder.mkdir(parents=True)
-    for each in (folder, tmp_path / "clusters"):
-        each.chmod(0o777)
+    for item in (folder, tmp_path / "clusters"):
+        item.chmod(0o777)
     create_cluster(folder)
-    assert mode(folder) == 0o755, "nobody else may put a file there"
+    assert mode(folder) == 0o755, "no other user may put a file there"
 
 
 def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "mine"
 
 
-def test_who_waits_for_a_lock_says_so_and_gives_up(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_is_reported_and_times_out(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
-    told: list[str] = []
+    message: list[str] = []
     plan = LocalProvider(tmp_path, lock_seconds=1.3).plan_create(DEV)
     with (tmp_path / "locks" / "dev.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()
         with pytest.raises(TimedOutError, match="another xpk command holds cluster 'dev'"):
-            plan.carry_out(lambda title: None, warn=told.append)
+            plan.carry_out(lambda title: None, warn=message.append)
         assert time.monotonic() - began >= 1.3
-    assert told == ["waiting for cluster 'dev', which another xpk command holds"]
+    assert message == ["waiting for cluster 'dev', which another xpk command holds"]
     assert not (tmp_path / "clusters" / "dev").exists()
 
 
@@ -129,7 +129,7 @@ def test_who_waits_for_a_lock_says_so_and_gives_up(tmp_path: Path) -> None:
 def test_damaged_files_are_named_and_the_cluster_can_be_removed(
     tmp_path: Path, name: str, content: bytes | None
 ) -> None:
-    """`content`: None for a folder in the place of the file."""
+    """`content`: None for a folder in place of the file."""
     folder = tmp_path / "dev"
     api = create_cluster(folder)
     api.list("JobSet")
@@ -147,7 +147,7 @@ def test_damaged_files_are_named_and_the_cluster_can_be_removed(
 
 
 @pytest.mark.parametrize("text", ["[1]", "null", "{}", '{"metadata": 3}', "no JSON", "[" * 5000])
-def test_what_is_no_object_in_the_store_is_damage(api: LocalApi, folder: Path, text: str) -> None:
+def test_an_invalid_object_in_the_store_is_damage(api: LocalApi, folder: Path, text: str) -> None:
     with closing(sqlite3.connect(folder / FILE)) as db, db:
         db.execute("INSERT INTO objects VALUES ('Event', 'default', 'c', 1, ?, NULL)", (text,))
     with pytest.raises(XpkError, match="is damaged") as caught:
@@ -156,7 +156,7 @@ def test_what_is_no_object_in_the_store_is_damage(api: LocalApi, folder: Path, t
 
 
 class Killer:
-    """A Python that is killed as it launches a daemon, the first `times` times."""
+    """A Python that is killed when it launches a daemon, the first `times` times."""
 
     def __init__(self, folder: Path, times: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ class Killer:
         self.program.chmod(0o755)
 
 
-def test_a_launcher_that_is_killed_is_tried_again(
+def test_a_killed_launcher_is_retried(
     api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_up(api)
@@ -179,7 +179,7 @@ def test_a_launcher_that_is_killed_is_tried_again(
     assert process.is_locked(folder / daemon_control.LOCK)
 
 
-def test_an_error_of_the_launcher_says_what_became_of_the_change(
+def test_an_error_of_the_launcher_explains_the_state_of_the_change(
     api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_up(api)

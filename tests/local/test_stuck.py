@@ -1,4 +1,4 @@
-"""Full disks and stuck processes: a full disk costs log lines and no host, and every cluster can be deleted."""
+"""Full disks and stuck processes: a full disk loses log lines but no host, and every cluster can be deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def launch(tmp_path: Path, script: str) -> tuple[Path, subprocess.Popen[bytes]]:
 
 
 def allow(folder: Path, size: int) -> None:
-    """Let a host's supervisor write no file larger than this, as if the disk were full."""
+    """Let a host's supervisor write no file larger than this, as on a full disk."""
     supervisor = int((folder / "lock").read_text())
     resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
@@ -45,7 +45,7 @@ def said(folder: Path) -> list[str]:
     return [line.text for line in logs.read(folder, follow=False, since=None, tail=None)]
 
 
-def test_full_disk_costs_lines_and_not_the_host(tmp_path: Path) -> None:
+def test_a_full_disk_loses_log_lines_but_not_the_host(tmp_path: Path) -> None:
     folder, supervisor = launch(tmp_path, STEPS.replace("{0}", str(tmp_path)))
     until(lambda: said(folder) == ["on"])
     allow(folder, 2000)
@@ -62,7 +62,7 @@ def test_full_disk_costs_lines_and_not_the_host(tmp_path: Path) -> None:
     assert said(folder)[-2:] == [f"xpk: {1000 - whole} lines were dropped, the disk was full", "back"]
 
 
-def test_end_is_written_once_there_is_room(tmp_path: Path) -> None:
+def test_the_exit_record_is_written_once_space_is_available(tmp_path: Path) -> None:
     folder, supervisor = launch(tmp_path, f"while [ ! -e {tmp_path}/a ]; do sleep 0.02; done; exit 7")
     allow(folder, 0)
     (tmp_path / "a").touch()
@@ -74,19 +74,19 @@ def test_end_is_written_once_there_is_room(tmp_path: Path) -> None:
     assert process.observe(folder).facts["exitCode"] == 7
 
 
-def test_supervisor_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
+def test_the_supervisor_exits_when_its_folder_is_removed(tmp_path: Path) -> None:
     folder, supervisor = launch(tmp_path, "sleep 0.5")
     shutil.rmtree(folder)
     assert supervisor.wait(10) == 1
 
 
-def test_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     with pytest.raises(XpkError, match="database or disk is full") as raised, explained(tmp_path):
         raise sqlite3.OperationalError("database or disk is full")
     assert raised.value.hint == f"free space in '{tmp_path}'"
 
 
-def test_stopped_supervisor_and_host_do_not_keep_a_cluster(api: LocalApi, folder: Path) -> None:
+def test_a_stopped_supervisor_and_host_do_not_block_delete_cluster(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "setsid sleep 600 & echo up; exec sleep 600"))
     pods = running(api, "a")
     until(lambda: all(list(api.logs(pod)) for pod in pods))
@@ -96,11 +96,11 @@ def test_stopped_supervisor_and_host_do_not_keep_a_cluster(api: LocalApi, folder
     begin = time.monotonic()
     delete_cluster(folder, force=True)
     assert time.monotonic() - begin < 12
-    assert not any(process.strays(each) for each in folders)
+    assert not any(process.strays(item) for item in folders)
     create_cluster(folder)
 
 
-def test_deleted_by_many_at_once(tmp_path: Path) -> None:
+def test_a_cluster_can_be_deleted_concurrently(tmp_path: Path) -> None:
     folder, problems = tmp_path / "demo", list[BaseException]()
     api = create_cluster(folder)
     set_up(api)

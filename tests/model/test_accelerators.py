@@ -1,4 +1,4 @@
-"""Every type's arithmetic, and what happens to a name that is none."""
+"""Every type's arithmetic, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = st.sampled_from(all_shapes())
 
 
 @given(SHAPES)
-def test_chips_are_topology_and_hosts(shape: SliceShape) -> None:
+def test_chips_follow_from_topology_and_hosts(shape: SliceShape) -> None:
     assert shape.chips == shape.hosts * shape.chips_per_host
     if shape.topology:
         assert shape.chips == math.prod(map(int, shape.topology.split("x")))
@@ -23,7 +23,7 @@ def test_chips_are_topology_and_hosts(shape: SliceShape) -> None:
 
 
 @given(SHAPES)
-def test_every_name_finds_its_shape(shape: SliceShape) -> None:
+def test_every_name_has_a_shape(shape: SliceShape) -> None:
     for name in (shape.name, *shape.other_names):
         assert find_shape(name) == shape
 
@@ -64,13 +64,13 @@ def test_cpu_hosts_are_counted_by_their_name() -> None:
 @pytest.mark.parametrize(
     "name", ["v5lite-256", "v5litepod-257", "v9-8", "", "n2-standard-32-0", "n2-standard-32-99999"]
 )
-def test_an_unknown_type_gets_the_closest_names_or_the_list(name: str) -> None:
+def test_errors_for_unknown_types_suggest_similar_names_or_list_all(name: str) -> None:
     with pytest.raises(UsageError, match="unknown accelerator type") as caught:
         find_shape(name)
     assert "closest" in caught.value.hint or "accelerator list" in caught.value.hint
 
 
-def test_what_is_like_none_gets_the_list() -> None:
+def test_a_dissimilar_name_gets_the_full_list() -> None:
     with pytest.raises(UsageError) as caught:
         find_shape("v9")
     assert caught.value.hint == "`xpk accelerator list` shows all types"

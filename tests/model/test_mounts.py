@@ -1,4 +1,4 @@
-"""`--mount`: what is read comes back, and what cannot be mounted is told, all of it."""
+"""`--mount`: mounts round-trip, and all problems of unsupported ones are reported."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ WORDS = st.sampled_from(
 
 
 def written(mount: Mount) -> str:
-    """Return a mount as a user writes it."""
+    """Return a mount in the user's format."""
     parts = [f"source={mount.source}", f"target={mount.target}"]
     parts += [f"subpath={mount.sub_path}"] if mount.sub_path else []
     return ",".join([*parts, *(["readonly"] if mount.read_only else [])])
 
 
 @given(st.one_of(CLAIMS, IN_BUCKETS))
-def test_a_mount_that_is_written_is_read_as_it_was_meant(mount: Mount) -> None:
+def test_a_mount_round_trips(mount: Mount) -> None:
     assert parse_mounts([written(mount)]) == ((mount,), [])
     assert mount_problems([mount], ["/shared/output", "/dev/shm"]) == []
 
 
 @given(st.lists(st.one_of(st.text(max_size=40), st.lists(WORDS).map("".join)), max_size=3))
-def test_anything_is_read_or_told_about_and_what_passes_can_be_mounted(texts: list[str]) -> None:
+def test_any_text_is_rejected_or_a_valid_mount(texts: list[str]) -> None:
     mounts, problems = parse_mounts(texts)
     assert len(mounts) + len(problems) >= len(texts)
     problems += mount_problems(mounts, ["/shared/output"])
@@ -81,7 +81,7 @@ def test_anything_is_read_or_told_about_and_what_passes_can_be_mounted(texts: li
         ("source=d,target=/data,readonly=false,subpath=a/b/", Mount(source="d", target="/data", sub_path="a/b")),
     ],
 )
-def test_other_spellings(text: str, mount: Mount) -> None:
+def test_alternative_spellings_of_mounts(text: str, mount: Mount) -> None:
     assert parse_mounts([text]) == ((mount,), [])
     assert mount_problems([mount], []) == []
 
@@ -99,7 +99,7 @@ def test_other_spellings(text: str, mount: Mount) -> None:
         ("source=a,target=/data,subpath=", "its subpath is empty"),
     ],
 )
-def test_what_has_no_meaning(text: str, says: str) -> None:
+def test_invalid_mounts_are_rejected(text: str, says: str) -> None:
     mounts, (problem,) = parse_mounts([text])
     assert mounts == () and says in problem
 
@@ -122,26 +122,26 @@ def test_what_has_no_meaning(text: str, says: str) -> None:
         ("/data", "/data", "--node-folder PATH"),
         ("s3://bucket", "/data", "only gs://BUCKET/PREFIX can be mounted"),
         ("gs://", "/data", "invalid bucket name"),
-        ("gs://_", "/data", "invalid bucket name"),  # to the driver: all buckets
+        ("gs://_", "/data", "invalid bucket name"),  # for the driver: all buckets
         ("gs://bucket/a//b", "/data", "empty part"),
         ("gs://bucket/../b", "/data", "empty part"),
         ("gs://bucket/a:b", "/data", "does not support a prefix with ':'"),
     ],
 )
-def test_what_cannot_be_mounted(source: str, target: str, says: str) -> None:
+def test_unsupported_mounts_are_rejected(source: str, target: str, says: str) -> None:
     (problem,) = mount_problems([Mount(source=source, target=target)], ["/shared/output"])
     assert says in problem
 
 
 @pytest.mark.parametrize("sub_path", ["/a", "../a", "a//b", "a/./b", "a\nb"])
-def test_folders_that_are_in_no_claim(sub_path: str) -> None:
+def test_invalid_folders_of_claims_are_rejected(sub_path: str) -> None:
     (problem,) = mount_problems([Mount(source="data", target="/data", sub_path=sub_path)], [])
     assert "must be a relative folder" in problem
     (problem,) = mount_problems([Mount(source="gs://bucket", target="/data", sub_path="a")], [])
     assert "write gs://BUCKET/FOLDER" in problem
 
 
-def test_two_mounts_are_not_at_one_path_nor_one_inside_the_other() -> None:
+def test_overlapping_mount_paths_are_rejected() -> None:
     targets = ["/data", "/data", "/data/a", "/database"]
     mounts = [Mount(source=f"claim-{index}", target=target) for index, target in enumerate(targets)]
     same, inside, again = mount_problems(mounts, [])

@@ -1,4 +1,4 @@
-"""The limits that Kubernetes and JobSet put on names, as sums of what they derive from them."""
+"""The limits of Kubernetes and JobSet for names, computed from the names that they derive."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NAMES = st.from_regex(r"[a-z][-a-z0-9]{0,60}[a-z0-9]", fullmatch=True)
 
 
 @given(NAMES, st.integers(1, 1024), st.integers(1, 4096))
-def test_a_name_passes_exactly_if_its_hosts_names_fit(name: str, num_slices: int, hosts: int) -> None:
+def test_a_name_is_valid_if_and_only_if_its_host_names_fit(name: str, num_slices: int, hosts: int) -> None:
     pod = f"{name}-slice-job-{num_slices - 1}-{hosts - 1}-abcde"
     fits = len(pod) <= 63 and len(host_name(name, 0, 0)) <= 63
     assert (workload_name_problems(name, num_slices=num_slices, hosts_per_slice=hosts) == []) == fits
 
 
 @given(NAMES, st.integers(1, 1024), st.integers(1, 4096))
-def test_the_length_that_is_offered_fits(name: str, num_slices: int, hosts: int) -> None:
+def test_the_suggested_length_fits(name: str, num_slices: int, hosts: int) -> None:
     problems = workload_name_problems(name, num_slices=num_slices, hosts_per_slice=hosts)
     if problems:
         most = int(problems[0].split("at most ")[1].split()[0])
@@ -36,7 +36,7 @@ def test_the_length_that_is_offered_fits(name: str, num_slices: int, hosts: int)
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "1demo", "demo-", "-demo", "de_mo", "de.mo", "dé", "a b", "demo\n"])
-def test_names_that_are_no_dns_labels(name: str) -> None:
+def test_names_that_are_not_dns_labels_are_rejected(name: str) -> None:
     assert "is not a DNS label" in workload_name_problems(name, num_slices=1, hosts_per_slice=1)[0]
     assert "is not a DNS label" in cluster_name_problems(name)[0]
 
@@ -47,7 +47,7 @@ def test_cluster_names_have_gkes_length() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/dev/shm", "/mnt/disks/ssd0", "/tmp", "/var/ram disk"])
-def test_folders_of_nodes(folder: str) -> None:
+def test_host_path_folders(folder: str) -> None:
     assert node_folder_problems(folder, "/shared/output") == []
 
 
@@ -64,7 +64,7 @@ def test_folders_of_nodes(folder: str) -> None:
         ("/shared/output/a", "hide /shared/output"),
     ],
 )
-def test_folders_of_nodes_that_hosts_cannot_be_given(folder: str, says: str) -> None:
+def test_invalid_host_path_folders_are_rejected(folder: str, says: str) -> None:
     (problem,) = node_folder_problems(folder, "/shared/output")
     assert says in problem
 
@@ -80,11 +80,11 @@ def test_folders_of_nodes_that_hosts_cannot_be_given(folder: str, says: str) -> 
         ("A", "\udcff", "UTF-8"),
     ],
 )
-def test_bad_variables(name: str, value: str, says: str) -> None:
+def test_invalid_variables_are_rejected(name: str, value: str, says: str) -> None:
     assert says in env_problems(name, value)[0]
 
 
-def test_a_command_finds_a_workload_in_its_own_namespace() -> None:
+def test_commands_use_the_namespace_of_the_workload() -> None:
     assert name_and_flags(qualified("train", "default"), "dev") == "train --cluster dev"
     assert name_and_flags(qualified("train", "team-a"), "dev") == "train --cluster dev --namespace team-a"
 
@@ -97,7 +97,7 @@ def test_names_of_up_to_forty_characters_fit_199_slices_of_64_hosts(length: int)
     assert len(host_name(name, 0, 0)) <= 63
 
 
-def test_longer_names_have_a_service_of_their_own() -> None:
+def test_longer_names_have_their_own_service() -> None:
     first, second = (subdomain("train-the-large-model-on-" + which) for which in ("v5e", "v6e"))
     assert first != second and {len(first), len(second)} == {8}
-    assert subdomain("a" * 24) == "a" * 24  # those that exist keep theirs
+    assert subdomain("a" * 24) == "a" * 24  # existing ones keep theirs

@@ -1,4 +1,4 @@
-"""Text that was written to deceive a terminal or its reader."""
+"""Text written to deceive a terminal or its reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = st.text() | st.text(alphabet=SPECIAL, max_size=30)
 
 
 @given(TEXTS)
-def test_nothing_is_left_that_a_terminal_would_obey(text: str) -> None:
+def test_no_control_sequence_remains(text: str) -> None:
     shown = printable(text)
     controls = {char for char in shown if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")}
     assert controls <= {"\t", "\n"}
@@ -27,12 +27,12 @@ def test_nothing_is_left_that_a_terminal_would_obey(text: str) -> None:
 
 
 @given(TEXTS)
-def test_it_changes_nothing_the_second_time(text: str) -> None:
+def test_sanitizing_is_idempotent(text: str) -> None:
     assert printable(printable(text)) == printable(text)
 
 
 @given(st.text(st.characters(categories=("L", "M", "N", "P", "S")) | st.sampled_from(" \t\n")))
-def test_ordinary_text_of_any_script_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_of_any_script_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
@@ -64,12 +64,12 @@ def test_what_is_removed_and_what_is_shown(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_a_long_text_is_cut_with_its_length() -> None:
+def test_a_long_text_is_truncated_with_its_length() -> None:
     assert printable("A" * 1_000_000, limit=20) == "A" * 20 + "... (1000000 characters)"
     assert printable("short", limit=20) == "short"
 
 
-def test_hostile_texts_take_no_longer_than_others() -> None:
+def test_hostile_texts_take_linear_time() -> None:
     begun = time.perf_counter()
     for text in ("\x1b[" * 500_000, "\x1b[" + "0" * 1_000_000, "\x1b[" + "0;" * 250_000 + " " * 500_000):
         printable(text)
@@ -84,6 +84,6 @@ def test_json_keeps_its_value(value: object) -> None:
 
 @given(TEXTS, st.integers(3, 40))
 def test_a_shortened_text_keeps_both_ends(text: str, limit: int) -> None:
-    found = shortened(text, limit)
-    assert found == text or (found[:1], found[-1:]) == (text[:1], text[-1:])
-    assert len(found) <= limit + 50
+    result = shortened(text, limit)
+    assert result == text or (result[:1], result[-1:]) == (text[:1], text[-1:])
+    assert len(result) <= limit + 50

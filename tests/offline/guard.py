@@ -1,8 +1,8 @@
-"""No request leaves for Google, or anybody else, in any test: neither from a test nor from what it starts.
+"""A guard against network requests in all tests, both of a test and of the processes that it starts.
 
-Python's own sockets are refused by `sitecustomize`, here and in every Python process that inherits this environment.
-gRPC has sockets of its own: it is given a proxy, which writes down where it was to go and lets nothing through.
-Programs that are neither (those of Kubernetes, Docker) are not looked at.
+Python's own sockets are blocked by `sitecustomize`, here and in every Python process that inherits this environment.
+gRPC has its own sockets: it uses a proxy that records destinations and forwards nothing. Other programs (those of
+Kubernetes, Docker) are not checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _begin() -> None:
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Proxy)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="offline-proxy", daemon=True).start()
-    # Behind a proxy only that would see where a request goes: Google's hosts are not to be asked through one.
+    # Behind a proxy only the proxy would see a request's destination: Google's hosts must not be contacted through one.
     direct = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "", "localhost,127.0.0.1,::1"]
     no_proxy = ",".join(filter(None, [*direct, *(f".{host}" for host in sitecustomize.GOOGLES)]))
     os.environ |= {
@@ -52,13 +52,13 @@ def _begin() -> None:
         "NO_PROXY": no_proxy,
         "grpc_proxy": f"http://127.0.0.1:{server.server_address[1]}",
         "no_grpc_proxy": "localhost,127.0.0.1,127.0.0.0/8,::1",
-        "CLOUDSDK_CONFIG": str(FOLDER / "no-gcloud"),  # a user's own credentials are of no use here
+        "CLOUDSDK_CONFIG": str(FOLDER / "no-gcloud"),  # a user's own credentials are not used here
     }
     os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
 
 
 def take_refused() -> list[str]:
-    """Return who wanted to talk to what since the last call, one line each."""
+    """Return the blocked processes and destinations since the last call, one line each."""
     if not LOG.stat().st_size:
         return []
     lines = LOG.read_text(encoding="utf-8").splitlines()
@@ -68,7 +68,7 @@ def take_refused() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_leaves() -> Iterator[None]:
-    """Fail a test that wanted to talk to the outside, even if nobody noticed that it was refused."""
+    """Fail a test that tried to connect to another machine, even if it ignored the error."""
     yield
     if refused := take_refused():
         pytest.fail("a test may only talk to this machine and to private networks:\n" + "\n".join(refused))

@@ -1,8 +1,8 @@
-"""Lets no Python process that tests start talk to anything beyond this machine and private networks.
+"""Blocks connections of Python processes in tests to anything beyond this machine and private networks.
 
-`tests/offline/guard.py` puts this folder on PYTHONPATH, and Python imports a module of this name whenever it starts.
-An audit hook sees all that Python's sockets do, and nothing in the process can take it off again. What is refused is
-written to the file that OFFLINE_LOG names, because a library may well swallow the error.
+`tests/offline/guard.py` puts this folder on PYTHONPATH, and Python imports a module of this name at start. An audit
+hook sees all operations of Python's sockets and cannot be removed. Blocked connections are written to the file that
+OFFLINE_LOG names, because a library may ignore the error.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 _ASKS = ("socket.getaddrinfo", "socket.gethostbyname")  # arguments: the name, ...
 _SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")  # arguments: the socket, the address
-_METADATA = ("169.254.169.254", "fd20:ce::254")  # of Compute Engine: private addresses, yet Google's
+_METADATA = ("169.254.169.254", "fd20:ce::254")  # of Compute Engine: private addresses, but Google's
 GOOGLES = ("googleapis.com", "google.internal", "google.com", "goog", "gcr.io", "pkg.dev", "googleusercontent.com")
 
 
 class OutsideError(RuntimeError):
-    """A test wants to talk to something outside. Not an OSError, so that it is not taken for a network that fails."""
+    """A test tried to connect to another machine. Not an OSError, so that it is not treated as a network failure."""
 
 
 def install() -> None:
-    """Begin to refuse; it cannot be undone. The second time does nothing."""
+    """Start to block; this cannot be undone. Further calls do nothing."""
     if not getattr(sys, "_offline", False):
         sys._offline = True  # type: ignore[attr-defined]  # several copies of this module are one guard
         sys.addaudithook(_look)
@@ -42,14 +42,14 @@ def _check(host: object) -> None:
 
 
 def _is_outside(name: str) -> bool:
-    import ipaddress  # only here: most processes never get this far
+    import ipaddress  # only here: most processes never need this
 
-    if any(name == each or name.endswith(f".{each}") for each in GOOGLES):
+    if any(name == item or name.endswith(f".{item}") for item in GOOGLES):
         return True
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
-        return False  # a name: its addresses are looked at when they are used
+        return False  # a name: its addresses are checked when they are used
     return address.is_global or str(address) in _METADATA
 
 

@@ -1,4 +1,4 @@
-"""The guard holds: in the process of the tests, in what they start, and in gRPC, whose sockets Python does not see."""
+"""The guard works in the process of the tests, in child processes, and in gRPC, whose sockets Python does not see."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ FETCH = "import urllib.request; urllib.request.urlopen('https://storage.googleap
     ["container.googleapis.com", "metadata.google.internal.", "169.254.169.254", "8.8.8.8", "2001:4860:4860::8888"],
 )
 def test_python_in_this_process(host: str) -> None:
-    # Not by its class: in a process that a test's process has started there is a second copy of the module.
+    # Not by class: child processes of a test have a second copy of the module.
     with pytest.raises(RuntimeError, match=f"no test may talk to {host}"):
         socket.create_connection((host, 443), timeout=5)
     assert [line.rpartition(": ")[2] for line in take_refused()] == [host]
 
 
-def test_this_machine_answers() -> None:
+def test_loopback_connections_are_allowed() -> None:
     with socket.create_server(("localhost", 0)) as server:
         socket.create_connection(server.getsockname()[:2], timeout=5).close()
     assert take_refused() == []
 
 
-def test_what_swallows_the_error_is_found_out() -> None:
-    # A process of its own: google.auth reads once, when it is imported, whether it may look for Compute Engine.
+def test_a_swallowed_connection_error_fails_the_test() -> None:
+    # A process of its own: google.auth reads only at import whether it may look for Compute Engine.
     look = "import contextlib, google.auth\nwith contextlib.suppress(Exception): google.auth.default()"
     env = {key: value for key, value in os.environ.items() if key != "NO_GCE_CHECK"}
     assert subprocess.run([sys.executable, "-c", look], env=env, capture_output=True, check=False).returncode == 0
     assert any("169.254.169.254" in line for line in take_refused())
 
 
-def test_children_and_their_children() -> None:
+def test_child_processes_are_guarded() -> None:
     again = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {FETCH!r}]))"
     for program in (FETCH, again):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Locked requirements of `make install` and the trainer's image: every package, each file by its SHA-256."""
+"""Locked requirements of `make install` and the trainer's image: every package, each file with its SHA-256."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ IMAGE = ("trainer", "tokenizer", "gcs", "ray")
 
 
 def locked(name: str) -> dict[str, tuple[str, int]]:
-    """The version of each package of a list, and how many hashes it has."""
+    """Return the version of each package of a list, and its number of hashes."""
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    found: dict[str, tuple[str, int]] = {}
+    result: dict[str, tuple[str, int]] = {}
     for line in text.splitlines():
         requirement = Requirement(re.split(r" +--hash=", line)[0])
         (specifier,) = requirement.specifier
         assert specifier.operator == "==", line
-        found[canonicalize_name(requirement.name)] = (
+        result[canonicalize_name(requirement.name)] = (
             specifier.version,
             len(re.findall(r"--hash=sha256:[0-9a-f]{64}", line)),
         )
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [("development.txt", [each for each in PROJECT["optional-dependencies"] if each != "tpu"]), ("image.txt", IMAGE)],
+    [("development.txt", [item for item in PROJECT["optional-dependencies"] if item != "tpu"]), ("image.txt", IMAGE)],
 )
-def test_a_list_has_all_that_the_project_asks_for(name: str, extras: list[str]) -> None:
-    """Else pip stops in the middle of `make install`, or of the image's build."""
+def test_lock_files_have_all_dependencies(name: str, extras: list[str]) -> None:
+    """Otherwise pip stops in the middle of `make install`, or of the image's build."""
     have = locked(name)
-    asked = [*PROJECT["dependencies"], *(line for each in extras for line in PROJECT["optional-dependencies"][each])]
+    asked = [*PROJECT["dependencies"], *(line for item in extras for line in PROJECT["optional-dependencies"][item])]
     for requirement in map(Requirement, asked):
         version, _ = have[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement}: run `make lock`"
@@ -52,7 +52,7 @@ def test_versions_are_those_that_are_tested_together_and_every_file_has_a_hash(n
         assert tested.get(package, version) == version, f"{package}: run `make lock`"
 
 
-def test_no_list_names_where_files_come_from() -> None:
+def test_lock_files_do_not_name_an_index() -> None:
     for file in (ROOT / "requirements").iterdir():
         assert not re.search(r"https?://|--(extra-)?index-url|--find-links", file.read_text(encoding="utf-8")), file
 

@@ -1,4 +1,4 @@
-"""The wheel, installed as a user installs it: it must bring manifests and trainer, and need no more than it says."""
+"""The wheel, installed like a user does: it must contain manifests and trainer, with only its declared dependencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a fresh environment that has the wheel and its base dependencies only."""
+    """Return the folder of programs of a new environment with only the wheel and its base dependencies."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
     (wheel,) = folder.glob("*.whl")
@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, *arguments: str, state: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program far away from the checkout."""
+    """Run a program outside the checkout."""
     env = {"PATH": os.defpath, "HOME": str(state), "XPK_STATE_DIR": str(state)}
     return subprocess.run([str(program), *arguments], cwd=state, env=env, capture_output=True, text=True, check=False)
 
@@ -43,14 +43,14 @@ def test_help_and_dry_runs(installed: Path, tmp_path: Path) -> None:
     assert "xpk queue create" in run(installed / "xpk", "docs", "queues", state=tmp_path).stdout
 
 
-def test_it_brings_what_the_trainers_image_is_built_from(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_contains_the_sources_of_the_trainers_image(installed: Path, tmp_path: Path) -> None:
     from xpk.capacity.images.trainer_image import trainer_image
 
     show = "from xpk.capacity.images.trainer_image import trainer_image; print(trainer_image().name)"
     assert run(installed / "python", "-c", show, state=tmp_path).stdout.strip() == trainer_image().name
 
 
-def test_the_trainer_is_there_and_says_what_it_lacks(installed: Path, tmp_path: Path) -> None:
+def test_the_trainer_reports_missing_packages(installed: Path, tmp_path: Path) -> None:
     assert (
         run(installed / "xpk", "cluster", "create", "dev", "--tpu-type", "v5litepod-8", state=tmp_path).returncode == 0
     )

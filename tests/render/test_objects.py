@@ -36,7 +36,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def asking_for(capacity: str) -> list[dict[str, Any]]:
-    """Return a workload for which GKE is to make slices of a capacity."""
+    """Return a workload for which GKE creates slices of a capacity."""
     return render_workload(workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", capacity=capacity))
 
 
@@ -191,7 +191,7 @@ def test_golden(case: str) -> None:
     file, text = GOLDEN / f"{case}.yaml", to_yaml(CASES[case]())
     if os.environ.get("XPK_UPDATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), "wanted? `make golden`, and look at the difference"
+    assert text == file.read_text(encoding="utf-8"), "intended? run `make golden` and review the difference"
 
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -211,11 +211,11 @@ def test_values_arrive_unchanged(value: str, command: str) -> None:
 
 
 def expand(text: str) -> str:
-    """Do what Kubernetes does with `$`, where no variable is defined: `$$` is `$`, all else stays."""
+    """Expand `$` like Kubernetes without defined variables: `$$` becomes `$`, everything else stays."""
     return re.sub(r"\$\$", "$", text)
 
 
-def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of_rays_memory() -> None:
+def test_a_host_path_has_the_same_path_in_pods_and_replaces_rays_memory() -> None:
     (jobset,) = render_workload(workload(target=ON_KIND, ray=True, node_folder="/dev/shm"))
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert {"name": "node", "hostPath": {"path": "/dev/shm", "type": "Directory"}} in pod["volumes"]
@@ -235,7 +235,7 @@ def test_a_folder_of_the_node_is_at_the_same_path_in_pods_and_takes_the_place_of
         (workload(target=ON_KIND, peer_watch=True, shape=find_shape("v5litepod-4"), num_slices=1), True),
     ],
 )
-def test_a_program_looks_after_the_commands_of_pods(spec: WorkloadSpec, watched: bool) -> None:
+def test_commands_of_pods_run_under_the_supervisor(spec: WorkloadSpec, watched: bool) -> None:
     (jobset,) = render_workload(spec)
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     (host,) = pod["containers"]
@@ -248,7 +248,7 @@ def test_a_program_looks_after_the_commands_of_pods(spec: WorkloadSpec, watched:
 
 
 @pytest.mark.parametrize("fenced", [True, False])
-def test_hosts_are_declared_dead_only_where_that_is_safe(fenced: bool) -> None:
+def test_hosts_are_declared_dead_only_if_that_is_safe(fenced: bool) -> None:
     (jobset,) = render_workload(workload(target=replace(ON_KIND, fenced=fenced)))
     meta = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
     assert ("kueue.x-k8s.io/safe-to-forcefully-delete" in meta.get("annotations", {})) is fenced
@@ -270,7 +270,7 @@ def test_code_from_a_shared_folder_or_a_bucket_needs_no_configmap(target: Target
     compile(expand(unpacks["command"][2]), "unpack", "exec")
 
 
-def test_hosts_of_this_machine_start_in_the_folder_itself() -> None:
+def test_local_hosts_start_in_the_folder_itself() -> None:
     code = Code(name="xpk-code-0123", source="/clusters/dev/output/.code/xpk-code-0123")
     (jobset,) = render_workload(workload(code=code, working_dir=code.source))
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -286,12 +286,12 @@ def test_gke_gets_no_variables_that_its_webhook_sets() -> None:
     assert not {name for name in names if name.startswith(("MEGASCALE_", "TPU_WORKER_", "JAX_"))}
 
 
-def test_the_command_of_a_workload_of_an_earlier_version_is_shown_without_the_program_around_it() -> None:
+def test_commands_of_earlier_versions_are_shown_without_the_supervisor() -> None:
     start = 'command -v python3 > /dev/null && exec python3 -c "$XPK_PEER_WATCH" "$0" "$@"; exec "$0" "$@"'
     assert command_of({"command": ["bash", "-c", start], "args": ["python", "train.py"]}) == ("python", "train.py")
 
 
-def test_all_problems_are_found_at_once() -> None:
+def test_all_problems_are_found_together() -> None:
     problems = workload(
         name="Bad_Name",
         num_slices=0,
@@ -305,15 +305,15 @@ def test_all_problems_are_found_at_once() -> None:
 
 
 @pytest.mark.parametrize("num_slices", [0, -1, 1025])
-def test_numbers_of_slices_that_cannot_be(num_slices: int) -> None:
+def test_invalid_numbers_of_slices_are_rejected(num_slices: int) -> None:
     assert "--num-slices must be between 1 and 1024" in workload(num_slices=num_slices).problems()[0]
 
 
-def test_every_secret_is_new_is_mounted_and_is_in_no_variable() -> None:
+def test_each_secret_is_new_mounted_and_not_in_variables() -> None:
     spec = workload(target=ON_GKE, name="w", ray=True)
     values = [base64.b64decode(secret["data"]["secret"]) for _ in range(2) for secret in render_peer_secret(spec)]
     assert len(set(values)) == 2 and all(len(value) == 64 for value in values)
-    # kubelet would give the next workload of the name the value of this one, while a pod of this one is left.
+    # The kubelet would give the next workload with the name the value of this one, while a pod of this one remains.
     assert not any(secret.get("immutable") for secret in render_peer_secret(spec))
     (jobset,) = render_workload(spec)
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]

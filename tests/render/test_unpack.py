@@ -1,4 +1,4 @@
-"""The program that puts the user's code into place, run as the init container runs it."""
+"""The program that unpacks the user's code, run as the init container runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xpk.storage import open_folder
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
-    """A program of two files."""
+    """Return a program of two files."""
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "model.py").write_text("x = 1\n")
@@ -33,12 +33,12 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def run(code: Code, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as `python3 -c` with no package of ours in reach."""
+    """Run the program as `python3 -c` without our packages."""
     argv = [sys.executable, "-I", "-c", Path(unpack.__file__).read_text(), code.source, code.name, str(folder)]
     return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
-def test_from_a_file(archive: Archive, tmp_path: Path) -> None:
+def test_code_is_unpacked_from_a_file(archive: Archive, tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(archive.content)
     folder = tmp_path / "code"
     folder.mkdir()
@@ -64,13 +64,13 @@ def test_damage_is_one_line(archive: Archive, tmp_path: Path, damage: object, sa
     assert not (tmp_path / "code").exists()
 
 
-def test_another_archive_than_the_one_that_was_meant(archive: Archive, tmp_path: Path) -> None:
+def test_a_wrong_archive_is_rejected(archive: Archive, tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(archive.content)
     done = run(Code(name="xpk-code-0123", source=str(tmp_path / "a.tar.gz")), tmp_path / "code")
     assert done.returncode == 1 and "another one than xpk-code-0123" in done.stderr
 
 
-def test_from_a_bucket(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_unpacked_from_a_bucket(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if bucket.missing():
         pytest.skip(bucket.missing())
     with bucket.bucket_server() as server:
@@ -85,12 +85,12 @@ def test_from_a_bucket(archive: Archive, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """Google's metadata server as a new pod meets it: not ready at first."""
+    """Google's metadata server for a new pod: not ready at first."""
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
 
     def do_GET(self) -> None:
-        """Answer from the second time on."""
+        """Respond from the second request on."""
         self.asked.append((self.path, self.headers["Metadata-Flavor"]))
         body = json.dumps({"access_token": "secret", "expires_in": 3599}).encode()
         self.send_response(200 if len(self.asked) > 1 else 503)
@@ -99,12 +99,12 @@ class Metadata(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Metadata]]:
-    """A metadata server."""
+    """Yield a metadata server."""
     with http_server(Metadata) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
         yield Metadata

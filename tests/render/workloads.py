@@ -1,4 +1,4 @@
-"""Workloads whose objects are rendered, and where they run."""
+"""Workloads whose objects are rendered, and their targets."""
 
 from __future__ import annotations
 

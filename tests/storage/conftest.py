@@ -1,4 +1,4 @@
-"""A bucket on a server of this machine."""
+"""A bucket on a local server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e import bucket
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[bucket.BucketServer]:
-    """A storage server, where its program is installed."""
+    """Yield a storage server, if its program is installed."""
     if bucket.missing():
         pytest.skip(bucket.missing())
     with bucket.bucket_server() as server:
@@ -21,6 +21,6 @@ def storage() -> Iterator[bucket.BucketServer]:
 
 @pytest.fixture
 def server(storage: bucket.BucketServer, monkeypatch: pytest.MonkeyPatch) -> bucket.BucketServer:
-    """The storage server, as the one that clients use."""
+    """Yield the storage server and configure clients to use it."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
     return storage

@@ -1,4 +1,4 @@
-"""Errors of buckets become the right kind of error, hence exit code, and a next step."""
+"""Errors of buckets have the right class, exit code and a next step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SAID = "ada@example.com does not have storage.objects.list access to the bucket.
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Answers whatever it is asked with the status that the port's server was given."""
+    """Responds to every request with the status of its server."""
 
     status = 403
 
     def do_GET(self) -> None:
-        """Refuse."""
+        """Reject the request."""
         body = json.dumps({"error": {"code": self.status, "message": SAID, "errors": [{"message": SAID}]}}).encode()
         self.send_response(self.status)
         self.send_header("Content-Type", "application/json")
@@ -38,12 +38,12 @@ class Refusing(BaseHTTPRequestHandler):
     do_POST = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
-    """A storage server that refuses everything."""
+    """Yield a storage server that rejects everything."""
     with http_server(Refusing) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
         yield Refusing
@@ -51,21 +51,21 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
 
 @pytest.fixture
 def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine outside Google Cloud on which nobody has logged in."""
+    """Emulate a machine outside Google Cloud without credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # read when it was first imported
+    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # read at its first import
 
 
-def test_a_bucket_that_is_not_there(server: BucketServer) -> None:
+def test_a_missing_bucket_is_reported(server: BucketServer) -> None:
     with pytest.raises(NotFoundError, match="bucket 'no-such-bucket' not found") as caught:
         open_folder("gs://no-such-bucket/x").is_empty()
     assert "gcloud storage buckets create gs://no-such-bucket" in caught.value.hint
 
 
-def test_a_bucket_that_refuses_us(refusing: type[Refusing]) -> None:
+def test_a_forbidden_bucket_is_reported(refusing: type[Refusing]) -> None:
     folder = open_folder("gs://runs/x")
     for action in (folder.is_empty, lambda: folder.read("x"), lambda: folder.write("x", b""), folder.remove):
         with pytest.raises(AuthorizationError, match="permission denied") as caught:
@@ -73,13 +73,13 @@ def test_a_bucket_that_refuses_us(refusing: type[Refusing]) -> None:
         assert "storage.objects" in caught.value.message and "\n" not in caught.value.message
 
 
-def test_credentials_that_are_not_accepted(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_credentials_are_reported(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusing, "status", 401)
     with pytest.raises(AuthorizationError, match="not accepted"):
         open_folder("gs://runs/x").is_empty()
 
 
-def test_a_server_that_fails(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_server_is_reported(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusing, "status", 500)
     with pytest.raises(XpkError, match="cannot list gs://runs/x"):
         open_folder("gs://runs/x").is_empty()
@@ -91,7 +91,7 @@ def test_no_credentials(no_credentials: None) -> None:
     assert "gcloud auth application-default login" in caught.value.hint
 
 
-def test_an_emulator_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_emulator_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(XpkError, match=r"no answer from the storage emulator at http://127\.0\.0\.1:9"):
@@ -99,9 +99,9 @@ def test_an_emulator_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert time.monotonic() - began < 8
 
 
-def test_an_emulator_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_emulator_without_a_scheme_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
-    with pytest.raises(UsageError, match="not a URL"):
+    with pytest.raises(UsageError, match="expected a URL"):
         open_folder("gs://runs/x").is_empty()
 
 
@@ -124,13 +124,13 @@ def test_a_disk_needs_no_client(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The output folder of a run on a disk."""
+    """Return the output folder of a run on a disk."""
     folder = tmp_path / "root" / "run"
     (folder / "events").mkdir(parents=True)
     return folder
 
 
-def test_what_is_no_regular_file_is_not_waited_for(run: Path) -> None:
+def test_special_files_are_rejected_without_blocking(run: Path) -> None:
     os.mkfifo(run / "metrics.jsonl")
     os.mkfifo(run / "events" / "s0-h0.jsonl")
     (run / "result.json").symlink_to("/dev/zero")
@@ -158,11 +158,11 @@ def test_a_link_out_of_the_root_is_not_followed(run: Path, tmp_path: Path) -> No
             read()
 
 
-def test_a_file_that_is_too_large_is_refused_at_once(run: Path) -> None:
+def test_a_file_that_is_too_large_is_rejected_immediately(run: Path) -> None:
     with (run / "metrics.jsonl").open("wb") as file:
         file.truncate(100 << 30)
     folder, began = open_folder(str(run)), time.monotonic()
-    with pytest.raises(XpkError, match="holds 102400 MiB, and at most 512 MiB are read"):
+    with pytest.raises(XpkError, match="too large: 102400 MiB, the limit is 512 MiB"):
         folder.read("metrics.jsonl")
     assert folder.read_end("metrics.jsonl", 4) == bytes(4), "its end can be read"
     assert time.monotonic() - began < 1

@@ -25,12 +25,12 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 def await_requests(server: BucketServer, which: Callable[[str], bool], count: int) -> list[str]:
-    """Return the requests of a kind; the server writes them down a little later than it answers."""
+    """Return the requests of a kind; the server logs them shortly after its responses."""
     until(lambda: len(list(filter(which, server.requests()))) >= count, report=server.requests)
     return list(filter(which, server.requests()))
 
 
-def test_what_is_not_there_is_no_error(opened: Open) -> None:
+def test_a_missing_folder_is_not_an_error(opened: Open) -> None:
     folder = opened("run")
     assert folder.is_empty() and not folder.has("x")
     assert folder.read("x") is None and folder.read_end("x", 10) is None
@@ -38,7 +38,7 @@ def test_what_is_not_there_is_no_error(opened: Open) -> None:
     folder.remove()
 
 
-def test_what_is_written_is_read(opened: Open) -> None:
+def test_a_file_is_read_as_written(opened: Open) -> None:
     folder = opened("run")
     for path, content in {"a": b"0123456789", "empty": b"", "events/1": b"one", "events/2": b"two"}.items():
         folder.write(path, content)
@@ -59,7 +59,7 @@ def test_the_end_of_a_file(opened: Open, size: int, end: bytes) -> None:
     assert folder.read_end("a", size) == end and folder.read_end("empty", size) == b""
 
 
-def test_renaming_takes_everything_along(opened: Open) -> None:
+def test_renaming_moves_everything(opened: Open) -> None:
     folder, neighbor = opened("run"), opened("run.2")
     content = {f"checkpoints/5/part-{index}": str(index).encode() for index in range(20)}
     content |= {"checkpoints/5/manifest.json": b"{}", "metrics.jsonl": b"line\n"}
@@ -71,7 +71,7 @@ def test_renaming_takes_everything_along(opened: Open) -> None:
     assert {path: opened("run.1").read(path) for path in content} == content
 
 
-def test_removing_leaves_nothing_and_nobody_else(opened: Open) -> None:
+def test_removing_affects_only_the_folder(opened: Open) -> None:
     folder, neighbor = opened("run"), opened("run-2")
     folder.write("deep/er/x", b"x")
     neighbor.write("x", b"x")
@@ -87,7 +87,7 @@ def test_only_the_end_of_a_long_file_is_fetched(server: BucketServer) -> None:
     assert " 206 " in asked[0]
 
 
-def test_a_checkpoint_is_whole_wherever_a_move_stops(server: BucketServer) -> None:
+def test_a_checkpoint_is_complete_after_any_interrupted_move(server: BucketServer) -> None:
     folder = open_folder("gs://runs/moved")
     for path in ("5/manifest.json", "5/a", "5/z", "10/manifest.json", "10/a"):
         folder.write(f"checkpoints/{path}", b"x")
@@ -102,12 +102,12 @@ def test_a_checkpoint_is_whole_wherever_a_move_stops(server: BucketServer) -> No
     "url",
     ["", "s3://runs/x", "gs://", "gs:///x", "gs://AB", "gs://ab", "gs://runs//x", "gs://runs/../x", "gs://runs/a\nb"],
 )
-def test_urls_that_name_no_folder(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(UsageError):
         open_folder(url)
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = open_folder(str(tmp_path / "file"))
     assert folder.is_empty() and folder.read("x") is None

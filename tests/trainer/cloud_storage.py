@@ -1,4 +1,4 @@
-"""A double of google.cloud.storage.Client that keeps objects in memory, with their generations."""
+"""A double of google.cloud.storage.Client that keeps objects with their generations in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xpk_shared.storage.bucket import Bucket
 
 
 class Blob:
-    """An object by its name; size, generation and checksum are those of when it was last looked at or written."""
+    """An object by its name, with size, generation and checksum as of its last read or write."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self.name = client, name

@@ -1,4 +1,4 @@
-"""Groups of chips that a compiled program reduces or gathers over, read from its HLO text."""
+"""Groups of chips over which a compiled program reduces or gathers, read from its HLO text."""
 
 import dataclasses
 import math
@@ -15,38 +15,38 @@ _SHAPE = re.compile(r"([a-z]+\d+)\[([\d,]*)\]")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One instruction of one program."""
+    """One instruction of a program."""
 
     kind: str
     dtype: str
-    sizes: tuple[int, ...]  # elements of each array that comes out
+    sizes: tuple[int, ...]  # elements of each resulting array
     groups: tuple[tuple[int, ...], ...]
 
     @property
     def bytes(self) -> int:
-        """Bytes that come out on one chip."""
+        """Bytes of the result on one chip."""
         return sum(self.sizes) * int(re.findall(r"\d+", self.dtype)[0]) // 8
 
     def crosses(self, slices: Sequence[Sequence[int]]) -> bool:
-        """Tell whether one group has chips of different slices."""
+        """Return whether a group has chips of different slices."""
         return any(not any(set(group) <= set(chips) for chips in slices) for group in self.groups)
 
 
 def collectives(hlo: str) -> list[Collective]:
-    """Return all collectives of a program, loops' once."""
-    found = []
+    """Return all collectives of a program; those in loops once."""
+    outcome = []
     for line in hlo.splitlines():
         if match := _LINE.search(line):
             shapes = _SHAPE.findall(match["types"])
-            # The CPU computes sums of bfloat16 in float32 and says so in the name of the addition.
+            # The CPU computes sums of bfloat16 in float32, which the name of the addition shows.
             dtype = "bf16" if "_promoted" in line else shapes[0][0]
             sizes = tuple(math.prod(int(side) for side in shape.split(",") if side) for _, shape in shapes)
-            found.append(Collective(match["kind"], dtype, sizes, _groups(line)))
-    return found
+            outcome.append(Collective(match["kind"], dtype, sizes, _groups(line)))
+    return outcome
 
 
 def _groups(line: str) -> tuple[tuple[int, ...], ...]:
-    """Read replica groups in any of the three forms that XLA prints."""
+    """Parse replica groups in any of the three formats that XLA prints."""
     if listed := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}", line):
         return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", listed[1]))
     if named := re.search(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}", line):

@@ -4,5 +4,5 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Half the time to compile; what the trainer compiles for emulated chips is asked for so by itself.
+# Half the compile time; the trainer sets this itself for emulated chips.
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"

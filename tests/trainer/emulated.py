@@ -28,7 +28,7 @@ def read(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
 
 
 def images(size: int) -> batches.Read:
-    """Return a reader of drawn images."""
+    """Return a reader of synthetic images."""
 
     def drawn_records(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         return np.stack([np.frombuffer(synthetic_images.draw(int(n), size), np.uint8) for n in ids_N])
@@ -51,7 +51,7 @@ class Trainer:
         who = readers or tuple(range(chips))
         self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = programs.build(self.config, self.mesh, self.slots, sizes)
-        peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+        peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: batches.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
@@ -66,21 +66,21 @@ class Trainer:
         return read(ids_N)[:, : self.record.length]
 
     def losses(self, steps: int) -> list[float]:
-        state, found = self.init(np.uint32(0)), []
+        state, result = self.init(np.uint32(0)), []
         for n in range(steps):
             state, out = self.train()(state, self.blocks(n * self.batch + np.arange(self.batch)), self.flags)
-            found.append(float(out["loss"]))
-        return found
+            result.append(float(out["loss"]))
+        return result
 
     def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the first step's gradients, clipped, by name: what AdamW's first moment is ten times smaller than."""
+        """Return the first step's clipped gradients by name: ten times AdamW's first moment."""
         state, _ = self.train()(self.init(np.uint32(0)), self.blocks(np.arange(self.batch)), self.flags)
         leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state["opt"])}
         return {name.partition(".mu")[2]: np.asarray(leaf) for name, leaf in leaves.items() if ".mu" in name}
 
 
 def same_gradients(one: Trainer, other: Trainer) -> None:
-    """Assert that two trainers have the same gradients, parameter by parameter, to what float32 rounds."""
+    """Assert that two trainers have the same gradients, parameter by parameter, within float32 rounding."""
     expected = other.gradients()
     assert expected
     for name, gradient in one.gradients().items():
@@ -90,5 +90,5 @@ def same_gradients(one: Trainer, other: Trainer) -> None:
 
 @functools.cache
 def on(dp: int, fsdp: int, tp: int) -> Trainer:
-    """Return the small model on a mesh; shared by tests, for compiling takes the time."""
+    """Return the small model on a mesh; shared by tests, because compiling is slow."""
     return Trainer(dp, fsdp, tp)

@@ -25,7 +25,7 @@ FAULTS: dict[str, Callable[[int], None]] = {}
 
 
 def _on_read(step: int, act: Callable[[], None]) -> None:
-    """Do something each time before a batch is read, from the one of `step` (from 1) on."""
+    """Call a function before each batch is read, starting with that of `step` (from 1)."""
     from trainer.data import batches as data
 
     real = data.to_blocks
@@ -42,7 +42,7 @@ def _on_read(step: int, act: Callable[[], None]) -> None:
 
 
 def read_that_never_ends() -> None:
-    """Wait for ever."""
+    """Wait forever."""
     threading.Event().wait()
 
 
@@ -132,7 +132,7 @@ def _lr(step: int) -> None:
 
 
 def flipped(array: Any, chip: int) -> Any:
-    """Return an array with one bit of its first value changed in the copy of one chip, of those here."""
+    """Return an array with one flipped bit of its first value in one local chip's copy."""
     import jax
     import numpy as np
 
@@ -146,7 +146,7 @@ def flipped(array: Any, chip: int) -> Any:
 def _flip(step: int) -> None:
     from trainer import resume, train
 
-    real = resume.compiled
+    real = resume.get_compiled
 
     def compiled(run: Any, name: str, *arguments: Any) -> Any:
         program, steps = real(run, name, *arguments), 0

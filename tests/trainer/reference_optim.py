@@ -1,4 +1,4 @@
-"""AdamW, LAMB and LARS once more, in plain numpy and float64, on a list of tensors that are one layer each."""
+"""AdamW, LAMB and LARS in plain numpy and float64, on a list of tensors that are one layer each."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass
 class Tensor:
-    """A weight and what the optimizer keeps for it."""
+    """A weight and its optimizer state."""
 
     weight: Floats
     plain: bool  # a gain or bias: neither decayed nor scaled by norms

@@ -1,4 +1,4 @@
-"""The smallest model that still uses everything, and ways to run it in this process or in several."""
+"""The smallest model that uses all features, and helpers to run it in one or several processes."""
 
 import dataclasses
 import json
@@ -27,25 +27,25 @@ SETTINGS = (
 
 
 def arguments(settings: Sequence[str]) -> list[str]:
-    """Return `--set` options for the tiny configuration made small, then `settings`."""
+    """Return `--set` options for a small tiny configuration, then `settings`."""
     return ["--config", "tiny", *(word for setting in (*SETTINGS, *settings) for word in ("--set", setting))]
 
 
 @dataclasses.dataclass
 class Cluster:
-    """Processes of one job on this machine, as many slices as asked, one host each."""
+    """Processes of one job on this machine, with the given number of slices of one host each."""
 
     out: Path  # of the logs
     processes: list[subprocess.Popen[bytes]]
     attempt: int
-    read: Callable[[str], str]  # gives what is in a file of the run, or nothing
+    read: Callable[[str], str]  # returns the content of a file of the run, or nothing
 
     def losses(self) -> dict[int, str]:
         """Return this attempt's losses as hex, by step."""
         return {r["step"]: r["loss_hex"] for r in self.metrics() if "loss_hex" in r}
 
     def step_seconds(self) -> dict[int, float]:
-        """Return how long this attempt's steps took."""
+        """Return the durations of this attempt's steps."""
         return {r["step"]: r["step_seconds"] for r in self.metrics() if "step_seconds" in r}
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -54,12 +54,12 @@ class Cluster:
         return [record for record in whole if record["attempt"] == self.attempt]
 
     def events(self, slice_id: int) -> list[dict[str, Any]]:
-        """Return what a slice's host did in this attempt."""
+        """Return the events of a slice's host in this attempt."""
         lines = self.read(f"events/s{slice_id}-h0.jsonl").splitlines()
         return [e for e in map(json.loads, lines) if e["attempt"] == self.attempt]
 
     def wait_for_step(self, step: int, seconds: float = 120) -> None:
-        """Wait until a step is finished; fails if the job ends before."""
+        """Wait until a step is finished; fail if the job ends before."""
         deadline = time.monotonic() + seconds
         while max(self.losses(), default=0) < step:
             if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes):
@@ -85,7 +85,7 @@ class Cluster:
                 process.wait()
 
     def logs(self) -> str:
-        """Return everything the hosts printed."""
+        """Return the output of all hosts."""
         return "\n".join(path.read_text() for path in sorted(self.out.glob(f"log-{self.attempt}-*")))
 
 
@@ -139,7 +139,7 @@ def _text(path: Path) -> str:
 
 
 def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the trainer as a user would, outside any job."""
+    """Run a command of the trainer like a user, outside any job."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("XPK_", "MEGASCALE_", "TPU_", "JAX_"))}
     clean |= {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", **env}
     command = [sys.executable, "-m", "trainer", *words]
@@ -147,7 +147,7 @@ def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def one_host(folder: Path, attempt: int) -> dict[str, str]:
-    """Return the environment of a workload of one host; like a pod's, its temporary folder is new in each attempt."""
+    """Return the environment of a workload of one host; its temporary folder is new in each attempt, like a pod's."""
     secret, scratch = folder / "secret", folder / f"tmp-{attempt}"
     secret.write_text("0" * 64)
     scratch.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Configurations: what is accepted, and what a user reads when it is not."""
+"""Configurations: accepted ones, and errors for users."""
 
 import json
 import subprocess
@@ -20,31 +20,31 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
     return [str(problem) for problem in error.value.problems]
 
 
-def test_every_named_config_fits_the_job_it_is_for() -> None:
+def test_every_named_config_fits_its_job() -> None:
     for name in ("16b", "32b", "64b", "128b", "resnet50", "bert-large"):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
     for name in ("tiny", "resnet-tiny", "bert-tiny"):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 
-def test_settings_take_the_type_of_their_field() -> None:
+def test_settings_are_converted_to_the_type_of_their_field() -> None:
     made = config.load("tiny", ["optim.lr=3e-4", "run.steps=2e3", "model.remat=dots", "data.path=7"])
     assert (made.optim.lr, made.run.steps, made.model.remat, made.data.path) == (3e-4, 2000, "dots", "7")
 
 
 @pytest.mark.parametrize("text", ["1e3", "0123", "yes", "x #y", "a: b", "~", "[1"])
-def test_a_text_setting_is_taken_as_it_is(text: str) -> None:
+def test_a_text_setting_is_not_parsed(text: str) -> None:
     assert config.load("tiny", [f"data.path={text}"]).data.path == text
 
 
 @pytest.mark.parametrize(("name", "hint"), [("tiney", "Did you mean 'tiny'?"), ("zzz", "Use one of 128b, 16b")])
-def test_an_unknown_config_is_not_taken_for_a_file(name: str, hint: str) -> None:
+def test_an_unknown_config_is_not_read_as_a_file(name: str, hint: str) -> None:
     with pytest.raises(FatalError) as error:
         config.load(name)
     assert messages(error)[0].startswith(f"error: unknown config '{name}'. {hint}")
 
 
-def test_all_problems_are_reported_together_with_a_way_out() -> None:
+def test_all_problems_are_reported_together_with_hints() -> None:
     with pytest.raises(FatalError) as error:
         config.load("tiny", ["optim.lr=abc", "model.hedas=3", "steps=5", "run.steps"])
     lines = messages(error)
@@ -70,7 +70,7 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ),
         ("data.shuffle=some", "Use records or files or none"),
         ("model.head_dim=7", "odd"),
-        ("checkpoint.max_to_keep=0", "Use more than 0"),
+        ("checkpoint.max_to_keep=0", "Use a value above 0"),
         ("data.eval_fraction=1.5", "below 1"),
         ("model.compute_dtype=int4", "bfloat16 or float32"),
         ("run.seed=4294967296", "Use 4294967295 or less"),
@@ -80,7 +80,7 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("optim.schedule=step", "Use cosine or polynomial or constant"),
         ("optim.momentum_form=nesterov", "Use unscaled or scaled"),
         ("optim.momentum=1", "below 1"),
-        ("optim.grad_accum_steps=0", "Use more than 0"),
+        ("optim.grad_accum_steps=0", "Use a value above 0"),
         (
             "optim.grad_accum_steps=3",
             "not divisible by dp x fsdp x optim.grad_accum_steps = 2 x 8 x 3. Nearest valid values: 48",
@@ -89,13 +89,13 @@ def test_all_problems_are_reported_together_with_a_way_out() -> None:
         ("optim.warmup=1" + "0" * 400, "Use 2147483647 or less"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_runs(setting: str, says: str) -> None:
+def test_problems_are_reported_before_anything_runs(setting: str, says: str) -> None:
     problems = layout.check(config.load("tiny", [setting]), layout.Chips(2, 2, 4))
     assert len(problems) == 1
     assert says in str(problems[0])
 
 
-def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
+def test_all_division_problems_are_reported_together() -> None:
     wrong = ["mesh.tp=4", "mesh.stages=2", "model.heads=6", "model.mlp=6", "model.vocab=257", "model.seq_len=12"]
     made = config.load("tiny", [*wrong, "model.layers=3", "data.global_batch=12", "model.embed=99"])
     lines = [problem.message for problem in layout.check(made, layout.Chips(2, 2, 4))]
@@ -114,12 +114,12 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
     ("settings", "says"),
     [
         (("model.family=gpt",), "Use decoder or bert or resnet"),
-        (("model.family=bert", "model.loss_chunk=16"), "Leave model.loss_chunk out"),
-        (("model.family=resnet", "quant.matmuls=forward"), "Leave quant.matmuls out"),
+        (("model.family=bert", "model.loss_chunk=16"), "Omit model.loss_chunk"),
+        (("model.family=resnet", "quant.matmuls=forward"), "Omit quant.matmuls"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
-        (("model.family=resnet", "model.blocks=3,x"), "Write one such as 3,4,6,3"),
-        (("model.family=resnet", "mesh.stages=2"), "a resnet has no pipeline"),
+        (("model.family=resnet", "model.blocks=3,x"), "Use a list such as 3,4,6,3"),
+        (("model.family=resnet", "mesh.stages=2"), "resnet, which has no pipeline"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),
         (
             ("model.family=resnet", "data.global_batch=96", "optim.grad_accum_steps=2", "model.norm_examples=32"),
@@ -135,7 +135,7 @@ def test_everything_that_cannot_be_divided_is_said_at_once() -> None:
         ),
     ],
 )
-def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -> None:
+def test_settings_that_a_family_does_not_support_are_rejected(settings: tuple[str, ...], says: str) -> None:
     problems = layout.check(config.load("tiny", settings), layout.Chips(2, 2, 4))
     assert says in str(problems[0])
 
@@ -148,7 +148,7 @@ def test_what_a_family_cannot_do_is_said(settings: tuple[str, ...], says: str) -
         ("tiny", ["data.path=synthetic"], "Use model.family=resnet, or a folder of text"),
     ],
 )
-def test_data_of_another_kind_is_refused(name: str, settings: list[str], says: str) -> None:
+def test_data_of_another_kind_is_rejected(name: str, settings: list[str], says: str) -> None:
     assert says in str(dataset.check_source(config.load(name, settings), 8)[0])
 
 
@@ -196,7 +196,7 @@ def test_bad_input_ends_with_42_and_one_line(words: tuple[str, ...], tmp_path: P
     assert ran.stderr.startswith("error: ")
 
 
-def test_half_an_environment_is_named() -> None:
+def test_missing_environment_variables_are_named() -> None:
     ran = run_alone("--set", "run.steps=1", MEGASCALE_NUM_SLICES="2")
     assert ran.returncode == 42
     assert "MEGASCALE_SLICE_ID is not set" in ran.stderr

@@ -45,7 +45,7 @@ def test_a_former_name_is_accepted_with_one_warning(former: str, name: str, tmp_
     assert loaded[0] != config.load(str(current))
 
 
-def test_the_last_value_counts_whatever_name_it_has() -> None:
+def test_the_last_value_counts_under_any_name() -> None:
     overrides = ["checkpoint.keep=5", "checkpoint.max_to_keep=6"]
     for names, expected in ((overrides, 6), (overrides[::-1], 5)):
         assert config.load("tiny", names, warn=lambda _: None).checkpoint.max_to_keep == expected

@@ -1,4 +1,4 @@
-"""Going on with fewer slices, or more, or another mesh: the same batch, the same records, the same losses."""
+"""Resuming with fewer slices, or more, or another mesh: the same batches, records and losses."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -20,7 +20,7 @@ from trainer.data.sampler import Order
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 
-TOLERANCE = 1e-5  # of a loss of about 5.5, in float32: sums are taken in another order
+TOLERANCE = 1e-5  # of a loss of about 5.5, in float32: sums are computed in another order
 STEPS = 2  # on each mesh
 SPREAD = "optim.update_axes=fsdp,dp"
 
@@ -39,7 +39,7 @@ def go_on(trainer: Trainer, state: Any, at: int, steps: int) -> tuple[Any, list[
 
 
 def moved(state: Any, to: Trainer, folder: Path, step: int) -> Any:
-    """Return a state as it is after a restart on another mesh."""
+    """Return a state as after a restart on another mesh."""
     store = Store(folder)
     assert store.save(step, state) == ""
     return store.checkpoints.restore(
@@ -48,13 +48,13 @@ def moved(state: Any, to: Trainer, folder: Path, step: int) -> Any:
 
 
 def parts(tree: Any) -> int:
-    """Return the most parts that one of the arrays is cut in."""
+    """Return the maximum number of parts of an array."""
     shares = [leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree)]
     return int(max(shares))
 
 
 def check(several: Trainer, one: Trainer, folder: Path) -> None:
-    """Train on `several` slices, go on on `one` and then on `several` again, and compare with no change at all."""
+    """Train on `several` slices, continue on `one` and then on `several` again, and compare with no change."""
     fresh = several.init(np.uint32(0))
     _, expected = go_on(several, fresh, 0, 3 * STEPS)
     state, losses = several.init(np.uint32(0)), []
@@ -62,33 +62,33 @@ def check(several: Trainer, one: Trainer, folder: Path) -> None:
         state, more = go_on(trainer, state, n * STEPS, STEPS)
         losses += more
         state = moved(state, after, folder, (n + 1) * STEPS) if after is not trainer else state
-        for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(after.programs.state), strict=True):
-            assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
+        for leaf, target in zip(jax.tree.leaves(state), jax.tree.leaves(after.programs.state), strict=True):
+            assert leaf.sharding.is_equivalent_to(target.sharding, leaf.ndim)
     np.testing.assert_allclose(losses, expected, atol=TOLERANCE)
     assert losses[:STEPS] == expected[:STEPS]
 
 
 @pytest.mark.slow
-def test_two_slices_with_tp_go_on_as_one_without_and_back(tmp_path: Path) -> None:
+def test_a_run_resumes_on_fewer_slices_without_tp_and_back(tmp_path: Path) -> None:
     several, one = on_slices(2, 2, 2, SPREAD), on_slices(1, 2, 1, SPREAD)
     assert (parts(several.programs.state["opt"]), parts(one.programs.state["opt"])) == (8, 2)
     check(several, one, tmp_path)
 
 
 @pytest.mark.slow
-def test_norms_of_layers_survive_another_mesh(tmp_path: Path) -> None:
+def test_layer_norms_do_not_depend_on_the_mesh(tmp_path: Path) -> None:
     lamb = (SPREAD, "optim.name=lamb", "optim.lr=0.01")
     check(on_slices(2, 1, 2, *lamb), on_slices(1, 4, 1, *lamb), tmp_path)
 
 
-def test_a_batch_that_the_slices_left_cannot_share_is_told_in_one_line() -> None:
+def test_a_batch_that_remaining_slices_cannot_divide_is_reported_in_one_line() -> None:
     settings = ["--hosts-per-slice", "1", "--chips-per-host", "2", "--no-data", *arguments(["data.global_batch=8"])]
     for slices, problems in ((4, 0), (2, 0), (3, 1)):
         ran = run_alone("check", "--num-slices", str(slices), *settings)
-        told = json.loads(ran.stdout)["problems"] if problems else []
-        assert (ran.returncode == 0, len(told)) == (problems == 0, problems), ran.stdout
-    assert told[0]["message"] == "the global batch = 8 is not divisible by dp x fsdp = 3 x 2"
-    assert told[0]["hint"] == "Nearest valid values: 6 or 12"
+        report = json.loads(ran.stdout)["problems"] if problems else []
+        assert (ran.returncode == 0, len(report)) == (problems == 0, problems), ran.stdout
+    assert report[0]["message"] == "the global batch = 8 is not divisible by dp x fsdp = 3 x 2"
+    assert report[0]["hint"] == "Nearest valid values: 6 or 12"
 
 
 def run(out: Path, slices: int, attempt: int, steps: int, *settings: str) -> Cluster:
@@ -99,7 +99,7 @@ def run(out: Path, slices: int, attempt: int, steps: int, *settings: str) -> Clu
 
 
 @pytest.mark.slow
-def test_a_job_loses_a_slice_and_gets_it_back(tmp_path: Path) -> None:
+def test_a_job_resumes_after_losing_and_regaining_a_slice(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 2, 0, 9).losses()
     losses: dict[int, str] = {}
     for attempt, slices in enumerate((2, 1, 2)):
@@ -110,5 +110,5 @@ def test_a_job_loses_a_slice_and_gets_it_back(tmp_path: Path) -> None:
     for step, loss in losses.items():
         assert float.fromhex(loss) == pytest.approx(float.fromhex(whole[step]), abs=TOLERANCE), step
     job = run(tmp_path / "cut", 1, 3, 10, "data.global_batch=4", "data.eval_fraction=0.02")
-    assert "warning: the order of records changes: data.global_batch was 8, is 4, the number of trained" in job.logs()
+    assert "warning: the order of records has changed: data.global_batch 8 -> 4, the number of trained" in job.logs()
     assert "warning: the evaluation split changed" in job.logs()

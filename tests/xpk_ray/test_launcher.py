@@ -1,4 +1,4 @@
-"""Hosts under Ray before Ray starts: who is missing, who differs, what each is to run."""
+"""Hosts under Ray before Ray starts: missing and inconsistent hosts, and their programs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from xpk.jobs.create.options import Ray, ray_command
 from xpk.jobs.port_forward import ray_token
 from xpk.model.accelerators import find_shape
 from xpk.testing import FakeApi
-from xpk_ray.launcher import odd_hosts, token
-from xpk_ray.shipping import default_of_program
+from xpk_ray.launcher import token, version_problems
+from xpk_ray.shipping import program_environment
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 FOUR = Host(num_slices=2, hosts_per_slice=2)
@@ -46,23 +46,23 @@ def host(
     return subprocess.Popen(argv, env=clean | contract, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_hosts_that_do_not_come_are_named() -> None:
+def test_missing_hosts_are_named() -> None:
     head = host(0, "127.77.1.1", "--join-seconds=1")
-    _, said = head.communicate(timeout=60)
+    _, output = head.communicate(timeout=60)
     assert head.returncode == 75
-    assert said == "error: slice 0 host 0: did not join within 1 s: slice 1 host 0\n"
+    assert output == "error: slice 0 host 0: did not join within 1 s: slice 1 host 0\n"
 
 
-def test_a_host_with_another_ray_is_named_by_all_and_no_retry_follows(tmp_path: Path) -> None:
+def test_a_host_with_another_ray_version_is_a_permanent_error(tmp_path: Path) -> None:
     (tmp_path / "ray-0.1.dist-info").mkdir()
     (tmp_path / "ray-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 0.1\n")
     hosts = [host(0, "127.77.1.2"), host(1, "127.77.1.2", path=tmp_path)]
     for one in hosts:
-        _, said = one.communicate(timeout=60)
+        _, output = one.communicate(timeout=60)
         assert one.returncode == 42
         assert (
-            said.startswith("error: slice 1 host 0 has Ray 0.1, the driver on slice 0 host 0 has ")
-            and said.count("\n") == 1
+            output.startswith("error: slice 1 host 0 has Ray 0.1, but the driver on slice 0 host 0 has ")
+            and output.count("\n") == 1
         )
 
 
@@ -82,12 +82,12 @@ class Ray(raylet.Raylet):
 ray = Ray(subprocess.Popen(["sleep", "60"]), Path("start.log"), None)
 host = launcher.Launcher(Host(), raylet.Shape(), raylet.Services(), 1.0, {})
 raylet.start = lambda *_, **__: ray
-host._bring_up()
+host._start_raylet()
 host.end(1)
 """
 
 
-def test_a_ray_that_ends_with_its_host_is_no_error() -> None:
+def test_ray_ending_with_its_host_is_not_an_error() -> None:
     argv = [sys.executable, "-c", ENDED_BY_US]
     done = subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
@@ -101,15 +101,15 @@ def test_a_ray_that_ends_with_its_host_is_no_error() -> None:
         (
             [GOOD, ["2.59.1", "3.11.7"], GOOD, ["2.60.0", "3.12.1"]],
             [
-                "slice 0 host 1 has Ray 2.59.1, the driver on slice 0 host 0 has 2.60.0",
-                "slice 1 host 1 has Python 3.12.1, the driver on slice 0 host 0 has 3.11.7",
+                "slice 0 host 1 has Ray 2.59.1, but the driver on slice 0 host 0 has 2.60.0",
+                "slice 1 host 1 has Python 3.12.1, but the driver on slice 0 host 0 has 3.11.7",
             ],
         ),
         ([["", "3.11.7"], *[GOOD] * 3], ["slice 0 host 0: Ray is not installed"]),
     ],
 )
-def test_all_hosts_have_the_drivers_versions(found: list[list[str]], told: list[str]) -> None:
-    assert [message for message, _ in odd_hosts(FOUR, found)] == told
+def test_all_hosts_must_have_the_drivers_versions(found: list[list[str]], told: list[str]) -> None:
+    assert [message for message, _ in version_problems(FOUR, found)] == told
 
 
 def test_the_tool_and_the_hosts_agree_on_the_token() -> None:
@@ -125,15 +125,15 @@ def test_the_tool_and_the_hosts_agree_on_the_token() -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "", "no/such/file"])
-def test_no_ray_that_anybody_could_use_is_started(secret: str | None, tmp_path: Path) -> None:
+def test_ray_without_authentication_is_not_started(secret: str | None, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(secret or "")
     head = host(0, "127.77.1.3", "--join-seconds=1", secret=None if secret is None else Path(secret or file))
-    _, said = head.communicate(timeout=60)
-    assert head.returncode == 42 and said.startswith("error: environment variable XPK_PEER_SECRET_FILE")
+    _, output = head.communicate(timeout=60)
+    assert head.returncode == 42 and output.startswith("error: environment variable XPK_PEER_SECRET_FILE")
 
 
-def test_every_host_is_told_its_chips_and_the_program_is_for_the_head() -> None:
+def test_every_host_gets_its_chips_and_the_head_runs_the_program() -> None:
     tpu, cpu = find_shape("v5litepod-8"), find_shape("n2-standard-4-2")
     own = ray_command("python it.py", (), Ray(dashboard=True), tpu, max_restarts=1)
     assert own[:4] == ("python", "-m", "xpk_ray", "run") and own[-4:] == ("--", "bash", "-c", "python it.py")
@@ -143,11 +143,11 @@ def test_every_host_is_told_its_chips_and_the_program_is_for_the_head() -> None:
     assert not [word for word in bundled if word.startswith(("--chips", "--dashboard"))]
 
 
-def test_code_of_the_users_own_is_for_the_head_to_ship() -> None:
+def test_the_head_ships_the_users_code() -> None:
     cpu = find_shape("n2-standard-4-2")
     assert "--ship-code" in ray_command("python it.py", (), Ray(ships_code=True), cpu, max_restarts=0)
     assert "--ship-code" not in ray_command("python it.py", (), Ray(), cpu, max_restarts=0)
-    found = default_of_program("gcs://_ray_pkg_1.zip", {})
+    found = program_environment("gcs://_ray_pkg_1.zip", {})
     assert json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"]) == {"runtime_env": {"working_dir": "gcs://_ray_pkg_1.zip"}}
-    assert default_of_program("", {}) == {}
-    assert default_of_program("gcs://_ray_pkg_1.zip", {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}) == {}
+    assert program_environment("", {}) == {}
+    assert program_environment("gcs://_ray_pkg_1.zip", {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}) == {}

@@ -1,4 +1,4 @@
-"""Ray on local hosts, with real raylets: the losses of the plain launcher whatever dies, and programs of one's own."""
+"""Ray on local hosts, with real raylets: losses equal those of the plain launcher, and user programs run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, EVERY = 60, 6
-SECONDS = 300.0  # quiet: 10; other tests may run beside
+SECONDS = 300.0  # alone: 10; other tests may run at the same time
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={EVERY}",
     "--set", "run.log_every=1", "--set", "data.path=corpus", "--set", "data.eval_fraction=0",
@@ -26,14 +26,14 @@ TRAINER = [
     "--set", "model.heads=2", "--set", "model.head_dim=8", "--set", "model.mlp=64",
 ]  # fmt: skip
 RAY = ("--launcher", "ray")
-SHIPPED = "/runtime_resources/working_dir_files/"  # where Ray unpacks what runtime_env ships
+SHIPPED = "/runtime_resources/working_dir_files/"  # where Ray unpacks code shipped by runtime_env
 CORPUS = "".join(f"{number} times {number} is {number * number}.\n" for number in range(4000))
 pytestmark = pytest.mark.timeout(900)
 
 
 @contextmanager
 def cluster(folder: Path, tpu_type: str, num_slices: int) -> Iterator[Lab]:
-    """A cluster of its own, of which nothing is left."""
+    """Return a cluster of its own, removed afterwards."""
     with own_cluster(folder, "rays", tpu_type, num_slices) as lab:
         yield lab
     assert not _left(lab)
@@ -43,9 +43,9 @@ def create(lab: Lab, name: str, *options: str, restarts: int = 0) -> Workload:
     return lab.create_workload(name, num_slices=2, max_restarts=restarts, trainer=TRAINER, options=options)
 
 
-# A trainer that dies and is replaced: see the drills of e2e.
+# A trainer that dies and is replaced is tested in the drills of e2e.
 @pytest.mark.slow
-def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) -> None:
+def test_losses_after_a_killed_host_equal_those_of_the_plain_launcher(tmp_path: Path) -> None:
     code = tmp_path / "code"
     (code / "corpus").mkdir(parents=True)
     (code / "corpus" / "squares.txt").write_text(CORPUS)
@@ -57,7 +57,7 @@ def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) ->
         host = int(run.host(1, 0)["pid"])
         until(lambda: run.saved() >= EVERY, seconds=SECONDS)
         trainer = next(e["pid"] for e in run.events("start") if (e["slice"], e["host"]) == (1, 1))
-        assert SHIPPED in os.readlink(f"/proc/{trainer}/cwd")  # there, the corpus is the head's, too
+        assert SHIPPED in os.readlink(f"/proc/{trainer}/cwd")  # there, the data set is the head's, too
         os.kill(host, signal.SIGKILL)
         run.wait(SECONDS)
         described = run.describe()
@@ -69,24 +69,24 @@ def test_losses_are_the_plain_launchers_when_a_host_is_killed(tmp_path: Path) ->
 
 
 def _left(lab: Lab) -> list[str]:
-    """Return the processes of hosts that have ended."""
-    found = []
+    """Return the processes of ended hosts."""
+    result = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
                 environ = (folder / "environ").read_bytes()
                 if f"XPK_LOCAL_POD={lab.folder}".encode() in environ:
-                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    result.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue
-    return found
+    return result
 
 
 @pytest.mark.slow
 def test_changed_code_reaches_all_hosts_by_runtime_env(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
-    (code / ".gitignore").write_text("helper.py\n")  # what is shipped is for .xpkignore to say
+    (code / ".gitignore").write_text("helper.py\n")  # .xpkignore determines what is shipped
     (code / "mine.py").write_text(
         """
 import ray, xpk_ray
@@ -105,16 +105,16 @@ print(xpk_ray.each_host(look))
             asked = ("--cluster", lab.cluster, *RAY, "--script-dir", str(code), "--command", "python mine.py")
             lab.xpk("workload", "create", version, *asked)
             Workload(lab, version).wait(SECONDS)
-            told = lab.xpk("workload", "logs", version, "--cluster", lab.cluster, "--no-prefix", capture=True)
-            hosts = ast.literal_eval(next(line for line in told.splitlines() if line.startswith("[(")))
+            message = lab.xpk("workload", "logs", version, "--cluster", lab.cluster, "--no-prefix", capture=True)
+            hosts = ast.literal_eval(next(line for line in message.splitlines() if line.startswith("[(")))
             assert len(hosts) == 2 and len({file for _, file, _ in hosts}) == 2
-            for found, file, folder in hosts:
-                assert found == version and SHIPPED in folder and SHIPPED in file
+            for result, file, folder in hosts:
+                assert result == version and SHIPPED in folder and SHIPPED in file
                 assert Path(file).parent.name == Path(folder).name
 
 
 @pytest.mark.slow
-def test_the_documented_program_and_one_that_raises_on_one_host_only(tmp_path: Path) -> None:
+def test_the_documented_program_runs_and_errors_of_one_host_are_reported(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "ray.md").read_text(), re.DOTALL)
     fails = """
 def check():
@@ -132,10 +132,10 @@ xpk_ray.each_host(check)
         run = Workload(lab, "mine")
         with pytest.raises(DrillError, match="exit code 8"):
             run.wait(SECONDS)
-        told = lab.xpk("workload", "logs", "mine", "--cluster", lab.cluster, capture=True)
+        message = lab.xpk("workload", "logs", "mine", "--cluster", lab.cluster, capture=True)
         for host in (0, 1):
-            assert f"hello: slice 0 host {host} sees 8 chips" in told
-        assert [line for line in told.splitlines() if "rror" in line] == [
+            assert f"hello: slice 0 host {host} sees 8 chips" in message
+        assert [line for line in message.splitlines() if "rror" in line] == [
             "s0/h0 │ error: slice 0 host 1: ValueError: bad batch"
         ]
         assert "ended with exit code 1" in run.describe()["reason"]

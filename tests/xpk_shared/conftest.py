@@ -1,4 +1,4 @@
-"""Fixtures of the tests of what tool, trainer and supervisor share."""
+"""Fixtures of the tests of the code shared by tool, trainer and supervisor."""
 
 import pytest
 

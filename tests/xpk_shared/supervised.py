@@ -1,4 +1,4 @@
-"""Hosts of a job whose supervisors are started from their file, as a pod starts them."""
+"""Hosts of a job whose supervisors are started from their file, like in a pod."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.waiting import until
 from xpk.render.supervisor import supervisor_archive
 
 SECONDS = 30.0
-# The calm before SIGKILL is shorter, and the first host says whom it has met.
-PATIENT = """
+# The grace period before SIGKILL is shorter, and the first host prints which hosts are connected.
+WITH_SHORT_GRACE = """
 import functools, resource, sys, threading, time
 sys.path.insert(0, "supervisor.pyz")
 from xpk_shared.supervisor.host import say
@@ -24,29 +24,29 @@ from xpk_shared.supervisor.peers import Peers
 
 class Talkative(Peers):
     def connect(self):
-        threading.Thread(target=self.introduce, args=(set(self._end.absent),), daemon=True).start()
+        threading.Thread(target=self.introduce, args=(set(self._link.absent),), daemon=True).start()
         super().connect()
 
     def introduce(self, absent):
         while absent:
-            for number in absent - self._end.absent:
+            for number in absent - self._link.absent:
                 say(f"met {number}")
-            absent &= self._end.absent
+            absent &= self._link.absent
             time.sleep(0.02)
 
-peers, limits = Talkative, Limits(calm_seconds=0.5)
+peers, limits = Talkative, Limits(grace_seconds=0.5)
 sys.exit(main(sys.argv[1:], limits=limits, open_peers=peers))
 """
-PROGRAM = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, meet_seconds=0.1")
+PROGRAM = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, meet_seconds=0.1")
 SECRET = "0123456789abcdef" * 4
-WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # as in a collective
+WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # like in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
 
 Start = Callable[..., "Host"]
 
 
 class Host:
-    """One host of two slices of two, or of the only one."""
+    """One host of two slices of two, or the only one."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class Host:
             self.process = subprocess.Popen(argv, env=env, stdout=file, stderr=file, cwd=folder)
 
     def says(self, text: str) -> None:
-        """Wait for a line of it."""
+        """Wait for a line of its output."""
         until(lambda: text in self.log.read_text(), seconds=SECONDS, every=0.02, report=self.log.read_text)
 
     def ends(self, code: int) -> None:
-        """Wait for its end."""
+        """Wait for its exit code."""
         assert self.process.wait(SECONDS) == code, self.log.read_text()
 
 
 def starter(tmp_path: Path) -> Iterator[Start]:
-    """Start a host; none is left."""
+    """Yield a function that starts a host; all are killed afterwards."""
     with socket.create_server(("", 0)) as taken:
         free = taken.getsockname()[1] - 2
     hosts: list[Host] = []

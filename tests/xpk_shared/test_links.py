@@ -1,4 +1,4 @@
-"""Links between hosts: who may join, who is lost, and what those hear who join late."""
+"""Links between hosts: authentication, losses, and messages for hosts that join late."""
 
 from __future__ import annotations
 
@@ -29,51 +29,51 @@ OURS = Identity(("a", "uid"), 0, b"s")
 Heard = queue.Queue[tuple[Any, int]]
 
 
-def handlers(heard: Heard) -> Handlers:
-    """Put what a host hears into a queue."""
+def handlers(received: Heard) -> Handlers:
+    """Put received messages into a queue."""
     return Handlers(
-        lambda number: heard.put(("lost", number)),
-        lambda what, number: heard.put((what, number)),
-        lambda message, number: None if "beat" in message else heard.put((message, number)),
+        lambda number: received.put(("lost", number)),
+        lambda what, number: received.put((what, number)),
+        lambda message, number: None if "beat" in message else received.put((message, number)),
     )
 
 
 def opened(hosts: int, **limits: Any) -> tuple[Hub, Heard, int]:
-    """Return a hub that listens, what it hears, and its port."""
+    """Return a listening hub, its received messages, and its port."""
     with listen(HERE, 0) as taken:
         port = taken.getsockname()[1]
-    heard: Heard = queue.Queue()
-    hub = Hub(OURS, hosts, handlers(heard), **limits)
+    received: Heard = queue.Queue()
+    hub = Hub(OURS, hosts, handlers(received), **limits)
     hub.open(HERE, port)
-    return hub, heard, port
+    return hub, received, port
 
 
 def joined(number: int, port: int, *, beats: Beats | None = None) -> tuple[Member, Heard]:
-    """Return a host that has joined, and what it hears."""
-    heard: Heard = queue.Queue()
-    member = Member(OURS, number, handlers(heard), beats=beats)
+    """Return a joined host and its received messages."""
+    received: Heard = queue.Queue()
+    member = Member(OURS, number, handlers(received), beats=beats)
     member.join(HERE, port, time.monotonic() + SECONDS)
-    return member, heard
+    return member, received
 
 
-def hears(heard: Heard, *expected: tuple[Any, int]) -> None:
-    """Wait for these, in this order."""
-    assert [heard.get(timeout=SECONDS) for _ in expected] == list(expected)
+def hears(received: Heard, *expected: tuple[Any, int]) -> None:
+    """Wait for these messages, in this order."""
+    assert [received.get(timeout=SECONDS) for _ in expected] == list(expected)
 
 
 READY = {"ready": True}, 0
 
 
-def test_a_host_that_joins_late_hears_all_that_the_others_have_heard_in_order() -> None:
-    hub, heard, port = opened(5)
+def test_a_late_host_receives_all_messages_in_order() -> None:
+    hub, received, port = opened(5)
     first, _ = joined(1, port)
     for number in (4, 3):
-        joined(number, port)[0].links[0].cut()
-        hears(heard, ("lost", number))
-    first.tell("asked")
-    hears(heard, ("asked", 1))
+        joined(number, port)[0].links[0].shut_down()
+        hears(received, ("lost", number))
+    first.broadcast("asked")
+    hears(received, ("asked", 1))
     _, late = joined(2, port)
-    hears(heard, READY)
+    hears(received, READY)
     hears(late, ("lost", 4), ("lost", 3), ("asked", 1), READY)
     hub.leave()
     _, later = joined(3, port)
@@ -81,54 +81,54 @@ def test_a_host_that_joins_late_hears_all_that_the_others_have_heard_in_order() 
     assert later.empty()
 
 
-def test_more_news_than_is_read_at_once_arrives_too() -> None:
+def test_many_messages_arrive_completely() -> None:
     hub, _, port = opened(3)
     news = [f"{n:x<1000}" for n in range(200)]
     for text in news:
-        hub.tell(text)
+        hub.broadcast(text)
     _, late = joined(1, port)
     hears(late, *((text, 0) for text in news))
 
 
-def test_what_a_host_says_before_it_is_connected_arrives_with_it() -> None:
+def test_messages_sent_before_the_connection_arrive() -> None:
     with listen(HERE, 0) as taken:
         port = taken.getsockname()[1]
     others: list[Heard] = [queue.Queue(), queue.Queue()]
     hub, early = Hub(OURS, 3, handlers(others[0])), Member(OURS, 1, handlers(others[1]))
-    early.tell("asked")
+    early.broadcast("asked")
     early.leave()
     meeting = threading.Thread(target=early.join, args=(HERE, port))
     meeting.start()
     hub.open(HERE, port)
     meeting.join(SECONDS)
-    early.links[0].cut()
+    early.links[0].shut_down()
     _, other = joined(2, port)
     hears(others[0], ("asked", 1), READY)
     hears(other, ("asked", 1), READY)
-    assert others[0].empty() and other.empty(), "its end is not a death"
+    assert others[0].empty() and other.empty(), "its end is not a failure"
 
 
-def test_a_host_that_falls_silent_is_lost() -> None:
+def test_a_silent_host_is_lost() -> None:
     beats = Beats(seconds=0.1, silent_seconds=2.0)
-    _, heard, port = opened(3, beats=beats)
+    _, received, port = opened(3, beats=beats)
     lively, other = joined(1, port, beats=beats)
     joined(2, port)
-    hears(heard, READY, ("lost", 2))
+    hears(received, READY, ("lost", 2))
     hears(other, READY, ("lost", 2))
-    lively.tell("stop")
-    hears(heard, ("stop", 1))
+    lively.broadcast("stop")
+    hears(received, ("stop", 1))
 
 
-def test_a_long_message_to_one_host_keeps_no_beat_from_the_others() -> None:
+def test_a_long_message_to_one_host_does_not_delay_heartbeats() -> None:
     beats = Beats(seconds=0.05)
-    hub, heard, port = opened(3, beats=beats)
+    hub, received, port = opened(3, beats=beats)
     joined(1, port, beats=beats)
     other, _ = joined(2, port, beats=beats)
-    with hub.links[1]._sending:  # as while a host is slow to take what it is told
-        before = other.links[0].heard
-        until(lambda: other.links[0].heard - before >= 0.5, seconds=SECONDS)
-    hears(heard, READY)
-    assert heard.empty()
+    with hub.links[1]._sending:  # like a host that reads slowly
+        before = other.links[0].received_at
+        until(lambda: other.links[0].received_at - before >= 0.5, seconds=SECONDS)
+    hears(received, READY)
+    assert received.empty()
 
 
 STRANGE = [
@@ -149,60 +149,60 @@ STRANGE = [
 ]
 
 
-def test_a_stranger_changes_nothing() -> None:
-    _, heard, port = opened(3)
+def test_an_unauthenticated_connection_changes_nothing() -> None:
+    _, received, port = opened(3)
     one, others = joined(1, port)
     for said in STRANGE:
         with socket.create_connection((HERE, port)) as stranger:
             stranger.sendall(said)
     with socket.create_connection((HERE, port)) as stranger:
         stranger.settimeout(SECONDS)
-        with pytest.raises(OSError):  # closed long before all is sent
+        with pytest.raises(OSError):  # closed long before everything is sent
             for _ in range(1000):
                 stranger.sendall(b"x" * 65536)
     joined(2, port)
-    one.tell("stop")
-    hears(heard, READY, ("stop", 1))
+    one.broadcast("stop")
+    hears(received, READY, ("stop", 1))
     hears(others, READY)
-    assert heard.empty() and others.empty()
+    assert received.empty() and others.empty()
 
 
-def test_a_host_that_says_nonsense_is_lost_and_the_hub_goes_on() -> None:
-    _, heard, port = opened(3)
+def test_a_host_with_invalid_messages_is_lost_and_the_hub_continues() -> None:
+    _, received, port = opened(3)
     one, others = joined(1, port)
     joined(2, port)[0].send(b"1\n")
-    hears(heard, READY, ("lost", 2))
+    hears(received, READY, ("lost", 2))
     hears(others, READY, ("lost", 2))
-    one.tell("stop")
-    hears(heard, ("stop", 1))
+    one.broadcast("stop")
+    hears(received, ("stop", 1))
 
 
-def answer(stream: socket.socket, number: int, challenge: str = "") -> bytes:
-    """Return the hello of a host that knows all there is to know, for one connection or for another."""
+def reply(stream: socket.socket, number: int, challenge: str = "") -> bytes:
+    """Return the hello of a host with all information, for one connection or for another."""
     given = json.loads(stream.makefile("rb").readline())["challenge"]
     proof = OURS.proof("host", number, challenge or given, "n")
     return line({"hello": number, "nonce": "n", "proof": proof})
 
 
-def test_a_proof_is_worth_nothing_on_another_connection_or_twice() -> None:
-    hub, heard, port = opened(4)
+def test_a_proof_is_invalid_on_another_connection_and_when_reused() -> None:
+    hub, received, port = opened(4)
     with contextlib.ExitStack() as callers:
         one, other, again, beyond, first = (callers.enter_context(dialled(port)) for _ in range(5))
-        valid = answer(one, 1)
-        for said, stream in ((valid, other), (answer(beyond, 4), beyond), (answer(first, 0), first)):
+        valid = reply(one, 1)
+        for said, stream in ((valid, other), (reply(beyond, 4), beyond), (reply(first, 0), first)):
             stream.sendall(said)
             assert b"welcome" not in rest_of(stream)
         one.sendall(valid)
         assert b"welcome" in one.recv(1000)
-        again.sendall(answer(again, 1))
-        assert b"welcome" not in rest_of(again), "it is here already"
-        assert list(hub.links) == [1] and heard.empty()
+        again.sendall(reply(again, 1))
+        assert b"welcome" not in rest_of(again), "it has arrived already"
+        assert list(hub.links) == [1] and received.empty()
         one.close()
-        hears(heard, ("lost", 1))
+        hears(received, ("lost", 1))
 
 
 def rest_of(stream: socket.socket) -> bytes:
-    """Return what comes until the connection is over."""
+    """Return the data until the connection ends."""
     content = b""
     with contextlib.suppress(ConnectionResetError):
         while data := stream.recv(1000):
@@ -217,12 +217,12 @@ def dialled(port: int) -> socket.socket:
     return sock
 
 
-def test_silent_strangers_are_hung_up_on_and_keep_nobody_out() -> None:
+def test_silent_connections_are_closed_and_do_not_block_hosts() -> None:
     hub, _, port = opened(2, handshake_seconds=0.5)
     with contextlib.ExitStack() as strangers:
         silent = [strangers.enter_context(dialled(port)) for _ in range(100)]
         joined(1, port)
-        assert b"challenge" in rest_of(silent[0]), "and then hung up on"
+        assert b"challenge" in rest_of(silent[0]), "and then the connection is closed"
         until(lambda: list(hub.links) == [1])
 
 
@@ -239,20 +239,20 @@ def test_silent_strangers_are_hung_up_on_and_keep_nobody_out() -> None:
 def test_a_host_of_another_job_or_attempt_or_with_another_secret_does_not_join(
     attempt: int, job: Sequence[str], secret: bytes
 ) -> None:
-    hub, heard, port = opened(2)
-    other = Member(Identity(job, attempt, secret), 1, handlers(heard))
-    with pytest.raises(PeerAbsent, match=f"process 0 at 127.0.0.1:{port} is of another job or attempt"):
+    hub, received, port = opened(2)
+    other = Member(Identity(job, attempt, secret), 1, handlers(received))
+    with pytest.raises(PeerAbsent, match=f"process 0 at 127.0.0.1:{port} belongs to another job or attempt"):
         other.join(HERE, port, time.monotonic() + 1.0)
-    assert heard.empty() and hub.absent == {1} and other.absent == {0}
+    assert received.empty() and hub.absent == {1} and other.absent == {0}
 
 
 @pytest.mark.parametrize(
     "said", [b'{"challenge":"aa"}\n', b'{"welcome":"00"}\n{"lost":0}\n', b'{"lost":0}\n', b"x" * (1 << 20)]
 )
-def test_a_hub_that_cannot_prove_it_either_is_not_believed(said: bytes) -> None:
-    heard: Heard = queue.Queue()
+def test_a_hub_without_a_valid_proof_is_rejected(said: bytes) -> None:
+    received: Heard = queue.Queue()
     with socket.create_server((HERE, 0)) as impostor:
-        member = Member(OURS, 1, handlers(heard))
+        member = Member(OURS, 1, handlers(received))
         deadline = time.monotonic() + 2.0
         joining = threading.Thread(target=absent, args=(member, impostor.getsockname()[1], deadline))
         joining.start()
@@ -265,18 +265,18 @@ def test_a_hub_that_cannot_prove_it_either_is_not_believed(said: bytes) -> None:
             while link.recv(1024):
                 pass
     joining.join(SECONDS)
-    assert not joining.is_alive() and heard.empty() and not member.links
+    assert not joining.is_alive() and received.empty() and not member.links
 
 
 def absent(member: Member, port: int, deadline: float) -> None:
-    """Have a host join where there is no hub of its own."""
+    """Let a host join without a hub of its own."""
     with pytest.raises(PeerAbsent):
         member.join(HERE, port, deadline)
 
 
 @contextlib.contextmanager
 def silent(address: str) -> Iterator[int]:
-    """Give a port of an address from which nothing comes back, as of a host that is gone: its queue is full."""
+    """Yield a port of an address that does not respond, like a lost host: its queue is full."""
     with socket.socket() as server, contextlib.ExitStack() as queue:
         server.bind((address, 0))
         server.listen(0)
@@ -287,15 +287,15 @@ def silent(address: str) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_name_that_still_stands_for_a_host_that_is_gone_is_looked_up_again() -> None:
+def test_a_stale_name_is_resolved_again() -> None:
     with silent("127.0.0.3") as port, socket.create_server((HERE, port)):
         began = time.monotonic()
-        found = dial("127.0.0.3", port, began + SECONDS, lambda: HERE)
-        assert found.getpeername()[0] == HERE and time.monotonic() - began < 5
-        found.close()
+        result = dial("127.0.0.3", port, began + SECONDS, lambda: HERE)
+        assert result.getpeername()[0] == HERE and time.monotonic() - began < 5
+        result.close()
 
 
-def test_the_hub_may_have_a_connection_for_each_of_many_hosts() -> None:
+def test_the_hub_accepts_connections_of_many_hosts() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
     try:
@@ -306,6 +306,6 @@ def test_the_hub_may_have_a_connection_for_each_of_many_hosts() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_hub_at_all_addresses_is_reached_over_both_protocols(address: str) -> None:
+def test_a_hub_at_all_addresses_accepts_ipv4_and_ipv6(address: str) -> None:
     with listen("", 0) as server:
         dial(address, server.getsockname()[1], time.monotonic() + SECONDS).close()

@@ -1,4 +1,4 @@
-"""Restarts of a command in place: by the supervisors of all hosts, without Kubernetes."""
+"""Restarts of a command in place by the supervisors of all hosts, without Kubernetes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.xpk_shared.supervised import OBEYS, PATIENT, SECONDS, SECRET, WAITS, Host, Start, connected
+from tests.xpk_shared.supervised import OBEYS, SECONDS, SECRET, WAITS, WITH_SHORT_GRACE, Host, Start, connected
 from xpk_shared.links.endpoint import Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.supervisor.host import Host as Place
-from xpk_shared.supervisor.restarts import Coordinator, End, Patience
+from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
 
 FIRST = '[ "$XPK_RESTART_ATTEMPT" = 0 ]'
 LATER = f"{FIRST} || {{ echo again $XPK_RESTART_ATTEMPT; exit 0; }}; "
@@ -27,9 +27,12 @@ IN_PLACE = {"XPK_MAX_RESTARTS": "3", "XPK_FATAL_EXIT_CODES": "42 127"}
 
 
 def started(start: Start, commands: dict[int, str], **more: str) -> list[Host]:
-    """Start four hosts, by default with a command that ends only with the attempt, and let them meet."""
+    """Start four hosts, by default with a command that ends with the attempt, and wait until they are connected."""
     slow = f"{LATER}{WAITS}"
-    hosts = [start(number, commands.get(number, slow), program=PATIENT, **{**IN_PLACE, **more}) for number in range(4)]
+    hosts = [
+        start(number, commands.get(number, slow), program=WITH_SHORT_GRACE, **{**IN_PLACE, **more})
+        for number in range(4)
+    ]
     connected(hosts)
     return hosts
 
@@ -42,9 +45,7 @@ def kill_command(host: Host, number: int = signal.SIGKILL) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
-    start: Start, victim: int, tmp_path: Path
-) -> None:
+def test_a_failed_command_is_restarted_on_all_hosts_in_place(start: Start, victim: int, tmp_path: Path) -> None:
     hosts = started(start, {}, XPK_OUTPUT_DIR=str(tmp_path / "out"))
     for host in hosts:
         host.says("up")
@@ -64,8 +65,8 @@ def test_a_command_that_dies_is_started_again_on_all_hosts_and_no_host_ends(
     }
 
 
-def test_attempts_never_overlap_and_leave_nothing_behind(start: Start, tmp_path: Path) -> None:
-    # Each attempt takes a lock for its life on each host, and starts a process that leaves its session.
+def test_attempts_do_not_overlap_and_leave_no_processes(start: Start, tmp_path: Path) -> None:
+    # Each attempt holds a lock on each host for its duration, and starts a process that leaves its session.
     strays = f"setsid sleep 987 & echo $! >> '{tmp_path}/strays'"
     holds = f"{FIRST} && {{ exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; }}; {LATER}{WAITS}"
     alone = f"exec 9> '{tmp_path}/lock'; {FIRST} || flock -n -x 9 || echo overlap; {FIRST} && flock -n -s 9; "
@@ -78,7 +79,7 @@ def test_attempts_never_overlap_and_leave_nothing_behind(start: Start, tmp_path:
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_when_no_restart_is_left_one_host_says_so_with_a_code_of_its_own(start: Start) -> None:
+def test_exhausted_restarts_have_their_own_exit_code(start: Start) -> None:
     hosts = started(
         start,
         {2: "echo $XPK_RESTARTS_IN_PLACE; sleep 0.5; exit 7", **dict.fromkeys((0, 1, 3), WAITS)},
@@ -86,7 +87,7 @@ def test_when_no_restart_is_left_one_host_says_so_with_a_code_of_its_own(start: 
     )
     hosts[2].ends(78)
     text = hosts[2].log.read_text()
-    assert "0\n" in text and "1\n" in text and "no restart is left after 1" in text
+    assert "0\n" in text and "1\n" in text and "no restarts left after 1" in text
     for host in hosts:
         if host.number != 2:
             assert host.process.poll() is None, "Kubernetes ends the others"
@@ -98,7 +99,7 @@ def test_a_crash_loop_is_slowed_down_recorded_and_ended(start: Start, tmp_path: 
     commands = {2: "exit 7", **dict.fromkeys((0, 1, 3), WAITS)}
     hosts = started(start, commands, XPK_MAX_RESTARTS="2", XPK_OUTPUT_DIR=str(tmp_path / "out"))
     hosts[2].ends(78)
-    assert "2 attempts in a row have ended within 5 s: the next begins in 2 s" in hosts[1].log.read_text()
+    assert "2 attempts in a row have ended within 5 s; the next one starts in 2 s" in hosts[1].log.read_text()
     lines = [json.loads(text) for text in (tmp_path / "out" / "restarts.jsonl").read_text().splitlines()]
     assert [(each.get("attempt"), each.get("pause_seconds"), each.get("short_attempts")) for each in lines] == [
         (1, None, None),
@@ -110,13 +111,13 @@ def test_a_crash_loop_is_slowed_down_recorded_and_ended(start: Start, tmp_path: 
 
 
 @pytest.mark.parametrize(("command", "code"), [("sleep 1; exit 42", 42), ("sleep 1; exit 7", 7)])
-def test_a_code_that_no_restart_can_help_is_the_hosts_own(start: Start, command: str, code: int) -> None:
+def test_a_fatal_exit_code_is_passed_on(start: Start, command: str, code: int) -> None:
     hosts = started(start, {1: command}, XPK_MAX_RESTARTS="0" if code == 7 else "3")
     hosts[1].ends(code)
     assert "restart 1" not in "".join(host.log.read_text() for host in hosts)
 
 
-def test_a_host_that_has_succeeded_waits_for_the_others_and_starts_again_with_them(start: Start) -> None:
+def test_a_succeeded_host_waits_and_restarts_with_the_others(start: Start) -> None:
     hosts = started(start, {1: "echo done $XPK_RESTART_ATTEMPT"})
     hosts[1].says("done 0")
     kill_command(hosts[2])
@@ -131,35 +132,36 @@ def deciding(hosts: int = 3) -> Coordinator:
     return Coordinator(place, 0.0)
 
 
-@pytest.mark.parametrize("told_code", [143, 1, 42])
-@pytest.mark.parametrize("told_first", [True, False])
-def test_the_consequence_of_a_failure_is_not_its_cause(told_first: bool, told_code: int) -> None:
-    # A command that was told to end may end with any code, also with one that no restart could help.
+@pytest.mark.parametrize("stopped_code", [143, 1, 42])
+@pytest.mark.parametrize("stopped_first", [True, False])
+def test_the_consequence_of_a_failure_is_not_its_cause(stopped_first: bool, stopped_code: int) -> None:
+    # A stopped command may exit with any code, including a fatal one.
     coordinator = deciding()
-    coordinator.take(End(0, 75, told=False), 0, 9.0)  # the connection of a dead process ends before its parent knows
+    # The connection of a dead process ends before its parent knows.
+    coordinator.take(End(0, 75, was_stopped=False), 0, 9.0)
     assert coordinator.decide(9.0, ()) == {"stop": 0, "number": 0, "code": 75}
-    ends = [End(2, 9, told=False), End(1, told_code, told=True)]
-    for end in ends[::-1] if told_first else ends:
+    ends = [End(2, 9, was_stopped=False), End(1, stopped_code, was_stopped=True)]
+    for end in ends[::-1] if stopped_first else ends:
         coordinator.take(end, 0, 9.1)
     assert coordinator.decide(9.2, ()) == {"start": 1}
-    assert coordinator.cause == End(2, 9, told=False)
+    assert coordinator.cause == End(2, 9, was_stopped=False)
 
 
-def test_the_host_that_others_waited_for_in_vain_is_the_cause() -> None:
+def test_a_frozen_host_is_the_cause() -> None:
     coordinator = Coordinator(Place(0, 3, 1, "", 0, "j", 0, "", max_restarts=1), 0.0)
     for restarts, order in enumerate(({"start": 1}, {"final": 2, "exhausted": True})):
-        coordinator.take(End(0, 75, told=False, lost=2), restarts, 30.0)
+        coordinator.take(End(0, 75, was_stopped=False, lost=2), restarts, 30.0)
         assert coordinator.decide(30.0, ()) == {"stop": restarts, "number": 0, "code": 75}
-        coordinator.take(End(1, 75, told=True, lost=0), restarts, 30.1)
-        coordinator.take(End(2, 137, told=True), restarts, 30.2)
+        coordinator.take(End(1, 75, was_stopped=True, lost=0), restarts, 30.1)
+        coordinator.take(End(2, 137, was_stopped=True), restarts, 30.2)
         assert coordinator.decide(30.2, ()) == order
-        assert coordinator.cause == End(2, 137, told=True)
+        assert coordinator.cause == End(2, 137, was_stopped=True)
 
 
 def test_a_frozen_command_is_named_in_the_record(start: Start, tmp_path: Path) -> None:
     words = {"XPK_TERMINATION_LOG": str(tmp_path / "words"), "XPK_OUTPUT_DIR": str(tmp_path / "out")}
-    accuses = f"{FIRST} || exit 0; sleep 1; echo -n lost slice 1 host 0 > {words['XPK_TERMINATION_LOG']}; exit 75"
-    hosts = [start(0, accuses, **words, **IN_PLACE)]
+    declares_lost = f"{FIRST} || exit 0; sleep 1; echo -n lost slice 1 host 0 > {words['XPK_TERMINATION_LOG']}; exit 75"
+    hosts = [start(0, declares_lost, **words, **IN_PLACE)]
     hosts += [start(number, f"{FIRST} || exit 0; {WAITS}", **IN_PLACE) for number in (1, 2, 3)]
     for host in hosts:
         host.ends(0)
@@ -167,20 +169,20 @@ def test_a_frozen_command_is_named_in_the_record(start: Start, tmp_path: Path) -
     assert (record["slice"], record["host"], record["silent"]) == (1, 0, True)
 
 
-def test_a_report_of_the_attempt_before_does_not_count() -> None:
+def test_a_report_of_an_earlier_attempt_does_not_count() -> None:
     coordinator = deciding(hosts=2)
-    coordinator.take(End(1, 9, told=False), 0, 9.0)
+    coordinator.take(End(1, 9, was_stopped=False), 0, 9.0)
     coordinator.decide(9.0, ())
-    coordinator.take(End(0, 143, told=True), 0, 9.1)
+    coordinator.take(End(0, 143, was_stopped=True), 0, 9.1)
     assert coordinator.decide(9.1, ()) == {"start": 1}
-    coordinator.take(End(1, 9, told=False), 0, 9.2)
+    coordinator.take(End(1, 9, was_stopped=False), 0, 9.2)
     assert coordinator.decide(9.2, ()) is None
     for number in range(2):
-        coordinator.take(End(number, 0, told=False), 1, 20.0)
+        coordinator.take(End(number, 0, was_stopped=False), 1, 20.0)
     assert coordinator.decide(20.0, ()) == {"done": True}
 
 
-def test_a_stopped_command_is_killed_and_starts_again(start: Start) -> None:
+def test_a_stopped_command_is_killed_and_restarted(start: Start) -> None:
     hosts = started(start, {})
     kill_command(hosts[1], signal.SIGSTOP)
     kill_command(hosts[2])
@@ -189,12 +191,12 @@ def test_a_stopped_command_is_killed_and_starts_again(start: Start) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_host_that_is_lost_itself_is_left_to_kubernetes(start: Start, victim: int) -> None:
+def test_a_lost_host_is_left_to_kubernetes(start: Start, victim: int) -> None:
     hosts = started(start, {})
     hosts[victim].process.kill()
     others = [host for host in hosts if host is not hosts[victim]]
     for host in others:
-        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+        host.says(f"host s{victim // 2}/h{victim % 2} is lost")
     time.sleep(0.5)
     assert all(host.process.poll() is None for host in others)
     for host in others:
@@ -212,23 +214,23 @@ def test_a_host_that_was_asked_to_end_is_not_restarted(start: Start) -> None:
     assert "restart 1" not in hosts[0].log.read_text()
 
 
-def test_a_host_that_is_asked_to_end_between_two_attempts_ends(start: Start) -> None:
+def test_a_request_to_end_between_attempts_ends_the_host(start: Start) -> None:
     quick = "exit 3"
     hosts = started(start, dict.fromkeys(range(4), quick), XPK_MAX_RESTARTS="9")
-    hosts[1].says("the next begins in")
+    hosts[1].says("the next one starts in")
     hosts[1].process.terminate()
     hosts[1].process.wait(SECONDS)
     assert hosts[1].process.returncode in (3, 143)
 
 
-def test_hosts_that_have_not_met_end_with_their_own_code(start: Start) -> None:
+def test_unconnected_hosts_exit_with_their_own_code(start: Start) -> None:
     start(1, "exit 5", **IN_PLACE).ends(5)
     start(0, "exit 6", **IN_PLACE).ends(6)
     start(2, "true", **IN_PLACE).ends(0)
     start(0, "true", **IN_PLACE).ends(0)
 
 
-def test_one_host_alone_restarts_in_place(start: Start) -> None:
+def test_a_single_host_restarts_in_place(start: Start) -> None:
     host = start(0, f"{LATER}exit 3", slices=1, **IN_PLACE)
     host.ends(0)
     assert "again 1" in host.log.read_text()
@@ -243,7 +245,7 @@ def test_each_restart_is_a_line_of_the_record(start: Start, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["exec python3 program.py", "python3 program.py"], ids=["without", "with"])
-def test_the_next_attempt_takes_over_the_standby(start: Start, tmp_path: Path, command: str) -> None:
+def test_the_next_attempt_uses_the_standby(start: Start, tmp_path: Path, command: str) -> None:
     (tmp_path / "slow.py").write_text("import os, time; time.sleep(1); AT = os.getpid()\n")
     (tmp_path / "program.py").write_text(
         "import os, sys, time\n"
@@ -251,7 +253,7 @@ def test_the_next_attempt_takes_over_the_standby(start: Start, tmp_path: Path, c
         "print('attempt', attempt, imported, flush=True)\n"
         "time.sleep(4) if attempt == '0' else None; sys.exit(9 if attempt == '0' else 0)\n"
     )
-    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, standby_seconds=0.0")
+    program = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, standby_seconds=0.0")
     standby = {"XPK_STANDBY_IMPORTS": "slow", "PYTHONPATH": str(tmp_path)}
     host = start(0, command, program=program, slices=1, **IN_PLACE, **standby)
     host.ends(0)
@@ -259,16 +261,16 @@ def test_the_next_attempt_takes_over_the_standby(start: Start, tmp_path: Path, c
     assert "attempt 0 False" in text and f"attempt 1 {not command.startswith('exec')}" in text
 
 
-def test_143_without_a_request_is_a_failure_in_place_too(start: Start) -> None:
+def test_exit_code_143_without_a_request_counts_as_a_failure_in_place(start: Start) -> None:
     host = start(0, "exit 143", slices=1, **IN_PLACE | {"XPK_MAX_RESTARTS": "1"})
     host.ends(78)
     assert "no host was asked to end" in host.log.read_text()
 
 
-def test_a_frozen_supervisor_is_named_and_the_others_end(start: Start, tmp_path: Path) -> None:
+def test_a_frozen_supervisor_is_named_and_the_other_hosts_end(start: Start, tmp_path: Path) -> None:
     place = Place(0, 2, 1, "", 0, "j", 0, "", max_restarts=3)
-    coordinator = Coordinator(place, 0.0, Patience(stop_seconds=5))
-    coordinator.take(End(0, 75, told=False), 0, 1.0)
+    coordinator = Coordinator(place, 0.0, CoordinatorLimits(stop_seconds=5))
+    coordinator.take(End(0, 75, was_stopped=False), 0, 1.0)
     assert coordinator.decide(1.0, ()) == {"stop": 0, "number": 0, "code": 75}
     assert coordinator.decide(6.0, ()) is None
     assert coordinator.decide(6.1, ()) == {"final": 1, "silent": True}
@@ -276,7 +278,7 @@ def test_a_frozen_supervisor_is_named_and_the_others_end(start: Start, tmp_path:
 
 
 def test_a_frozen_first_host_is_named_by_a_host_that_waits_for_its_order(start: Start, tmp_path: Path) -> None:
-    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=2.0")
+    program = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, silent_seconds=2.0")
     words = {number: tmp_path / f"words-{number}" for number in range(4)}
     hosts = [
         start(number, WAITS, program=program, XPK_TERMINATION_LOG=str(words[number]), **IN_PLACE) for number in range(4)
@@ -288,17 +290,17 @@ def test_a_frozen_first_host_is_named_by_a_host_that_waits_for_its_order(start: 
     assert words[2].read_text() == "lost slice 0 host 0"
 
 
-def test_a_host_waits_for_the_first_one_as_long_as_that_lives(start: Start) -> None:
-    program = PATIENT.replace("calm_seconds=0.5", "calm_seconds=0.5, silent_seconds=1.0")
+def test_a_host_waits_while_the_first_host_is_alive(start: Start) -> None:
+    program = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, silent_seconds=1.0")
     hosts = [start(number, "true" if number else "sleep 4", program=program, **IN_PLACE) for number in range(4)]
     for host in hosts:
         host.ends(0)
 
 
-def test_an_order_to_start_that_follows_a_loss_is_not_obeyed(start: Start) -> None:
-    # The first host records the restart, which takes time, after it has seen that no host is lost.
+def test_an_order_to_start_after_a_loss_is_ignored(start: Start) -> None:
+    # The first host records the restart, which takes time, after checking that no host is lost.
     ended: queue.Queue[Any] = queue.Queue()
-    handlers = Handlers(lost=ended.put, told=lambda *_: None, message=lambda message, _: ended.put(message))
+    handlers = Handlers(lost=ended.put, broadcast=lambda *_: None, message=lambda message, _: ended.put(message))
     hub = Hub(Identity(("command", "a-job"), 0, SECRET.encode()), 4, handlers)
     member = start(1, f"{FIRST} || echo again; {WAITS}", **IN_PLACE)
     hub.open("127.0.0.1", member.port)
@@ -320,21 +322,21 @@ REPORTS = st.lists(
 
 
 @given(REPORTS, st.integers(0, 3))
-def test_whatever_is_reported_the_orders_keep_their_promises(
+def test_orders_satisfy_their_invariants_for_any_reports(
     reports: list[tuple[int, int, bool, float]], limit: int
 ) -> None:
     place = Place(0, 4, 2, "", 0, "j", 0, "", max_restarts=limit, fatal_codes=frozenset({42}))
     coordinator, now, ended, stopped, over = Coordinator(place, 0.0), 0.0, set[int](), False, False
     codes: dict[int, int] = {}
-    for number, code, told, seconds in reports:
+    for number, code, report, seconds in reports:
         now += seconds
-        coordinator.take(End(number, code, told and stopped), coordinator.restarts, now)
+        coordinator.take(End(number, code, report and stopped), coordinator.restarts, now)
         ended.add(number)
         codes.setdefault(number, code)
         while order := coordinator.decide(now, ()):
             assert not over, "nothing follows the last order"
             if "start" in order:
-                assert ended == {0, 1, 2, 3}, "no two attempts overlap"
+                assert ended == {0, 1, 2, 3}, "attempts do not overlap"
                 assert order["start"] == coordinator.restarts <= limit and 42 not in {
                     code for code in codes.values() if not stopped
                 }

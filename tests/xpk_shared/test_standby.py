@@ -1,4 +1,4 @@
-"""A command that an idle interpreter takes over, compared with the same command in a fresh one."""
+"""A command in an idle interpreter, compared with the same command in a fresh one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xpk_shared.supervisor.names import IMPORTS
 from xpk_shared.supervisor.standby import Standby, parse
 
 PYTHON = sys.executable
-# Prepares a standby for a command, as a supervisor does, and runs the next attempt once it reads a byte.
+# Prepares a standby for a command, like a supervisor, and runs the next attempt once it reads a byte.
 DRIVER = f"""
 import os, sys, time
 sys.path.insert(0, {str(WORKLOADS)!r})
@@ -39,7 +39,7 @@ os.read(0, 1)
 command = standby.take(argv, {{**os.environ, "XPK_RESTART_ATTEMPT": "1"}})
 sys.exit(command.wait() % 256)
 """
-# What a program sees of its interpreter.
+# The interpreter as a program sees it.
 PROBE = """
 import atexit, json, os, signal, sys, threading
 names = {name: repr(value) for name, value in globals().items() if name not in ("__builtins__", "IMPORTED")}
@@ -82,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def standby() -> Iterator[Standby]:
-    """Return a standby for the script that a test writes; nothing is left of it."""
+    """Return a standby for the test's script; it is closed afterwards."""
     standby = Standby([PYTHON, "script.py"], delay_seconds=0.0)
     yield standby
     standby.close()
@@ -94,7 +94,7 @@ def environ(attempt: int = 0, imports: str = "heavy", **more: str) -> dict[str, 
 
 
 def taken(argv: list[str], imports: str = "heavy", wrapper: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    """Run a command in an idle interpreter; return its exit code and what it printed."""
+    """Run a command in an idle interpreter; return its exit code and output."""
     driver = [*wrapper, PYTHON, "-c", DRIVER, "0", *argv]
     done = subprocess.run(
         driver, env=environ(0, imports), input=".words", capture_output=True, text=True, check=False, timeout=120
@@ -105,7 +105,7 @@ def taken(argv: list[str], imports: str = "heavy", wrapper: tuple[str, ...] = ()
 
 
 def fresh(argv: list[str], imports: str = "heavy") -> tuple[int, str, str]:
-    """Run a command in an interpreter of its own; return its exit code and what it printed."""
+    """Run a command in an interpreter of its own; return its exit code and output."""
     env = environ(1, imports)
     done = subprocess.run(
         argv, env=env, input="words", capture_output=True, text=True, check=False, start_new_session=True
@@ -114,7 +114,7 @@ def fresh(argv: list[str], imports: str = "heavy") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_program_sees_what_it_sees_in_a_fresh_interpreter(folder: Path, call: list[str]) -> None:
+def test_a_program_in_the_standby_sees_a_fresh_interpreter(folder: Path, call: list[str]) -> None:
     imports = "" if "-I" in call else "import heavy as IMPORTED\n"
     for file in ("probe.py", "package/__main__.py", "sub/script.py", "script.py"):
         (folder / file).parent.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def test_a_program_sees_what_it_sees_in_a_fresh_interpreter(folder: Path, call: 
 
 
 def parsed(output: str) -> dict[str, Any]:
-    """Return what a probe saw, without addresses in memory."""
+    """Return the output of a probe, without memory addresses."""
     seen: dict[str, Any] = json.loads(re.sub(r"0x[0-9a-f]+", "", output.partition("\n")[0]))
     return seen
 
@@ -150,14 +150,14 @@ def parsed(output: str) -> dict[str, Any]:
         "not Python",
     ],
 )
-def test_exit_codes_are_those_of_a_fresh_interpreter(folder: Path, program: str) -> None:
+def test_exit_codes_equal_those_of_a_fresh_interpreter(folder: Path, program: str) -> None:
     (folder / "script.py").write_text(program)
     for argv in ([PYTHON, "script.py"], [PYTHON, "-m", "script"]):
         code, output, errors = taken(argv)
         assert (code, output, errors.splitlines()[-1:]) == (*(usual := fresh(argv))[:2], usual[2].splitlines()[-1:])
 
 
-def test_a_program_that_is_missing_fails_as_usual(folder: Path) -> None:
+def test_a_missing_program_fails_like_in_a_fresh_interpreter(folder: Path) -> None:
     for argv in ([PYTHON, "-m", "missing"], [PYTHON, "missing.py"]):
         assert taken(argv) == fresh(argv)
 
@@ -178,7 +178,7 @@ def test_the_process_is_the_command_and_ends_by_sigterm(folder: Path, standby: S
 
 
 @pytest.mark.parametrize("state", ["waiting", "importing", "ready"])
-def test_it_ends_with_its_supervisor(folder: Path, capfd: pytest.CaptureFixture[str], state: str) -> None:
+def test_the_standby_ends_with_its_supervisor(folder: Path, capfd: pytest.CaptureFixture[str], state: str) -> None:
     if state == "importing":
         (folder / "heavy.py").write_text(SLEEPS)
     argv = [PYTHON, "-c", DRIVER, "1000" if state == "waiting" else "0", PYTHON, "script.py"]
@@ -195,7 +195,7 @@ def test_it_ends_with_its_supervisor(folder: Path, capfd: pytest.CaptureFixture[
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process is gone, or its parent has not asked for its exit code yet."""
+    """Return whether a process has ended, including a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def has_ended(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("module", ["1 / 0", "import missing", "import os; os._exit(3)", "raise SystemExit"])
-def test_there_is_none_after_a_failed_import(
+def test_there_is_no_standby_after_a_failed_import(
     folder: Path, standby: Standby, capfd: pytest.CaptureFixture[str], module: str
 ) -> None:
     (folder / "heavy.py").write_text(module)
@@ -214,7 +214,7 @@ def test_there_is_none_after_a_failed_import(
     assert "os._exit" in module or "xpk: no standby: cannot import heavy: " in capfd.readouterr().err
 
 
-def test_there_is_none_before_it_is_ready(folder: Path, standby: Standby) -> None:
+def test_there_is_no_standby_before_it_is_ready(folder: Path, standby: Standby) -> None:
     (folder / "heavy.py").write_text(SLEEPS)
     standby.prepare(environ())
     until((folder / "up").exists)
@@ -223,15 +223,15 @@ def test_there_is_none_before_it_is_ready(folder: Path, standby: Standby) -> Non
     assert process is not None and process.returncode is not None
 
 
-def test_imports_take_a_share_of_one_core(folder: Path, standby: Standby) -> None:
+def test_imports_use_a_share_of_one_core(folder: Path, standby: Standby) -> None:
     (folder / "heavy.py").write_text("import time\nwhile time.process_time() < 0.3: pass\n")
     began = time.monotonic()
     standby.prepare(environ())
     until(lambda: standby.is_ready)
-    assert time.monotonic() - began > 0.75  # 1.5 s, less what the clock of the CPU is coarse
+    assert time.monotonic() - began > 0.75  # 1.5 s, less the resolution of the CPU clock
 
 
-def test_there_is_none_where_memory_is_short() -> None:
+def test_there_is_no_standby_if_memory_is_short() -> None:
     standby = Standby([PYTHON, "script.py"], delay_seconds=0.0, min_free_bytes=1 << 60)
     standby.prepare(environ())
     assert standby._process is None
@@ -321,9 +321,7 @@ def test_nothing_is_prepared_for_other_commands_or_without_imports(argv: list[st
     assert standby._process is None
 
 
-def test_the_trainer_runs_in_a_standby_which_never_woke_up_before(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trainer_runs_in_an_idle_standby(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     host = {**one_host(folder, 0), "PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
     env = {name: value for name, value in {**environ(), **host}.items() if name != IMPORTS}
     argv = [PYTHON, "-m", "trainer", *arguments(["run.steps=2", f"data.path={WORKLOADS}", "run.output_dir=out"])]
@@ -341,7 +339,7 @@ def test_the_trainer_runs_in_a_standby_which_never_woke_up_before(
 
 
 def switches(pid: int) -> list[str]:
-    """Return how often each thread of a process has been scheduled."""
+    """Return the number of times that each thread of a process has been scheduled."""
     states = [(task / "status").read_text() for task in sorted(Path(f"/proc/{pid}/task").iterdir())]
     return [line for state in states for line in state.splitlines() if "ctxt_switches" in line]
 

@@ -1,4 +1,4 @@
-"""The supervisor of a host's command, run from its file as a pod runs it."""
+"""The supervisor of a host's command, run from its file like in a pod."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from pathlib import Path
 import pytest
 
 import xpk_shared
-from tests.xpk_shared.supervised import OBEYS, PATIENT, PROGRAM, SECONDS, WAITS, Host, Start, connected
+from tests.xpk_shared.supervised import OBEYS, PROGRAM, SECONDS, WAITS, WITH_SHORT_GRACE, Host, Start, connected
 from xpk.render.supervisor import FILE, START, supervisor_archive
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_host_that_dies_ends_the_commands_of_all_others_and_they_wait_for_kubernetes(
-    start: Start, victim: int
-) -> None:
+def test_a_lost_host_stops_all_other_commands_until_kubernetes_acts(start: Start, victim: int) -> None:
     hosts = [start(number, WAITS) for number in range(4)]
     connected(hosts)
     hosts[victim].process.kill()
     others = [host for host in hosts if host is not hosts[victim]]
     for host in others:
-        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+        host.says(f"host s{victim // 2}/h{victim % 2} is lost")
     time.sleep(0.5)
     assert all(host.process.poll() is None for host in others), "the first host's end is the cause, not theirs"
     for host in others:
@@ -36,36 +34,36 @@ def test_a_host_that_dies_ends_the_commands_of_all_others_and_they_wait_for_kube
     began = time.monotonic()
     for host in others:
         host.ends(143)
-    assert time.monotonic() - began < 15, "nobody waits for the grace period"
+    assert time.monotonic() - began < 15, "no host waits for the grace period"
 
 
-def test_a_command_that_fails_is_a_lost_host_with_its_own_exit_code(start: Start) -> None:
+def test_a_failed_command_is_a_lost_host_with_its_own_exit_code(start: Start) -> None:
     hosts = [start(number, WAITS) for number in range(2)] + [start(2, "sleep 2; exit 7")]
     connected(hosts)
     hosts[2].ends(7)
-    hosts[0].says("host s1/h0 is gone")
-    hosts[1].says("host s1/h0 is gone")
+    hosts[0].says("host s1/h0 is lost")
+    hosts[1].says("host s1/h0 is lost")
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_command_that_fails_before_the_hosts_have_met_is_noticed_too(start: Start, victim: int) -> None:
-    failed = start(victim, "exit 7", program=PATIENT)
+def test_a_failure_before_all_hosts_are_connected_is_detected(start: Start, victim: int) -> None:
+    failed = start(victim, "exit 7", program=WITH_SHORT_GRACE)
     others = [start(number, WAITS) for number in range(4) if number != victim]
     failed.ends(7)
     for host in others:
-        host.says(f"host s{victim // 2}/h{victim % 2} is gone")
+        host.says(f"host s{victim // 2}/h{victim % 2} is lost")
 
 
-def test_a_host_that_joins_late_hears_of_the_first_loss(start: Start) -> None:
+def test_a_late_host_learns_of_the_first_loss(start: Start) -> None:
     hosts = [start(number, WAITS) for number in (0, 1, 3)]
     connected(hosts)
     hosts[2].process.kill()
-    hosts[1].says("host s1/h1 is gone")
-    time.sleep(0.5)  # host 1 has hung up, which is not a loss
-    start(2, WAITS).says("host s1/h1 is gone")
+    hosts[1].says("host s1/h1 is lost")
+    time.sleep(0.5)  # host 1 has left, which is not a loss
+    start(2, WAITS).says("host s1/h1 is lost")
 
 
-def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_path: Path) -> None:
+def test_successful_and_stopped_hosts_are_not_lost(start: Start, tmp_path: Path) -> None:
     well, asked = f"until [ -e '{tmp_path}/end' ]; do sleep 0.1; done; echo done", OBEYS
     hosts = [start(0, WAITS), start(1, well), start(2, asked), start(3, WAITS)]
     connected(hosts)
@@ -77,10 +75,10 @@ def test_hosts_that_end_well_or_are_asked_to_end_are_not_lost(start: Start, tmp_
     assert "saved" in hosts[2].log.read_text()
     time.sleep(0.5)
     for host in (hosts[0], hosts[3]):
-        assert host.process.poll() is None and "is gone" not in host.log.read_text()
+        assert host.process.poll() is None and "is lost" not in host.log.read_text()
 
 
-def test_who_was_asked_to_end_has_its_grace_period(start: Start) -> None:
+def test_a_host_asked_to_end_has_its_grace_period(start: Start) -> None:
     saves = "trap 'sleep 2; echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
     hosts = [start(0, saves), start(1, WAITS)]
     connected(hosts)
@@ -92,7 +90,7 @@ def test_who_was_asked_to_end_has_its_grace_period(start: Start) -> None:
     assert "saved" in hosts[0].log.read_text()
 
 
-def test_all_processes_of_a_command_are_told_and_waited_for(start: Start) -> None:
+def test_all_processes_of_a_command_are_signalled_and_awaited(start: Start) -> None:
     inner = "trap 'sleep 1; echo inner saved; exit 0' TERM; echo up; sleep 1000 & wait"
     host = start(0, f'bash -c "{inner}"; echo after')
     host.says("up")
@@ -101,7 +99,7 @@ def test_all_processes_of_a_command_are_told_and_waited_for(start: Start) -> Non
     assert "inner saved" in host.log.read_text()
 
 
-def test_a_command_with_a_trap_decides_what_its_processes_hear(start: Start) -> None:
+def test_a_command_with_a_trap_forwards_signals_itself(start: Start) -> None:
     deaf = "trap 'echo heard' TERM; sleep 2; echo over"
     host = start(0, f'bash -c "{deaf}" & trap "wait; exit 9" TERM; echo up; wait')
     host.says("up")
@@ -111,30 +109,30 @@ def test_a_command_with_a_trap_decides_what_its_processes_hear(start: Start) -> 
     assert "over" in host.log.read_text() and "heard" not in host.log.read_text()
 
 
-def test_hosts_of_another_attempt_are_strangers(start: Start) -> None:
+def test_hosts_of_another_attempt_are_rejected(start: Start) -> None:
     first, stale = start(0, WAITS, 1), start(1, WAITS, 0)
     time.sleep(1.5)
     stale.process.kill()
     time.sleep(0.5)
-    assert first.process.poll() is None and "is gone" not in first.log.read_text()
+    assert first.process.poll() is None and "is lost" not in first.log.read_text()
 
 
-def test_a_taken_port_or_missing_peers_never_end_a_command(start: Start) -> None:
+def test_a_port_in_use_or_missing_peers_do_not_end_a_command(start: Start) -> None:
     first = start(0, "sleep 1; exit 3")
-    second = start(0, "sleep 2; exit 4")  # finds the port taken
+    second = start(0, "sleep 2; exit 4")  # its port is in use
     first.ends(3)
     second.ends(4)
     alone = start(1, "sleep 1; exit 5")
     alone.ends(5)
 
 
-def test_exit_codes_and_signals_arrive(start: Start) -> None:
+def test_exit_codes_and_signals_are_forwarded(start: Start) -> None:
     start(0, "exit 42").ends(42)
     start(0, "kill -KILL $$").ends(137)
-    told = start(0, "trap 'echo told; exit 9' USR1; echo up; sleep 1000 & wait")
-    told.says("up")
-    told.process.send_signal(signal.SIGUSR1)
-    told.ends(9)
+    message = start(0, "trap 'echo told; exit 9' USR1; echo up; sleep 1000 & wait")
+    message.says("up")
+    message.process.send_signal(signal.SIGUSR1)
+    message.ends(9)
 
 
 def test_without_the_environment_of_a_host_or_python_the_command_runs_alone(tmp_path: Path) -> None:
@@ -154,13 +152,13 @@ def test_a_users_modules_do_not_replace_those_of_the_supervisor(start: Start, tm
     host = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "XPK_COORDINATOR_ADDRESS": "127.0.0.1:1"}
     host |= {"XPK_JOB_ID": "j", "XPK_PEER_SECRET_FILE": "secret", "XPK_RESTART_ATTEMPT": "0", "TPU_WORKER_ID": "0"}
     host |= {"XPK_HOSTS_PER_SLICE": "1", "MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}
-    start(0, "exit 0").ends(0)  # the file is there
+    start(0, "exit 0").ends(0)  # the file exists
     argv = [*START[:2], START[2].replace(FILE, "supervisor.pyz"), "bash", "-c", "echo $PYTHONPATH; exit 5"]
     done = subprocess.run(argv, env=host, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (5, f"{tmp_path}\n", "")
 
 
-def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Start) -> None:
+def test_silent_connections_are_closed_without_blocking_or_load(start: Start) -> None:
     limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
     hurried = "peers = functools.partial(peers, handshake_seconds=1.5)"
     first = start(0, WAITS, program=PROGRAM.replace("sys.exit", f"{limits}; {hurried}; sys.exit"))
@@ -173,35 +171,37 @@ def test_silent_strangers_are_hung_up_on_and_keep_nobody_out_or_busy(start: Star
     strangers[0].settimeout(SECONDS)
     before, began = cpu(first), time.monotonic()
     second = start(1, WAITS)
-    assert strangers[0].recv(100).startswith(b'{"challenge"') and strangers[0].recv(100) == b"", "hung up on"
+    assert strangers[0].recv(100).startswith(b'{"challenge"') and strangers[0].recv(100) == b"", (
+        "the connection is closed"
+    )
     assert cpu(first) - before < 0.3 * (time.monotonic() - began) + 0.2
     for stranger in strangers:
         stranger.close()
     connected([first, second])
     second.process.kill()
-    first.says("host s0/h1 is gone")
+    first.says("host s0/h1 is lost")
 
 
 def cpu(host: Host) -> float:
-    """Return the seconds that a host's program has computed."""
+    """Return the CPU seconds of a host's program."""
     fields = Path(f"/proc/{host.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_143_is_a_failure_unless_a_host_was_asked_to_end(start: Start) -> None:
+def test_exit_code_143_is_a_failure_unless_a_host_was_asked_to_end(start: Start) -> None:
     alone = start(0, "exit 143", slices=1)
     alone.ends(1)
-    assert "the command ended with 143, but no host was asked to end: exit code 1" in alone.log.read_text()
+    assert "the command exited with 143, but no host was asked to end; exiting with 1" in alone.log.read_text()
     hosts = [start(0, WAITS), start(1, "until [ -e end ]; do sleep 0.05; done; exit 143"), start(2, OBEYS)]
     connected(hosts)
     hosts[2].says("up")
     hosts[2].process.terminate()
     hosts[2].ends(143)
     (hosts[1].log.parent / "end").touch()
-    hosts[1].ends(143)  # it has heard of the other in its own way
+    hosts[1].ends(143)  # it was notified of the other in its own way
 
 
-def test_without_a_readable_secret_the_command_runs_unwatched(start: Start, tmp_path: Path) -> None:
+def test_without_a_readable_secret_the_command_runs_unsupervised(start: Start, tmp_path: Path) -> None:
     alone = start(1, "exit 5")
     (tmp_path / "secret").unlink()
     other = start(2, "exit 6")
@@ -210,7 +210,7 @@ def test_without_a_readable_secret_the_command_runs_unwatched(start: Start, tmp_
     assert "cannot read" in other.log.read_text()
 
 
-def test_the_file_is_the_same_each_time_and_small() -> None:
+def test_the_archive_is_reproducible_and_small() -> None:
     content = supervisor_archive()
     supervisor_archive.cache_clear()
     assert supervisor_archive() == content and len(content) < 100_000

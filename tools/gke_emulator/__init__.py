@@ -1,4 +1,4 @@
-"""An emulator of the GKE control plane, for tests and for trying out; see docs/gke-emulator.md."""
+"""An emulator of the GKE control plane, for tests and experiments; see docs/gke-emulator.md."""
 
 from tools.gke_emulator.emulator import GkeEmulator
 from tools.gke_emulator.faults import CallFault, OperationFault, PoolFault

@@ -1,4 +1,4 @@
-"""`python -m tools.gke_emulator`: an emulator to try things out with, until it is interrupted."""
+"""`python -m tools.gke_emulator`: an emulator for experiments, which runs until it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.gke_emulator.options import Options
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run an emulator; what it listens on is printed as environment variables."""
+    """Run an emulator; its addresses are printed as environment variables."""
     parser = argparse.ArgumentParser(prog="python -m tools.gke_emulator", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="of gRPC; 0: a free one")
     parser.add_argument("--http-port", type=int, default=0, help="of Compute Engine; 0: a free one")

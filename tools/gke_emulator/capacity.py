@@ -18,7 +18,7 @@ from tools.gke_emulator.store import Pool, Store
 
 PLENTY = 1e9
 RESERVED_ADDRESSES = 4  # of each subnetwork, by Google
-_NOW = ("CPUS", "SSD_TOTAL_GB", "IN_USE_ADDRESSES", "INSTANCES")  # GKE refuses at once what exceeds these
+_NOW = ("CPUS", "SSD_TOTAL_GB", "IN_USE_ADDRESSES", "INSTANCES")  # GKE immediately rejects requests beyond these
 
 
 class Capacity:
@@ -32,38 +32,38 @@ class Capacity:
         return float(self._options.quotas.get(metric, PLENTY))
 
     def usage(self, project: str, region: str) -> Counter[str]:
-        """Return what the nodes of a region use, by quota metric."""
+        """Return the usage of a region's nodes, by quota metric."""
         used: Counter[str] = Counter()
         for path, pool in self._store.pools.items():
             target = _target(path)
             if target.project == project and region_of(target.location) == region:
-                used.update({metric: each * len(pool.nodes) for metric, each in _per_node(pool.message).items()})
+                used.update({metric: item * len(pool.nodes) for metric, item in _per_node(pool.message).items()})
         return used
 
     def check_now(self, target: Target, message: Any, nodes: int) -> None:
-        """Refuse more nodes than the quotas that GKE looks at before it begins."""
+        """Reject nodes beyond the quotas that GKE checks before an operation begins."""
         region = region_of(target.location)
         used = self.usage(target.project, region)
-        # Nodes that other operations are about to make count as well.
+        # Nodes that other operations are creating count as well.
         for path, pool in self._store.pools.items():
             other = _target(path)
             if other.project == target.project and region_of(other.location) == region and _coming(pool):
                 used.update(
-                    {name: each * (pool.size - len(pool.nodes)) for name, each in _per_node(pool.message).items()}
+                    {name: item * (pool.size - len(pool.nodes)) for name, item in _per_node(pool.message).items()}
                 )
-        for metric, each in _per_node(message).items():
+        for metric, item in _per_node(message).items():
             free = max(0.0, self.limit(metric) - used[metric])
-            if metric in _NOW and each * nodes > free:
+            if metric in _NOW and item * nodes > free:
                 raise Refusal(
                     "PERMISSION_DENIED",
                     f'Insufficient regional quota to satisfy request: resource "{metric}": request requires '
-                    f"'{each * nodes:.1f}' and is short '{each * nodes - free:.1f}'. project has a quota of "
+                    f"'{item * nodes:.1f}' and is short '{item * nodes - free:.1f}'. project has a quota of "
                     f"'{self.limit(metric):.1f}' with '{free:.1f}' available. View and manage quotas at "
                     f"https://console.cloud.google.com/iam-admin/quotas?usage=USED&project={target.project}.",
                 )
 
     def take(self, path: str, pool: Pool, nodes: int) -> tuple[int, OperationError | None]:
-        """Return how many of `nodes` more nodes come up, and the error with which the others do not."""
+        """Return how many of `nodes` more nodes are created, and the error of the others."""
         target, config = _target(path), pool.message.config
         machine = find_machine(config.machine_type)
         offers = [self._addresses(target, pool), self._stock(target, pool), self._reserved(target, pool)]
@@ -98,7 +98,7 @@ class Capacity:
     def _stock(self, target: Target, pool: Pool) -> tuple[int, OperationError]:
         machine, zone = pool.message.config.machine_type, pool.message.locations[0]
         used = sum(
-            len(each.nodes) for each in self._store.pools.values() if each.message.config.machine_type == machine
+            len(item.nodes) for item in self._store.pools.values() if item.message.config.machine_type == machine
         )
         stock = self._options.stock.get(machine, int(PLENTY))
         return max(0, stock - used), self.stockout(target, zone)
@@ -116,21 +116,21 @@ class Capacity:
         return max(0, free), OperationError("RESOURCE_EXHAUSTED", text, [("GCE_STOCKOUT", "RESOURCE_EXHAUSTED")])
 
     def reservation(self, value: str, project: str, zone: str) -> dict[str, Any] | None:
-        """Return the reservation that an affinity names: R, or projects/P/reservations/R with blocks or not."""
+        """Return the reservation that an affinity names: R, or projects/P/reservations/R with or without blocks."""
         words = value.split("/")
         owner = words[1] if words[0] == "projects" else project
         name = words[words.index("reservations") + 1] if "reservations" in words else words[0]
         return self._store.compute.get(f"projects/{owner}/zones/{zone}/reservations/{name}")
 
     def reserved_use(self, name: str) -> int:
-        """Return how many instances run in a reservation."""
+        """Return the number of instances that run in a reservation."""
         return sum(
             len(pool.nodes) for pool in self._store.pools.values()
             if any(_reservation_name(value) == name for value in reservation_of(pool.message.config))
         )  # fmt: skip
 
     def stockout(self, target: Target, zone: str, count: int = 1, running: int = 0) -> OperationError:
-        """Return the end of an operation for which Compute Engine has no machines."""
+        """Return the error of an operation for which Compute Engine has no machines."""
         pool = self._store.pools.get(target.path)
         atomic = "Atomic resize failed with [GCE_STOCKOUT]: " if pool and hosts_of(pool.message) > 1 else ""
         text = (
@@ -143,13 +143,13 @@ class Capacity:
         return OperationError("RESOURCE_EXHAUSTED", text, [("GCE_STOCKOUT", "RESOURCE_EXHAUSTED")])
 
     def exceeded(self, text: str) -> OperationError:
-        """Return the end of an operation that a quota of Compute Engine stopped."""
+        """Return the error of an operation stopped by a quota of Compute Engine."""
         message = f"Google Compute Engine: Not all instances running in IGM. Current errors: [QUOTA_EXCEEDED]: {text}"
         return OperationError("RESOURCE_EXHAUSTED", message, [("GCE_QUOTA_EXCEEDED", "RESOURCE_EXHAUSTED")])
 
 
 def hosts_of(message: Any) -> int:
-    """Return the hosts of a TPU slice. A slice of several comes up as one or not at all; 1 for any other pool."""
+    """Return the hosts of a TPU slice, which is created atomically if there are several; 1 for any other pool."""
     machine, topology = find_machine(message.config.machine_type), message.placement_policy.tpu_topology
     if machine is None or machine.kind != "tpu" or not topology:
         return 1
@@ -157,18 +157,18 @@ def hosts_of(message: Any) -> int:
 
 
 def reservation_of(config: Any) -> list[str]:
-    """Return the reservations that a node pool must take its machines from."""
+    """Return the reservations whose machines a node pool must use."""
     affinity = config.reservation_affinity
     specific = affinity.consume_reservation_type == ReservationAffinity.Type.SPECIFIC_RESERVATION
     return list(affinity.values) if specific else []
 
 
 def reserved_count(reservation: dict[str, Any]) -> int:
-    """Return how many instances a reservation holds."""
+    """Return the number of instances in a reservation."""
     if "specificReservation" in reservation:
         return int(reservation["specificReservation"]["count"])
     resources = reservation["aggregateReservation"]["reservedResources"]
-    chips = sum(int(each["accelerator"]["acceleratorCount"]) for each in resources if "accelerator" in each)
+    chips = sum(int(item["accelerator"]["acceleratorCount"]) for item in resources if "accelerator" in item)
     return chips // 4  # aggregates count chips; the hosts of slices have four
 
 
@@ -187,7 +187,7 @@ def _target(path: str) -> Target:
 
 
 def _per_node(message: Any) -> dict[str, float]:
-    """Return what one node of a pool counts against each quota."""
+    """Return the usage of one node of a pool against each quota."""
     config = message.config
     machine = find_machine(config.machine_type)
     counts = {"INSTANCES": 1.0}

@@ -41,10 +41,9 @@ _OF_NETWORK = {
 
 
 def change_cluster(message: Any, update: Any) -> None:
-    """Carry an update out.
+    """Execute an update.
 
-    Raises:
-        Refusal: INVALID_ARGUMENT if it asks for no change, for more than one, or for one that the emulator lacks.
+    Raises Refusal: INVALID_ARGUMENT if it requests no change, more than one, or one that is not emulated.
     """
     asked = [field for field, _ in update.ListFields() if field.name != "etag"]
     if not asked:
@@ -71,7 +70,7 @@ def _put(into: Any, name: str, value: Any) -> None:
 
 
 def _master_version(message: Any, value: str) -> None:
-    every = sorted({each for versions in VERSIONS.values() for each in versions})
+    every = sorted({item for versions in VERSIONS.values() for item in versions})
     if value not in ("-", "latest") and value not in every:
         raise Refusal.invalid(f'Master version "{value}" is unsupported.')
     message.current_master_version = value if value in every else VERSIONS["REGULAR"][0]

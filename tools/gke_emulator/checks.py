@@ -16,7 +16,7 @@ _MOST_PODS = 256
 
 
 def complete_topology(plane: Plane, target: Target, message: Any) -> None:
-    """Take a slice's topology from its workload policy where the pool itself does not say it."""
+    """Set a slice's topology from its workload policy if the pool does not name it."""
     policy = message.placement_policy
     if policy.policy_name:
         resource = plane.store.compute.get(_policy_path(target, policy.policy_name), {})
@@ -30,11 +30,7 @@ def complete_topology(plane: Plane, target: Target, message: Any) -> None:
 
 
 def check_pool(plane: Plane, target: Target, message: Any) -> None:
-    """Refuse a node pool, as it would be made or become.
-
-    Raises:
-        Refusal: INVALID_ARGUMENT.
-    """
+    """Reject an invalid node pool, new or changed. Raises Refusal: INVALID_ARGUMENT."""
     config, zones = message.config, plane.options.zones(region_of(target.location))
     for zone in message.locations:
         if zone not in zones:

@@ -29,7 +29,7 @@ def rfc3339(seconds: float) -> str:
 
 
 class Schedule:
-    """Does what is due, in order, in a thread of its own."""
+    """Runs scheduled actions, in order, in its own thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,13 +41,13 @@ class Schedule:
         self._thread.start()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do `action` at the emulated time `when`."""
+        """Run `action` at the emulated time `when`."""
         with self._changed:
             heapq.heappush(self._due, (when, next(self._order), action))
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread; what is not due yet is not done."""
+        """End the thread; later actions are not run."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

@@ -20,8 +20,8 @@ from tools.gke_emulator.nodes import node_object
 _ACCOUNT = "gke-emulator-user"
 _TOKEN_SECONDS = 24 * 3600
 _THREADS = 8
-# A server that is short of time for a moment fails no operation, as it fails none of GKE's. What is made twice for that
-# is there already (see `_once`), and what is deleted twice is gone.
+# A server that is short of time does not fail operations, as with GKE. Objects that are created twice exist
+# already (see `_once`), and those that are deleted twice are missing.
 _PATIENT = Retry(
     total=8, backoff_factor=0.3, backoff_max=10.0, allowed_methods=None, status_forcelist=(429, 500, 502, 503, 504),
     raise_on_status=False,
@@ -33,7 +33,7 @@ class ApiServerNodes:
 
     def __init__(self, kubeconfig: Path, *, kwok: bool) -> None:
         self._kwok = kwok
-        # Any: the client takes plain objects as well as its own classes.
+        # Any: the client accepts plain objects as well as its own classes.
         settings: Any = client.Configuration()
         settings.retries = _PATIENT
         config.load_kube_config(str(kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ class ApiServerNodes:
         self._workers = ThreadPoolExecutor(_THREADS, "gke-node")
 
     def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
-        """Make sure that nodes of these names are there, spread over the pool's zones."""
+        """Ensure that nodes with these names exist, distributed over the pool's zones."""
         zones = list(pool.locations)
         self._each(
             lambda item: self._create(node_object(target, pool, item[1], zones[item[0] % len(zones)], kwok=self._kwok)),
@@ -53,11 +53,11 @@ class ApiServerNodes:
         )
 
     def remove(self, target: Target, names: list[str]) -> None:
-        """End nodes; those that are gone already are no error."""
+        """Delete nodes; missing ones are not an error."""
         self._each(self._delete, names)
 
     def token(self) -> str:
-        """Return a bearer token of an administrator: the kubeconfig's, or one made for a service account."""
+        """Return a bearer token of an administrator: the kubeconfig's, or one created for a service account."""
         if self._given:
             return self._given
         rights: Any = client.RbacAuthorizationV1Api(self._core.api_client)
@@ -92,7 +92,7 @@ class ApiServerNodes:
 
 
 def _once(create: Callable[[], Any]) -> None:
-    """Create something that may be there."""
+    """Create an object that may exist."""
     try:
         create()
     except ApiException as error:
@@ -102,7 +102,7 @@ def _once(create: Callable[[], Any]) -> None:
 
 def _current(kubeconfig: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     def named(kind: str, name: str) -> dict[str, Any]:
-        return next(dict(each[kind]) for each in kubeconfig[f"{kind}s"] if each["name"] == name)
+        return next(dict(entry[kind]) for entry in kubeconfig[f"{kind}s"] if entry["name"] == name)
 
     context = named("context", kubeconfig["current-context"])
     return named("cluster", context["cluster"]), named("user", context["user"])

@@ -1,4 +1,4 @@
-"""Clusters: the calls about them, and what their operations do."""
+"""Clusters: their calls and operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ServerConfigPb: Any = container_v1.ServerConfig.pb()
 
 
 class Clusters:
-    """The calls of ClusterManager that are about clusters."""
+    """The calls of ClusterManager for clusters."""
 
     def __init__(self, plane: Plane, pools: Pools) -> None:
         self._plane, self._pools = plane, pools
@@ -35,7 +35,7 @@ class Clusters:
         plane.operations.failures |= dict.fromkeys((Type.CREATE_CLUSTER, Type.DELETE_CLUSTER), self._failed)
 
     def server_config(self, request: Any) -> Any:
-        """Return the versions that there are."""
+        """Return the available versions."""
         self._check_location(target_of(request, "project", "location"))
         config = ServerConfigPb(default_cluster_version=VERSIONS["REGULAR"][0], default_image_type="COS_CONTAINERD")
         every = dict.fromkeys(version for versions in VERSIONS.values() for version in versions)
@@ -53,7 +53,7 @@ class Clusters:
         return config
 
     def list(self, request: Any) -> list[Any]:
-        """Return the clusters of a location; of all for `-`."""
+        """Return the clusters of a location, or all for `-`."""
         target = target_of(request, "project", "location")
         if target.location != "-":
             self._check_location(target)
@@ -67,7 +67,7 @@ class Clusters:
         return self._shown(target.path)
 
     def create(self, request: Any) -> Any:
-        """Begin to create a cluster, with the node pools that the request has."""
+        """Start to create a cluster with the node pools of the request."""
         target = target_of(request, "project", "location")
         body = request.cluster
         if not body.name:
@@ -91,13 +91,13 @@ class Clusters:
             place = replace(target, pool=pool.name)
             prepared.append((place, self._pools.prepare(place, pool, message)))
         self._make_subnetwork(target, message)
-        for place, each in prepared:
-            self._plane.store.put_pool(place.path, each)
+        for place, item in prepared:
+            self._plane.store.put_pool(place.path, item)
         self._keep(target.path, message)
         return self._plane.operations.begin(Type.CREATE_CLUSTER, target, sum(pool.size for _, pool in prepared))
 
     def update(self, request: Any) -> Any:
-        """Begin one change of a cluster."""
+        """Start one change of a cluster."""
         target = target_of(request, "project", "location", "cluster")
         message = self._plane.cluster(target)
         if request.update.etag and request.update.etag != message.etag:
@@ -112,7 +112,7 @@ class Clusters:
         return self._plane.operations.begin(kind, target)
 
     def delete(self, request: Any) -> Any:
-        """Begin to delete a cluster and its node pools."""
+        """Start to delete a cluster and its node pools."""
         target = target_of(request, "project", "location", "cluster")
         message = self._plane.cluster(target)
         self._plane.operations.check(Type.DELETE_CLUSTER, target)
@@ -170,7 +170,7 @@ class Clusters:
         with self._plane.store.lock:
             for pool in list(self._plane.store.pools_of(path)):
                 self._plane.store.drop("pool", pool)
-            message = self._plane.store.clusters.get(path)  # None: done before the emulator was killed
+            message = self._plane.store.clusters.get(path)  # None: already deleted before the emulator was killed
             if message is not None and message.ip_allocation_policy.create_subnetwork:
                 self._plane.store.drop("compute", message.network_config.subnetwork)
             self._plane.store.drop("cluster", path)
@@ -206,7 +206,7 @@ class Clusters:
 
 
 def _pools_of(message: Any) -> list[Any]:
-    """Return the pools that a request to create a cluster has; the deprecated fields make one called default-pool."""
+    """Return the pools of a request to create a cluster; the deprecated fields define one called default-pool."""
     pools = [pool for pool in message.node_pools]
     if pools and (message.initial_node_count or message.HasField("node_config")):
         raise Refusal.invalid(

@@ -1,4 +1,4 @@
-"""Compute Engine's resources: what a project has in a region, kept as the JSON that the REST API shows."""
+"""Compute Engine's resources in a region, stored as the JSON of the REST API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROJECT_METRICS = {"NETWORKS": "networks", "SUBNETWORKS": "subnetworks", "FIREW
 
 
 class Compute:
-    """The resources of Compute Engine that node pools stand on."""
+    """The resources of Compute Engine that node pools use."""
 
     def __init__(self, options: Options, store: Store, capacity: Capacity) -> None:
         self._options, self._store, self._capacity = options, store, capacity
@@ -40,8 +40,8 @@ class Compute:
             raise _missing(f"projects/{project}/regions/{name}")
         used = self._capacity.usage(project, name)
         own = {*_METRICS, *_PROJECT_METRICS}
-        more = (each for each in self._options.quotas if ":" not in each and each not in own)
-        metrics = [*_METRICS, *(each for each in more if not each.removeprefix("PREEMPTIBLE_").startswith("TPU_V"))]
+        more = (item for item in self._options.quotas if ":" not in item and item not in own)
+        metrics = [*_METRICS, *(item for item in more if not item.removeprefix("PREEMPTIBLE_").startswith("TPU_V"))]
         return _shown("compute#region", f"projects/{project}/regions/{name}") | {
             "name": name, "status": "UP",
             "zones": [f"{COMPUTE}/projects/{project}/zones/{zone}" for zone in self._options.zones(name)],
@@ -58,14 +58,14 @@ class Compute:
         return {"kind": "compute#project", "name": project, "quotas": quotas}
 
     def check_quota(self, project: str, collection: str) -> None:
-        """Refuse one more network, subnetwork or firewall rule than a project may have."""
+        """Reject a network, subnetwork or firewall rule beyond a project's quota."""
         for quota in self.project(project)["quotas"]:
             if _PROJECT_METRICS[quota["metric"]] == collection and quota["usage"] >= quota["limit"]:
                 text = f"Quota '{quota['metric']}' exceeded.  Limit: {quota['limit']:.1f} globally."
                 raise Refusal("PERMISSION_DENIED", text)
 
     def quota_info(self, project: str, name: str) -> Resource:
-        """Return a quota of the Cloud Quotas API: where quotas with dimensions are."""
+        """Return a quota of the Cloud Quotas API, which has the quotas with dimensions."""
         metric = name.removesuffix("-per-project-region").replace("-", "_")
         dimensions_infos = []
         for region in self._options.locations:
@@ -103,7 +103,7 @@ class Compute:
         return [_machine_type(project, zone, machine) for machine in known_machines()]
 
     def reservation(self, path: str) -> Resource:
-        """Return a reservation with what is in use of it."""
+        """Return a reservation with its usage."""
         value: Resource = {**self.stored(path)}
         used = self._capacity.reserved_use(value["name"])
         if "specificReservation" in value:
@@ -111,34 +111,34 @@ class Compute:
             value["specificReservation"] = {**specific, "inUseCount": str(used), "assuredCount": specific["count"]}
         elif "aggregateReservation" in value:
             aggregate = value["aggregateReservation"]
-            in_use = [{"accelerator": {**each["accelerator"], "acceleratorCount": 4 * used}}
-                      for each in aggregate["reservedResources"] if "accelerator" in each]  # fmt: skip
+            in_use = [{"accelerator": {**item["accelerator"], "acceleratorCount": 4 * used}}
+                      for item in aggregate["reservedResources"] if "accelerator" in item]  # fmt: skip
             value["aggregateReservation"] = {**aggregate, "inUseResources": in_use}
         return value
 
     def stored(self, path: str) -> Resource:
-        """Return a resource that was put here; refuse one that was not."""
+        """Return a stored resource; reject a missing one."""
         if path not in self._store.compute:
             raise _missing(path)
         return self._store.compute[path]
 
     def under(self, path: str) -> list[str]:
         """Return the paths of the resources of a collection."""
-        return [each for each in self._store.compute if each.rpartition("/")[0] == path]
+        return [item for item in self._store.compute if item.rpartition("/")[0] == path]
 
     def put(self, path: str, kind: str, value: Resource) -> Resource:
-        """Keep a resource; its link, id and time are filled in."""
+        """Store a resource; its link, id and time are filled in."""
         whole = _shown(kind, path) | {"name": path.rpartition("/")[2]} | value
         self._store.put_compute(path, whole)
         return whole
 
     def drop(self, path: str) -> None:
-        """Forget a resource."""
+        """Remove a resource."""
         self.stored(path)
         self._store.drop("compute", path)
 
     def network(self, project: str, path: str) -> str:
-        """Return the path of a network; `default` and its subnetworks, of auto mode, are made on the first use."""
+        """Return the path of a network; `default` and its auto-mode subnetworks are created on first use."""
         default = f"projects/{project}/global/networks/default"
         if default not in self._store.compute:
             self.put(default, "compute#network", {"autoCreateSubnetworks": True, "mtu": 1460,
@@ -150,12 +150,12 @@ class Compute:
         return path
 
     def subnetwork(self, project: str, path: str) -> Resource | None:
-        """Return a subnetwork, None if there is none."""
+        """Return a subnetwork, or None if it does not exist."""
         self.network(project, f"projects/{project}/global/networks/default")
         return self._store.compute.get(path)
 
     def add_subnetwork(self, project: str, region: str, name: str, network: str, block: str) -> str:
-        """Make a subnetwork; a block of just a size (/18) gets a free place. Return its path."""
+        """Create a subnetwork; a block with only a size (/18) gets a free range. Return its path."""
         path = f"projects/{project}/regions/{region}/subnetworks/{name}"
         if block.startswith("/"):
             block = self._free_block(int(block[1:]))
@@ -168,7 +168,7 @@ class Compute:
         return path
 
     def subnetwork_shown(self, path: str) -> Resource:
-        """Return a subnetwork with the secondary ranges that GKE made there."""
+        """Return a subnetwork with the secondary ranges that GKE created in it."""
         value = {**self.stored(path)}
         ranges = list(value.get("secondaryIpRanges", []))
         for cluster in self._store.clusters.values():
@@ -180,7 +180,7 @@ class Compute:
         return value | {"secondaryIpRanges": ranges}
 
     def group(self, project: str, zone: str, name: str) -> Resource:
-        """Return a managed instance group of a node pool."""
+        """Return the instances of a group, and the errors of those that are not created."""
         target, pool = self._pool_of(project, zone, name)
         running, size = len(pool.nodes), pool.size // max(1, len(pool.message.locations))
         failed = pool.message.status in (NodePool.Status.ERROR, NodePool.Status.RUNNING_WITH_ERROR)
@@ -199,12 +199,12 @@ class Compute:
         _, pool = self._pool_of(project, zone, name)
         base = f"{COMPUTE}/projects/{project}/zones/{zone}/instances"
         shown: list[Resource] = [
-            {"instance": f"{base}/{each}", "name": each, "instanceStatus": "RUNNING", "currentAction": "NONE"}
-            for each in pool.nodes
+            {"instance": f"{base}/{item}", "name": item, "instanceStatus": "RUNNING", "currentAction": "NONE"}
+            for item in pool.nodes
         ]
         for number in range(pool.size // max(1, len(pool.message.locations)) - len(pool.nodes)):
             errors = [
-                {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": each.message} for each in pool.message.conditions
+                {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": item.message} for item in pool.message.conditions
             ]
             attempt = {"lastAttempt": {"errors": {"errors": errors}}} if errors else {}
             shown.append({"instance": f"{base}/{name}-{number}", "currentAction": "CREATING"} | attempt)
@@ -227,20 +227,20 @@ class Compute:
 
     def instance(self, project: str, zone: str, name: str) -> Resource:
         """Return an instance of a node pool."""
-        instance = next((each for each in self.instances(project, zone) if each["name"] == name), None)
+        instance = next((item for item in self.instances(project, zone) if item["name"] == name), None)
         if instance is None:
             raise _missing(f"projects/{project}/zones/{zone}/instances/{name}")
         return instance
 
     def set_instance(self, project: str, zone: str, name: str, **fields: str) -> str:
-        """Change what an instance shows of itself, such as its status; return its path."""
+        """Change fields of an instance, such as its status; return its path."""
         self.instance(project, zone, name)
         path = f"projects/{project}/zones/{zone}/instances/{name}"
         self._store.put_compute(path, self._store.compute.get(path, {}) | fields)
         return path
 
     def forget_instances(self, project: str, zones: Iterable[str], names: Iterable[str]) -> None:
-        """Forget what was changed of instances: later ones of these names are new."""
+        """Discard changes of instances; later ones with these names are new."""
         paths = {f"projects/{project}/zones/{zone}/instances/{name}" for name in names for zone in zones}
         for path in paths & self._store.compute.keys():
             self._store.drop("compute", path)
@@ -255,10 +255,10 @@ class Compute:
 
     def _free_block(self, size: int) -> str:
         taken = [
-            ipaddress.ip_network(each["ipCidrRange"]) for each in self._store.compute.values() if "ipCidrRange" in each
+            ipaddress.ip_network(item["ipCidrRange"]) for item in self._store.compute.values() if "ipCidrRange" in item
         ]
         for block in ipaddress.ip_network("10.0.0.0/10").subnets(new_prefix=size):
-            if not any(block.overlaps(each) for each in taken):
+            if not any(block.overlaps(item) for item in taken):
                 return str(block)
         raise Refusal.invalid(
             f"The network does not have available private IP space in 10.0.0.0/8 to reserve a /{size} block."

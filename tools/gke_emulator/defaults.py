@@ -34,7 +34,7 @@ _COMPONENTS = [1, 2]  # SYSTEM_COMPONENTS, WORKLOADS: of LoggingComponentConfig
 
 
 def fill_cluster(message: Any, target: Target, options: Options, now: float) -> None:
-    """Complete a cluster that is about to be made."""
+    """Complete a cluster that is about to be created."""
     zones = [target.location] if is_zone(target.location) else options.zones(target.location)[:3]
     if not message.locations:
         message.locations.extend(zones)
@@ -65,15 +65,15 @@ def fill_cluster(message: Any, target: Target, options: Options, now: float) -> 
 
 def _version(message: Any) -> str:
     version, channel = message.initial_cluster_version, message.release_channel.channel
-    every = sorted({each for versions in VERSIONS.values() for each in versions}, key=_number, reverse=True)
+    every = sorted({item for versions in VERSIONS.values() for item in versions}, key=_number, reverse=True)
     if version in ("", "-"):
         if not channel:  # unspecified: enrolled in REGULAR
             message.release_channel.channel = ReleaseChannel.Channel.REGULAR
         return VERSIONS[ReleaseChannel.Channel(message.release_channel.channel).name][0]
-    fitting = [each for each in every if version in ("latest", each) or each.startswith((f"{version}.", f"{version}-"))]
+    fitting = [item for item in every if version in ("latest", item) or item.startswith((f"{version}.", f"{version}-"))]
     if channel:
         known = VERSIONS[ReleaseChannel.Channel(channel).name]
-        fitting = [each for each in fitting if each in known]
+        fitting = [item for item in fitting if item in known]
     if not fitting:
         raise Refusal.invalid(f'Master version "{version}" is unsupported.')
     return fitting[0]
@@ -84,7 +84,7 @@ def _number(version: str) -> list[int]:
 
 
 def check_node_version(version: str) -> None:
-    """Refuse a node version that the server does not offer."""
+    """Reject a node version that the server does not offer."""
     if not any(version in versions for versions in VERSIONS.values()):
         raise Refusal.invalid(f'Node version "{version}" is unsupported.')
 
@@ -114,7 +114,7 @@ def _fill_network(message: Any, target: Target) -> None:
 
 
 def _block(block: str, start: str, size: int) -> str:
-    """Complete an IP range: `/12` and an empty one get a place of the server's choice."""
+    """Complete an IP range: `/12` and an empty one get a range of the server's choice."""
     text = f"{start}{block}" if block.startswith("/") else block or f"{start}/{size}"
     try:
         return str(ipaddress.ip_network(text, strict=False))
@@ -123,7 +123,7 @@ def _block(block: str, start: str, size: int) -> str:
 
 
 def give_endpoint(message: Any, server: str, authority: bytes) -> None:
-    """Write where a cluster's API server is, host and port; the DNS endpoint is the same, and none of Google's."""
+    """Set a cluster's API server endpoint, host and port; the DNS endpoint is the same instead of Google's."""
     message.endpoint = server
     message.control_plane_endpoints_config.dns_endpoint_config.endpoint = server
     message.private_cluster_config.public_endpoint = server
@@ -134,7 +134,7 @@ def give_endpoint(message: Any, server: str, authority: bytes) -> None:
 
 
 def fill_pool(message: Any, target: Target, cluster: Any) -> None:
-    """Complete a node pool that is about to be made."""
+    """Complete a node pool that is about to be created."""
     message.status = NodePool.Status.PROVISIONING
     message.self_link = target.link
     message.version = message.version or cluster.current_master_version
@@ -184,7 +184,7 @@ def _fill_config(config: Any, *, of_pods: bool) -> None:
 
 
 def _taint(config: Any, key: str, value: str) -> None:
-    if all(each.key != key for each in config.taints):
+    if all(item.key != key for item in config.taints):
         config.taints.add(key=key, value=value, effect=NodeTaint.Effect.NO_SCHEDULE)
 
 
@@ -202,7 +202,7 @@ def instance_groups(message: Any, target: Target) -> list[str]:
 
 
 def group_name(target: Target) -> str:
-    """Return the name of a pool's instance groups; the names of its instances begin like it."""
+    """Return the name of a pool's instance groups, which is also the prefix of its instances' names."""
     return f"gke-{target.cluster[:20]}-{target.pool[:20]}-{digest(target.path)}-grp"
 
 

@@ -1,4 +1,4 @@
-"""The emulator of one Google Cloud: its gRPC and HTTP servers, started and stopped together."""
+"""The emulator of a Google Cloud project: its gRPC and HTTP servers, started and stopped together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GkeEmulator:
         self.record = Record()
         nodes: Nodes = NoNodes()
         if self.options.api_server:
-            # Only here: the emulator by itself does not need the Kubernetes client.
+            # Imported here, because the emulator alone does not need the Kubernetes client.
             from tools.gke_emulator.cluster import ApiServerNodes
 
             nodes = ApiServerNodes(self.options.api_server, kwok=self.options.kwok)
@@ -44,14 +44,14 @@ class GkeEmulator:
         self.stop()
 
     def start(self) -> None:
-        """Begin to answer, and go on with operations of an earlier life."""
+        """Start to serve, and continue operations of an earlier process."""
         with self.plane.store.lock:
             self.plane.operations.resume()
         self._service.start()
         self._rest.start()
 
     def stop(self) -> None:
-        """End the servers; the state stays in its folder, if it has one."""
+        """Stop the servers; the state stays in its folder, if it has one."""
         self._service.stop()
         self._rest.stop()
         self.plane.close()
@@ -68,19 +68,19 @@ class GkeEmulator:
 
     @property
     def calls(self) -> list[Call]:
-        """The calls so far, in the order of their coming."""
+        """The calls so far, in order of arrival."""
         return list(self.record.calls)
 
     def add_fault(self, fault: Fault) -> None:
-        """Let a fault happen from now on."""
+        """Inject a fault from now on."""
         self.plane.faults.add(fault)
 
     def clear_faults(self) -> None:
-        """Let nothing go wrong from now on. Operations that have begun keep the fault that they met."""
+        """Remove all faults. Running operations keep the fault that they have met."""
         self.plane.faults.clear()
 
     def add_resource(self, path: str, kind: str, **fields: Any) -> None:
-        """Put a resource of Compute Engine at a path such as projects/P/zones/Z/reservations/R."""
+        """Store a resource of Compute Engine at a path such as projects/P/zones/Z/reservations/R."""
         with self.plane.store.lock:
             self.plane.compute.put(path, kind, fields)
 

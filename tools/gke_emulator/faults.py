@@ -67,18 +67,18 @@ _KINDS: dict[str, type[Fault]] = {"call": CallFault, "pool": PoolFault, "operati
 
 
 def fault_of(value: dict[str, Any]) -> Fault:
-    """Make a fault from data: its `kind` (call, pool, operation) and fields. Raises ValueError or TypeError."""
+    """Create a fault from data: its `kind` (call, pool, operation) and fields. Raises ValueError or TypeError."""
     fields = dict(value)
     kind = _KINDS.get(fields.pop("kind", ""))
     if kind is None:
         raise ValueError(f"a fault's kind is one of {', '.join(_KINDS)}")
-    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
+    values: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in fields.items()}
     return kind(**values)
 
 
 @dataclass
 class Faults:
-    """The faults of one emulator, and what has been counted for them."""
+    """The faults of one emulator, and their counters."""
 
     declared: list[Fault]
     seed: int = 0
@@ -90,18 +90,18 @@ class Faults:
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """Let a fault happen from now on; its calls are counted from here."""
+        """Inject a fault from now on; its calls are counted from here."""
         with self._lock:
             self.declared.append(fault)
 
     def clear(self) -> None:
-        """Forget all faults and what was counted for them."""
+        """Remove all faults and counters."""
         with self._lock:
             self.declared.clear()
             self._tries.clear()
 
     def call(self, method: str) -> CallFault | None:
-        """Count a call; return the fault that it meets."""
+        """Count a call; return its fault."""
         with self._lock:
             first_fault = None
             for index, fault in enumerate(self.declared):
@@ -113,7 +113,7 @@ class Faults:
             return first_fault
 
     def pool(self, name: str) -> PoolFault | None:
-        """Count the creation of a node pool; return the fault that it meets."""
+        """Count the creation of a node pool; return its fault."""
         with self._lock:
             if name not in self._pools:
                 self._pools.append(name)
@@ -127,7 +127,7 @@ class Faults:
             return None
 
     def operation(self, kind: str, name: str) -> OperationFault | None:
-        """Count an operation; return the fault that it meets."""
+        """Count an operation; return its fault."""
         with self._lock:
             for index, fault in enumerate(self.declared):
                 meets = isinstance(fault, OperationFault) and fault.type == kind and fnmatchcase(name, fault.name)

@@ -1,4 +1,4 @@
-"""Machine types: what Compute Engine and GKE publish of each. Written apart from xpk's own table, to check it."""
+"""Machine types as published by Compute Engine and GKE. Written independently of xpk's own table, to check it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.gke_emulator.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type. `accelerator` is the value of GKE's node label; `quota` the metrics it counts against."""
+    """A machine type. `accelerator` is the value of GKE's node label; `quota` the metrics that it counts against."""
 
     name: str
     vcpus: int
@@ -20,7 +20,7 @@ class Machine:
     accelerator: str = ""
     kind: str = "cpu"  # cpu, gpu or tpu
     cuboid: bool = False  # topologies have three sides
-    policy: bool = False  # a slice of several hosts wants a workload policy
+    policy: bool = False  # a multi-host slice requires a workload policy
 
     @property
     def family(self) -> str:
@@ -29,7 +29,7 @@ class Machine:
 
     @property
     def boot_disk(self) -> str:
-        """Return the type of boot disk that nodes get unless another is asked for."""
+        """Return the type of boot disk that nodes get by default."""
         return "hyperdisk-balanced" if self.policy or self.family == "ct6e" else "pd-balanced"
 
     @property
@@ -38,8 +38,8 @@ class Machine:
         return {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}.get(self.kind, "")
 
 
-# cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, "Choose the TPU version". tpu7 is in no public page:
-# taken to be as tpu7x.
+# cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, "Choose the TPU version". tpu7 is on no public page:
+# assumed to equal tpu7x.
 _TPUS = [
     Machine("ct4p-hightpu-4t", 240, 407, 4, "tpu-v4-podslice", "tpu", True),
     Machine("ct5lp-hightpu-1t", 24, 48, 1, "tpu-v5-lite-podslice", "tpu"),
@@ -88,7 +88,7 @@ _GPU_FAMILIES = {"nvidia-h100-80gb": "NVIDIA_H100", "nvidia-h100-mega-80gb": "NV
 
 
 def find_machine(name: str) -> Machine | None:
-    """Return a machine type; None for one that does not exist."""
+    """Return a machine type, or None if it does not exist."""
     if name in _NAMED:
         return _NAMED[name]
     match = re.fullmatch(r"([a-z0-9]+)-(standard|highmem|highcpu|ultramem)-(\d+)", name)
@@ -98,7 +98,7 @@ def find_machine(name: str) -> Machine | None:
 
 
 def machine_of(name: str, zone: str) -> Machine:
-    """Return a machine type; refuse one that does not exist as GKE does."""
+    """Return a machine type; reject a missing one as GKE does."""
     machine = find_machine(name)
     if machine is None:
         raise Refusal.invalid(f"Machine type with name '{name}' does not exist in zone '{zone}'.")
@@ -106,13 +106,13 @@ def machine_of(name: str, zone: str) -> Machine:
 
 
 def known_machines() -> list[Machine]:
-    """Return the accelerator machines and a few general ones: what machineTypes.list shows."""
+    """Return the accelerator machines and a few general ones, which machineTypes.list shows."""
     sizes = [f"{family}-standard-{size}" for family in ("e2", "n2") for size in (4, 8, 16, 32)]
     return [*_NAMED.values(), *(machine for name in [*sizes, "n2-standard-64"] if (machine := find_machine(name)))]
 
 
 def quota_metric(machine: Machine, *, preemptible: bool) -> str:
-    """Return the quota that accelerators of a machine count against; a family's as METRIC:FAMILY."""
+    """Return the quota of a machine's accelerators; a family's as METRIC:FAMILY."""
     if metric := _METRICS.get(machine.accelerator):
         return f"PREEMPTIBLE_{metric}" if preemptible else metric
     if family := _TPU_FAMILIES.get(machine.family):
@@ -122,7 +122,7 @@ def quota_metric(machine: Machine, *, preemptible: bool) -> str:
 
 
 def check_topology(machine: Machine, topology: str, nodes: int) -> None:
-    """Refuse a TPU topology that the machine or the number of nodes does not fit."""
+    """Reject a TPU topology that does not fit the machine or the number of nodes."""
     sides = [int(side) for side in topology.split("x") if side.isdigit()]
     if len(sides) != (3 if machine.cuboid else 2) or "x".join(map(str, sides)) != topology or 0 in sides:
         raise Refusal.invalid(f'Invalid TPU topology "{topology}" for machine type "{machine.name}".')

@@ -32,18 +32,18 @@ class Target:
 
     @property
     def link(self) -> str:
-        """Return the URI that the server gives; zonal places are under `zones/`, as GKE has them."""
+        """Return the server's URI; zonal locations are under `zones/`, as in GKE."""
         path = self.path
         return f"{_CONTAINER}/{path.replace('/locations/', '/zones/', 1) if is_zone(self.location) else path}"
 
     @property
     def of_cluster(self) -> Target:
-        """Return the cluster that this belongs to."""
+        """Return the cluster to which this belongs."""
         return replace(self, pool="", operation="")
 
 
 def is_zone(location: str) -> bool:
-    """Tell a zone (us-east5-b) from a region (us-east5)."""
+    """Return whether a location is a zone (us-east5-b), not a region (us-east5)."""
     return location.count("-") == 2
 
 
@@ -89,7 +89,7 @@ def _kind(field: str) -> str:
 
 
 def check_name(kind: str, name: str, longest: int = 40) -> None:
-    """Refuse a name that GKE refuses: lower case, digits and hyphens, at most `longest` characters."""
+    """Reject a name that GKE rejects: lower case, digits and hyphens, at most `longest` characters."""
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > longest:
         raise Refusal.invalid(
             f'Invalid value for field "{kind}.name": "{name}". Must be a match of regex '

@@ -1,4 +1,4 @@
-"""VPC networks, subnetworks and firewall rules: what Compute Engine looks at before it makes or ends one."""
+"""VPC networks, subnetworks and firewall rules: Compute Engine's checks before it creates or deletes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.gke_emulator.refusal import Refusal
 
 Resource = dict[str, Any]
 COLLECTIONS = ("networks", "subnetworks", "firewalls")
-SECONDS = {"networks": 12.0, "subnetworks": 15.0, "firewalls": 8.0}  # that an operation on one takes, emulated
+SECONDS = {"networks": 12.0, "subnetworks": 15.0, "firewalls": 8.0}  # emulated seconds of an operation on one
 _MTU = range(1300, 8897)
 # cloud.google.com/kubernetes-engine/docs/how-to/config-auto-net-for-accelerators
 _MANAGED = ("a3-megagpu-8g", "a3-ultragpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g", "ct6e-")
@@ -22,7 +22,7 @@ _NICS = {"a3-highgpu-8g": 4, "a3-megagpu-8g": 8, "a3-ultragpu-8g": 9, "a4-highgp
 
 
 def check_insert(plane: Plane, project: str, collection: str, body: Resource, ready: dict[str, float]) -> None:
-    """Refuse a resource that cannot be made. `ready`: when those that are being made will be."""
+    """Reject an invalid resource. `ready`: when resources that are being created will exist."""
     plane.compute.check_quota(project, collection)
     if collection == "networks":
         if "autoCreateSubnetworks" not in body:
@@ -42,13 +42,13 @@ def check_insert(plane: Plane, project: str, collection: str, body: Resource, re
 
 
 def check_delete(plane: Plane, path: str) -> None:
-    """Refuse the end of a resource that others use."""
+    """Reject the deletion of a resource that others use."""
     for user in _users(plane, path):
         raise Refusal.invalid(f"The resource '{path}' is already being used by '{user}'")
 
 
 def check_pool_networks(plane: Plane, target: Target, message: Any) -> None:
-    """Refuse a node pool whose data NICs cannot have the networks that it names, or that GKE is to make."""
+    """Reject a node pool whose data NICs cannot use the networks that it names or that GKE creates."""
     config, machine = message.network_config, message.config.machine_type
     several = list(config.additional_node_network_configs)
     if config.accelerator_network_profile:
@@ -63,17 +63,17 @@ def check_pool_networks(plane: Plane, target: Target, message: Any) -> None:
     known = find_machine(machine)
     if not message.config.gvnic.enabled or len(several) > _NICS.get(machine, 7 if known else 0):
         raise Refusal.invalid(f"Machine type {machine} cannot have {len(several)} additional node networks.")
-    if len({each.network for each in several}) < len(several) and not machine.startswith(("a3-ultra", "a4")):
+    if len({item.network for item in several}) < len(several) and not machine.startswith(("a3-ultra", "a4")):
         raise Refusal.invalid("Each additional node network must be of a VPC network of its own.")
-    for each in several:
-        path = f"projects/{target.project}/regions/{region_of(target.location)}/subnetworks/{each.subnetwork}"
+    for item in several:
+        path = f"projects/{target.project}/regions/{region_of(target.location)}/subnetworks/{item.subnetwork}"
         subnetwork = plane.store.compute.get(path)
-        if subnetwork is None or _path(subnetwork["network"]).rpartition("/")[2] != each.network:
-            raise Refusal.invalid(f"Subnetwork '{each.subnetwork}' of network '{each.network}' was not found.")
+        if subnetwork is None or _path(subnetwork["network"]).rpartition("/")[2] != item.network:
+            raise Refusal.invalid(f"Subnetwork '{item.subnetwork}' of network '{item.network}' was not found.")
         hosts = ipaddress.ip_network(subnetwork["ipCidrRange"]).num_addresses - RESERVED_ADDRESSES
         others = [pool for _, pool in _pools_on(plane, path)]
         if message.initial_node_count + sum(pool.size for pool in others if pool.message is not message) > hosts:
-            raise Refusal.invalid(f"IP space of '{each.subnetwork}' is exhausted.")
+            raise Refusal.invalid(f"IP space of '{item.subnetwork}' is exhausted.")
 
 
 def _check_block(plane: Plane, network: str, body: Resource) -> None:
@@ -101,7 +101,7 @@ def _pools_on(plane: Plane, subnetwork: str) -> Iterator[tuple[str, Any]]:
     words = subnetwork.split("/")
     for path, pool in plane.store.pools.items():
         config = pool.message.network_config
-        names = [each.subnetwork for each in config.additional_node_network_configs]
+        names = [item.subnetwork for item in config.additional_node_network_configs]
         if path.startswith(f"projects/{words[1]}/locations/{words[3]}") and words[-1] in names:
             yield path, pool
 

@@ -23,10 +23,10 @@ _DISK_RESERVED = 0.1
 
 
 def node_object(target: Target, pool: Any, name: str, zone: str, *, kwok: bool) -> Node:
-    """Return the Node of one instance. `target` and `pool`: the node pool that it belongs to."""
+    """Return the Node of one instance. `target` and `pool` are its node pool."""
     machine = machine_of(pool.config.machine_type, zone)
     offers, left = _offers(machine, pool)
-    # KWOK would only pretend to run controllers: they belong on a node that is real.
+    # KWOK would only emulate controllers, which need a real node.
     cordon = {"unschedulable": True} if kwok and target.pool == SYSTEM_POOL else {}
     instance = defaults.number(f"projects/{target.project}/zones/{zone}/instances/{name}")
     annotations = {"container.googleapis.com/instance_id": instance}
@@ -73,7 +73,7 @@ def labels(target: Target, pool: Any, machine: Machine, name: str, zone: str) ->
         labels_of_node[f"{own}/gke-tpu-topology"] = pool.placement_policy.tpu_topology or _alone(machine)
         labels_of_node[f"{own}/gke-accelerator-count"] = str(machine.chips)
     if machine.kind == "gpu":
-        labels_of_node[f"{own}/gke-accelerator"] = machine.accelerator  # only Autopilot adds the count of GPUs
+        labels_of_node[f"{own}/gke-accelerator"] = machine.accelerator  # only Autopilot adds the number of GPUs
         labels_of_node[f"{own}/gke-gpu"] = "true"
         labels_of_node[f"{own}/gke-gpu-driver-version"] = _driver(config)
     if config.workload_metadata_config.mode == WorkloadMetadataConfig.Mode.GKE_METADATA:
@@ -103,7 +103,7 @@ def _provisioning(config: Any) -> str:
 
 
 def _driver(config: Any) -> str:
-    versions = [each.gpu_driver_installation_config.gpu_driver_version for each in config.accelerators]
+    versions = [item.gpu_driver_installation_config.gpu_driver_version for item in config.accelerators]
     latest = GPUDriverInstallationConfig.GPUDriverVersion.LATEST
     return "latest" if latest in versions else "default"
 
@@ -111,11 +111,11 @@ def _driver(config: Any) -> str:
 def taints(pool: Any) -> list[dict[str, str]]:
     """Return the taints of a node."""
     effects = {1: "NoSchedule", 2: "PreferNoSchedule", 3: "NoExecute"}
-    return [{"key": each.key, "value": each.value, "effect": effects[each.effect]} for each in pool.config.taints]
+    return [{"key": item.key, "value": item.value, "effect": effects[item.effect]} for item in pool.config.taints]
 
 
 def _alone(machine: Machine) -> str:
-    """Return the topology of a host by itself."""
+    """Return the topology of a single host."""
     sides = {1: "1x1", 2: "1x2", 4: "2x2", 8: "2x4"}[machine.chips]
     return f"{sides}x1" if machine.cuboid else sides
 
@@ -135,12 +135,12 @@ def _offers(machine: Machine, pool: Any) -> tuple[dict[str, str], dict[str, str]
 
 
 def reserved_millicores(vcpus: int) -> int:
-    """Return what GKE keeps of a node: 6 % of its first CPU, 1 % of the next, 0.5 % of two more, 0.25 % of the rest."""
+    """Return the CPU that GKE reserves: 6 % of one CPU, 1 % of the next, 0.5 % of two more, 0.25 % of the rest."""
     return round(60 * min(vcpus, 1) + 10 * (vcpus > 1) + 5 * min(max(vcpus - 2, 0), 2) + 2.5 * max(vcpus - 4, 0))
 
 
 def reserved_memory(mib: int) -> int:
-    """Return what GKE keeps of a node's memory, in MiB: less and less of each further part, and 100 for evictions."""
+    """Return the memory that GKE reserves in MiB: a decreasing share of each further part, and 100 for evictions."""
     kept, gib = 0.0, 1024
     for size, share in ((4 * gib, 0.25), (4 * gib, 0.2), (8 * gib, 0.1), (112 * gib, 0.06), (mib, 0.02)):
         part = min(mib, size)

@@ -1,4 +1,4 @@
-"""Long-running operations: which may run together, how they go on, and how they end."""
+"""Long-running operations: their concurrency, progress and end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tools.gke_emulator.store import OperationPb, Store, Work
 
 Status = Operation.Status
 Type = Operation.Type
-# While one of these runs, nothing else on the cluster may; and they wait for everything else.
+# While one of these runs, no other operation on the cluster may run; they wait for all others.
 _ALONE = {Type.CREATE_CLUSTER, Type.DELETE_CLUSTER, Type.UPDATE_CLUSTER, Type.UPGRADE_MASTER}
 _CANCELLABLE = {Type.UPGRADE_NODES}
 
 
 class OperationError(Exception):
-    """An operation that ends with an error: the canonical code's name, the message, and the conditions behind it."""
+    """An operation that ends with an error: the canonical code's name, the message, and the conditions."""
 
     def __init__(self, code: str, message: str, conditions: list[tuple[str, str]] | None = None) -> None:
         super().__init__(message)
@@ -42,13 +42,13 @@ class Operations:
         self._options, self._clock, self._store = options, clock, store
         self._schedule, self._faults = schedule, faults
         self._workers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="gke-operation")
-        self._running: dict[str, dict[str, Work]] = {}  # by the cluster's path, by their own path
+        self._running: dict[str, dict[str, Work]] = {}  # by the cluster's path, then by their own path
         self._ending: set[str] = set()
         self.effects: dict[int, Effect] = {}
         self.failures: dict[int, Callable[[Work, OperationError], None]] = {}
 
     def check(self, kind: int, target: Target) -> None:
-        """Refuse an operation that GKE does not let run with those that do."""
+        """Reject an operation that GKE does not run concurrently with the running ones."""
         running = list(self._running.get(target.of_cluster.path, {}).values())
         limit = self._options.concurrent_operations
         for work in running:
@@ -67,7 +67,7 @@ class Operations:
             )
 
     def begin(self, kind: int, target: Target, nodes: int = 0, **args: Any) -> Any:
-        """Begin an operation that `check` let pass; `nodes` is how many it makes or ends."""
+        """Start an operation that `check` accepted; `nodes` is the number of nodes that it creates or deletes."""
         now = self._clock.now()
         name = f"operation-{int(now * 1000)}-{uuid.uuid4()}"
         place = Target(target.project, target.location, operation=name)
@@ -88,34 +88,34 @@ class Operations:
         return message
 
     def resume(self) -> None:
-        """Go on with what ran when the emulator ended."""
+        """Continue operations that ran when the emulator ended."""
         for path, work in self._store.operations.items():
             if work.message.status != Status.DONE:
                 self._follow(path, work)
 
     def running(self) -> int:
-        """Return how many operations are not done."""
+        """Return the number of running operations."""
         with self._store.lock:
-            return sum(len(each) for each in self._running.values())
+            return sum(len(item) for item in self._running.values())
 
     def running_on(self, cluster: str) -> int:
-        """Return how many operations on a cluster are not done."""
+        """Return the number of running operations on a cluster."""
         return len(self._running.get(cluster, {}))
 
     def find(self, target: Target) -> Any:
-        """Return an operation with its progress at this time."""
+        """Return an operation with its current progress."""
         work = self._store.operations.get(target.path)
         if work is None:
             raise Refusal.not_found(target.path)
         return self._shown(work)
 
     def all(self, project: str, location: str) -> list[Any]:
-        """Return the operations of a place; of all places for the location `-`."""
+        """Return the operations of a location, or of all for `-`."""
         before = f"projects/{project}/locations/" + ("" if location == "-" else f"{location}/")
         return [self._shown(work) for path, work in self._store.operations.items() if path.startswith(before)]
 
     def cancel(self, target: Target) -> None:
-        """Begin to end an operation before its time; only upgrades of nodes can be."""
+        """Start to cancel an operation; only upgrades of nodes can be cancelled."""
         work = self._store.operations.get(target.path)
         if work is None:
             raise Refusal.not_found(target.path)
@@ -129,7 +129,7 @@ class Operations:
             self._schedule.at(self._clock.now() + self._options.pending, lambda: self._submit(target.path, work))
 
     def stop(self) -> None:
-        """Wait for the ends that are under way."""
+        """Wait for operations that are ending."""
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _follow(self, path: str, work: Work) -> None:
@@ -162,7 +162,7 @@ class Operations:
             self.effects[kind](work)
         except OperationError as raised:
             error = raised
-        except Exception as raised:  # a fault of the emulator itself: shown as one, not as a hanging operation
+        except Exception as raised:  # a fault of the emulator itself: reported, so that the operation does not hang
             error = OperationError("INTERNAL", f"emulator: {type(raised).__name__}: {raised}")
         with self._store.together():
             if error and kind in self.failures:
@@ -202,5 +202,5 @@ class Operations:
 
 
 def path_of_cluster(path: str) -> str:
-    """Return the cluster's path of a cluster or a node pool."""
+    """Return the path of the cluster of a cluster or node pool."""
     return path.partition("/nodePools/")[0]

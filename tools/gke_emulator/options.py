@@ -82,5 +82,5 @@ class Options:
     project_number: int = 123456789012
 
     def zones(self, region: str) -> list[str]:
-        """Return the zones of a region; none if there is no such region."""
+        """Return the zones of a region; empty if the region does not exist."""
         return [f"{region}-{end}" for end in self.locations.get(region, "")]

@@ -1,4 +1,4 @@
-"""State that all calls share: options, time, storage, operations, and the nodes behind the pools."""
+"""State that all calls share: options, time, storage, operations, and the nodes of the pools."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Nodes(Protocol):
     authority: bytes
 
     def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
-        """Make sure that nodes of these names are there."""
+        """Ensure that nodes with these names exist."""
 
     def remove(self, target: Target, names: list[str]) -> None:
-        """End nodes."""
+        """Delete nodes."""
 
     def token(self) -> str:
-        """Return the bearer token with which a client may do everything there."""
+        """Return the bearer token of an administrator."""
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop everything that runs."""
 
 
-# Of a key that nobody has: clients find a certificate that they can read, and then that nothing answers.
+# The certificate of an unknown key: clients can read it, then find that no server answers.
 _NOBODY = b"""\
 -----BEGIN CERTIFICATE-----
 MIIBezCCASGgAwIBAgIUJtPVirayGTwAkFM0dA9vWyXuq+owCgYIKoZIzj0EAwIw
@@ -50,7 +50,7 @@ dwTGy+n6o3173OlqjgIgZ9CTT9/hKWzhfdX3ydg2rTNuVLSxoE/G5yo3wTHKdpE=
 
 
 class NoNodes:
-    """No API server behind the clusters: at their address nothing answers, and that at once."""
+    """No API server for the clusters: connections to their address fail immediately."""
 
     server = "127.0.0.1:9"
     authority = _NOBODY
@@ -83,14 +83,14 @@ class Plane:
         self.compute = Compute(options, self.store, self.capacity)
 
     def cluster(self, target: Target) -> Any:
-        """Return the cluster that a target names or belongs to; refuse one that does not exist."""
+        """Return the cluster that a target names or belongs to; reject a missing one."""
         cluster = self.store.clusters.get(target.of_cluster.path)
         if cluster is None:
             raise Refusal.not_found(target.of_cluster.path)
         return cluster
 
     def close(self) -> None:
-        """Stop what runs and keep the state."""
+        """Stop everything and keep the state."""
         self.schedule.stop()
         self.operations.stop()
         self.nodes.close()

@@ -1,4 +1,4 @@
-"""Node pools: the calls about them, and what their operations do."""
+"""Node pools: their calls and operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_POOL = ("upgrade_settings", "queued_provisioning", "node_drain_config")
 
 
 class Pools:
-    """The calls of ClusterManager that are about node pools."""
+    """The calls of ClusterManager for node pools."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -54,7 +54,7 @@ class Pools:
         return self._pool(target_of(request, "project", "location", "cluster", "pool")).message
 
     def create(self, request: Any) -> Any:
-        """Begin to create a node pool."""
+        """Start to create a node pool."""
         target = target_of(request, "project", "location", "cluster")
         if not request.node_pool.name:
             raise Refusal.invalid("NodePool.name must be specified.")
@@ -69,7 +69,7 @@ class Pools:
         return self.begin(target, pool)
 
     def prepare(self, target: Target, body: Any, cluster: Any) -> Pool:
-        """Check a node pool that is asked for and complete it; nothing is kept yet."""
+        """Check and complete a requested node pool without storing it."""
         check_name("node_pool", target.pool)
         message = PoolPb()
         message.CopyFrom(body)
@@ -81,7 +81,7 @@ class Pools:
         return pool
 
     def begin(self, target: Target, pool: Pool) -> Any:
-        """Keep a node pool that is prepared and begin the operation that makes its nodes."""
+        """Store a prepared node pool and start the operation that creates its nodes."""
         self._plane.store.put_pool(target.path, pool)
         fault = self._plane.faults.pool(target.pool)
         args = {"fault": fault.outcome, "come_up": fault.nodes} if fault else {}
@@ -89,7 +89,7 @@ class Pools:
         return self._plane.operations.begin(Type.CREATE_NODE_POOL, target, pool.size, never=never, **args)
 
     def delete(self, request: Any) -> Any:
-        """Begin to delete a node pool."""
+        """Start to delete a node pool."""
         target = target_of(request, "project", "location", "cluster", "pool")
         pool = self._pool(target)
         self._plane.operations.check(Type.DELETE_NODE_POOL, target)
@@ -97,7 +97,7 @@ class Pools:
         return self._plane.operations.begin(Type.DELETE_NODE_POOL, target, len(pool.nodes))
 
     def update(self, request: Any) -> Any:
-        """Begin to change a node pool; its nodes are made anew, which GKE calls an upgrade."""
+        """Start to change a node pool; its nodes are recreated, which GKE calls an upgrade."""
         target = target_of(request, "project", "location", "cluster", "pool")
         pool = self._pool(target)
         if request.etag and request.etag != pool.message.etag:
@@ -112,7 +112,7 @@ class Pools:
         return self._plane.operations.begin(Type.UPGRADE_NODES, target, len(pool.nodes))
 
     def set_size(self, request: Any) -> Any:
-        """Begin to change how many nodes a pool has in each zone."""
+        """Start to change the number of nodes of a pool in each zone."""
         target = target_of(request, "project", "location", "cluster", "pool")
         pool = self._pool(target)
         self._plane.operations.check(Type.SET_NODE_POOL_SIZE, target)
@@ -131,11 +131,11 @@ class Pools:
         return self._plane.operations.begin(Type.SET_NODE_POOL_SIZE, target, change, never=never, **args)
 
     def set_autoscaling(self, request: Any) -> Any:
-        """Begin to change a node pool's autoscaling."""
+        """Start to change a node pool's autoscaling."""
         return self._copy(request, "autoscaling")
 
     def set_management(self, request: Any) -> Any:
-        """Begin to change a node pool's automatic repairs and upgrades."""
+        """Start to change a node pool's automatic repairs and upgrades."""
         return self._copy(request, "management")
 
     def _copy(self, request: Any, field: str) -> Any:
@@ -147,7 +147,7 @@ class Pools:
         return self._plane.operations.begin(Type.SET_NODE_POOL_MANAGEMENT, target)
 
     def make(self, path: str, args: dict[str, Any]) -> None:
-        """Make the nodes that a pool lacks. Raises OperationError if not all come up; those that did stay."""
+        """Create a pool's missing nodes. Raises OperationError if not all are created; existing ones stay."""
         plane = self._plane
         with plane.store.lock:
             pool = plane.store.pools[path]
@@ -160,13 +160,13 @@ class Pools:
             pool.nodes.extend(names)
             plane.store.put_pool(path, pool)
             everyone = list(pool.nodes)
-        # With those that were there: an operation that was cut off is done again from the start.
+        # Includes existing nodes, because an interrupted operation is repeated from the start.
         plane.nodes.add(plane.store.clusters[target.of_cluster.path], target, pool.message, everyone)
         if error is not None:
             raise error
 
     def remove(self, path: str, keep: int = 0) -> None:
-        """End nodes of a pool, all but the first `keep`. A pool that is gone is no error: see `make`."""
+        """Delete nodes of a pool except the first `keep`. A missing pool is not an error: see `make`."""
         if (pool := self._plane.store.pools.get(path)) is None:
             return
         self._plane.nodes.remove(_target(path), pool.nodes[keep:])
@@ -176,7 +176,7 @@ class Pools:
             self._plane.store.put_pool(path, pool)
 
     def finish(self, path: str, error: OperationError | None = None) -> None:
-        """Show that the nodes of a pool are made, or why they are not."""
+        """Set the status of a pool after its nodes are created, or have failed."""
         with self._plane.store.lock:
             if (pool := self._plane.store.pools.get(path)) is None:
                 return
@@ -237,7 +237,7 @@ class Pools:
             value = getattr(request, name)
             into = message if name in _OF_POOL else message.config
             if name in ("taints", "labels", "tags", "resource_labels"):
-                if request.HasField(name):  # these come wrapped, so that they can be emptied
+                if request.HasField(name):  # these are wrapped, so that they can be cleared
                     inner = value.ListFields()
                     into.ClearField(name)
                     for _, content in inner:
@@ -277,7 +277,7 @@ def _put(into: Any, name: str, content: Any) -> None:
 
 
 def _node_name(target: Target, message: Any) -> str:
-    """Name an instance: those of TPU slices have names of their own kind."""
+    """Return the name of an instance; those of TPU slices have a different format."""
     end = "".join(random.choices(string.ascii_lowercase + string.digits, k=4))
     if message.placement_policy.tpu_topology:
         return f"gke-tpu-{defaults.digest(target.path)}-{end}"

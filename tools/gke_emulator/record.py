@@ -14,8 +14,8 @@ from typing import Any
 class Call:
     """One call.
 
-    `time` is real seconds since 1970, `code` the status, `in_flight` the number of calls that ran when it came, itself
-    included, and `operations` the number of long-running operations.
+    `time` is real seconds since 1970, `code` the status, `in_flight` the number of concurrent calls including itself,
+    and `operations` the number of long-running operations.
     """
 
     method: str
@@ -28,7 +28,7 @@ class Call:
 
 @dataclass
 class Record:
-    """All calls, in the order of their coming. `on_done` is told of each when it is done, before it is answered."""
+    """All calls, in order of arrival. `on_done` is called after each call, before its response."""
 
     calls: list[Call] = field(default_factory=list)
     on_done: Callable[[Call], None] = lambda call: None

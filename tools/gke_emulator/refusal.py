@@ -1,4 +1,4 @@
-"""Answers that are errors: a gRPC status with google.rpc details, and the same over HTTP."""
+"""Error responses: a gRPC status with google.rpc details, and the same over HTTP."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def canonical(name: str) -> int:
 
 
 def condition(code: str, canonical_name: str, message: str) -> Any:
-    """Return why a cluster or node pool is in its state."""
+    """Return the condition that explains the state of a cluster or node pool."""
     number = getattr(StatusCondition.Code, code)
     return StatusCondition.pb()(code=number, canonical_code=canonical(canonical_name), message=message)
 
 
 class Refusal(Exception):
-    """A call that is refused. `code` is the name of a canonical code; `reason` that of an ErrorInfo, if any."""
+    """A rejected call. `code` is the name of a canonical code; `reason` that of an ErrorInfo, if any."""
 
     def __init__(self, code: str, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -36,28 +36,28 @@ class Refusal(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> Refusal:
-        """Return a refusal of a field's value."""
+        """Return the error for an invalid value of a field."""
         return cls("INVALID_ARGUMENT", message)
 
     @classmethod
     def not_found(cls, path: str) -> Refusal:
-        """Return what GKE says of a name that does not exist."""
+        """Return GKE's error for a missing name."""
         return cls("NOT_FOUND", f"Not found: {path}.")
 
     @classmethod
     def exists(cls, path: str) -> Refusal:
-        """Return what GKE says of a name that is taken."""
+        """Return GKE's error for an existing name."""
         return cls("ALREADY_EXISTS", f"Already exists: {path}.")
 
     @classmethod
     def busy(cls, operation: str) -> Refusal:
-        """Return what GKE says while `operation` holds what the call needs."""
+        """Return GKE's error while `operation` locks the resource."""
         message = f"Cluster is running incompatible operation {operation}."
         return cls("FAILED_PRECONDITION", message, "CLUSTER_ALREADY_HAS_OPERATION")
 
     @classmethod
     def precondition(cls, message: str) -> Refusal:
-        """Return a refusal because of the state that something is in."""
+        """Return the error for the state of a resource."""
         return cls("FAILED_PRECONDITION", message)
 
     @property
@@ -75,7 +75,7 @@ class Refusal(Exception):
         return status
 
     def abort(self, context: grpc.ServicerContext) -> None:
-        """End a gRPC call with this."""
+        """Abort a gRPC call with this error."""
         details = (("grpc-status-details-bin", self.status().SerializeToString()),)
         context.set_trailing_metadata(details)
         context.abort(grpc.StatusCode[self.code], self.message)

@@ -1,4 +1,4 @@
-"""Compute Engine's REST API, the part that clusters need, and the Cloud Quotas API's quotaInfos; JSON over HTTP."""
+"""The parts of Compute Engine's REST API that clusters need, and the Cloud Quotas API's quotaInfos; JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ class Rest:
 
     def __init__(self, plane: Plane, record: Record) -> None:
         self.plane, self.record = plane, record
-        self._ready: dict[str, float] = {}  # when what is being made will be there, and operations will be done
+        self._ready: dict[
+            str, float
+        ] = {}  # when resources that are being created will exist, and operations will be done
         rest = self
 
         class Handler(BaseHTTPRequestHandler):
             """One connection."""
 
             protocol_version = "HTTP/1.1"
-            wbufsize = -1  # heads and bodies together: apart, the second waits for the first to be acknowledged
+            wbufsize = (
+                -1
+            )  # headers and body together: otherwise the second packet waits for the acknowledgment of the first
 
             def do_GET(self) -> None:
                 rest.answer(self)
@@ -46,7 +50,7 @@ class Rest:
             do_POST = do_PATCH = do_DELETE = do_GET
 
             def log_message(self, format: str, *args: object) -> None:
-                """Keep quiet: calls are recorded."""
+                """Do nothing: calls are recorded."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", plane.options.http_port), Handler)
         self._server.daemon_threads = True
@@ -54,17 +58,17 @@ class Rest:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="gke-rest", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def answer(self, connection: BaseHTTPRequestHandler) -> None:
-        """Answer one request."""
+        """Respond to one request."""
         parts = urlsplit(connection.path)
         path = re.sub(r"^/(compute/)?v1/", "", parts.path)
         length = int(connection.headers.get("Content-Length") or 0)
@@ -117,7 +121,7 @@ class Rest:
             ("GET", _PLACE, compute.project),
             ("GET", f"{_PLACE}/regions/{named}", compute.region),
             ("GET", f"{_PLACE}/regions", lambda project: _items(
-                compute.region(project, each) for each in self.plane.options.locations)),
+                compute.region(project, item) for item in self.plane.options.locations)),
             ("GET", f"{_PLACE}/zones/{named}", compute.zone),
             ("GET", f"{_PLACE}/zones", lambda project: _items(compute.zone(project, zone) for zone in zones)),
             ("GET", f"{_ZONE}/machineTypes/{named}", compute.machine_type),
@@ -131,13 +135,13 @@ class Rest:
             ("GET", held + "/subnetworks/[^/]+)", lambda path, project: compute.subnetwork_shown(path)),
             ("GET", held + "/reservations/[^/]+)", lambda path, project: compute.reservation(path)),
             ("GET", held + "/reservations)", lambda path, project: _items(
-                compute.reservation(each) for each in compute.under(path))),
+                compute.reservation(item) for item in compute.under(path))),
             ("GET", held + "/(?:resourcePolicies|networks|firewalls)/[^/]+)",
              lambda path, project: compute.stored(path)),
             ("GET", held + "/reservations/[^/]+/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)",
              lambda path, project: {"resource": compute.stored(path)}),
             ("GET", held + "/(?:resourcePolicies|networks|subnetworks|firewalls|reservations/.*Blocks))",
-             lambda path, project: _items(compute.stored(each) for each in compute.under(path))),
+             lambda path, project: _items(compute.stored(item) for item in compute.under(path))),
             ("POST", held + "/(?:resourcePolicies|networks|subnetworks|firewalls|reservations))", self._insert),
             ("PATCH", held + "/subnetworks/[^/]+)", self._patch),
             ("POST", held + "/subnetworks/[^/]+)/expandIpCidrRange", self._patch),
@@ -168,7 +172,7 @@ class Rest:
         return self._operation(path.rpartition("/")[0], path, "patch")
 
     def _switch(self, project: str, zone: str, name: str, verb: str, body: Resource | None = None) -> Resource:
-        """Stop or start an instance, at once."""
+        """Stop or start an instance immediately."""
         status, stamp = ("TERMINATED", "lastStopTimestamp") if verb == "stop" else ("RUNNING", "lastStartTimestamp")
         fields = {"status": status, stamp: rfc3339(time.time())}
         path = self.plane.compute.set_instance(project, zone, name, **fields)
@@ -180,7 +184,7 @@ class Rest:
         return self._operation(path.rpartition("/")[0], path, "delete")
 
     def _operation(self, collection: str, target: str, kind: str) -> Resource:
-        """Return an operation of Compute Engine; those on other things than networks are done at once."""
+        """Return an operation of Compute Engine; only those on networks take time."""
         place, _, of = collection.rpartition("/")
         name = f"operation-{len(self.plane.store.compute)}-{int(self.plane.clock.now() * 1000)}"
         link = f"https://www.googleapis.com/compute/v1/{target}"
@@ -190,7 +194,7 @@ class Rest:
         return self._progress(path)
 
     def _progress(self, path: str, project: str = "", body: Resource | None = None) -> Resource:
-        """Return an operation as far as it is."""
+        """Return the current state of an operation."""
         done = self._ready.get(path, 0.0) <= self.plane.clock.now()
         return self.plane.compute.stored(path) | {"status": "DONE" if done else "RUNNING", "progress": 100 * done}
 
@@ -203,14 +207,14 @@ def _parsed(content: bytes) -> Resource:
 
 
 def _filtered(value: Resource, query: Resource) -> Resource:
-    """Return what a list shows of itself: `name eq PATTERN` is the filter that is emulated."""
+    """Return the items of a list; the filter `name eq PATTERN` is emulated."""
     expression = str(query.get("filter", ""))
     if not expression:
         return value
     if not expression.startswith("name eq "):
         raise Refusal("UNIMPLEMENTED", f"the emulator has no filter {expression}")
     pattern = expression.removeprefix("name eq ")
-    return value | {"items": [each for each in value["items"] if re.fullmatch(pattern, each["name"])]}
+    return value | {"items": [item for item in value["items"] if re.fullmatch(pattern, item["name"])]}
 
 
 def _items(resources: Any) -> Resource:

@@ -27,7 +27,7 @@ Handler = Callable[[Any], Any]
 
 
 def handlers(plane: Plane) -> dict[str, tuple[str, Handler]]:
-    """Return what answers each method: the name of the request's type, and a function of the request."""
+    """Return the handler of each method: the name of the request's type, and a function of the request."""
     pools = Pools(plane)
     clusters = Clusters(plane, pools)
     operations = plane.operations
@@ -71,7 +71,7 @@ class Service:
     def __init__(self, plane: Plane, record: Record) -> None:
         self._plane, self._record = plane, record
         known = handlers(plane)
-        every = {name: self._method(container_v1, name, *each) for name, each in known.items()}
+        every = {name: self._method(container_v1, name, *item) for name, item in known.items()}
         beta = {name: self._method(container_v1beta1, name, *known[name]) for name in BETA_METHODS}
         self._server = grpc.server(ThreadPoolExecutor(_THREADS, "gke-call"), options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers(
@@ -82,15 +82,15 @@ class Service:
             raise OSError(f"port {plane.options.port} is taken")
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._server.start()
 
     def stop(self) -> None:
-        """End; calls that run get a second."""
+        """Stop; running calls get a second."""
         self._server.stop(1.0).wait()
 
     def _method(self, types: Any, name: str, request_type: str, handler: Handler) -> Any:
-        kept = getattr(container_v1, request_type).pb()  # fields that only v1beta1 has stay in it, unknown
+        kept = getattr(container_v1, request_type).pb()  # fields that only v1beta1 has are kept as unknown fields
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             operations = self._plane.operations.running()
@@ -101,7 +101,7 @@ class Service:
                     call.code = refusal.code
                     refusal.abort(context)
                 except Exception:
-                    call.code = "UNKNOWN"  # a fault of the emulator itself: gRPC answers with it
+                    call.code = "UNKNOWN"  # a fault of the emulator itself: gRPC reports it
                     raise
 
         return grpc.unary_unary_rpc_method_handler(
@@ -120,7 +120,7 @@ class Service:
         with plane.store.together():
             answered = handler(request)
             copy = type(answered)()
-            copy.CopyFrom(answered)  # what is kept goes on changing
+            copy.CopyFrom(answered)  # the stored object continues to change
             plane.store.tick(plane.clock.now())
         if fault:
             raise Refusal(fault.code, fault.message)

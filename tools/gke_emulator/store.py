@@ -20,16 +20,16 @@ OperationPb: Any = container_v1.Operation.pb()
 
 @dataclass(slots=True)
 class Pool:
-    """A node pool as the API shows it, and what only the server knows of it."""
+    """A node pool as the API shows it, with fields that only the server knows."""
 
     message: Any
-    nodes: list[str] = field(default_factory=list)  # names of the instances that run
-    size: int = 0  # instances wanted, in all zones
+    nodes: list[str] = field(default_factory=list)  # names of the running instances
+    size: int = 0  # requested instances, in all zones
 
 
 @dataclass(slots=True)
 class Work:
-    """An operation, how long it takes (emulated seconds; None: for ever), and what it needs to end."""
+    """An operation, its duration (emulated seconds; None: forever), and the data that it needs to end."""
 
     message: Any
     seconds: float | None
@@ -50,10 +50,10 @@ class Store:
         self._database: sqlite3.Connection | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            # Other threads write, always under `lock`.
+            # Other threads write, always holding `lock`.
             self._database = sqlite3.connect(folder / "gke.sqlite", check_same_thread=False, isolation_level=None)
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=OFF")  # a killed program loses nothing; a killed machine may
+            self._database.execute("PRAGMA synchronous=OFF")  # a killed program loses nothing; a failed machine may
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS things "
                 "(kind TEXT, path TEXT, message BLOB, extra TEXT, PRIMARY KEY (kind, path))"
@@ -62,7 +62,7 @@ class Store:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold the lock; what is kept meanwhile is in the file as a whole or, if the program is killed, not at all."""
+        """Hold the lock; changes made meanwhile are written to the file atomically."""
         with self.lock:
             inside = self._database is None or self._database.in_transaction
             if self._database is not None and not inside:
@@ -74,33 +74,33 @@ class Store:
                     self._database.execute("COMMIT")
 
     def pools_of(self, cluster: str) -> dict[str, Pool]:
-        """Return the node pools of a cluster by path, in the order of their making."""
+        """Return the node pools of a cluster by path, in order of creation."""
         with self.lock:
             return {path: pool for path, pool in self.pools.items() if path.startswith(f"{cluster}/nodePools/")}
 
     def put_cluster(self, path: str, message: Any) -> None:
-        """Keep a cluster."""
+        """Store a cluster."""
         self.clusters[path] = message
         self._write("cluster", path, message.SerializeToString(), {})
 
     def put_pool(self, path: str, pool: Pool) -> None:
-        """Keep a node pool."""
+        """Store a node pool."""
         self.pools[path] = pool
         self._write("pool", path, pool.message.SerializeToString(), {"nodes": pool.nodes, "size": pool.size})
 
     def put_work(self, path: str, work: Work) -> None:
-        """Keep an operation."""
+        """Store an operation."""
         self.operations[path] = work
         extra = {"seconds": work.seconds, "begun": work.begun, "args": work.args}
         self._write("operation", path, work.message.SerializeToString(), extra)
 
     def put_compute(self, path: str, value: dict[str, Any]) -> None:
-        """Keep a resource of Compute Engine."""
+        """Store a resource of Compute Engine."""
         self.compute[path] = value
         self._write("compute", path, b"", value)
 
     def drop(self, kind: str, path: str) -> None:
-        """Forget a thing of a kind: cluster, pool, operation, compute."""
+        """Remove a resource of a kind: cluster, pool, operation, compute."""
         things: dict[str, Any] = {"cluster": self.clusters, "pool": self.pools, "operation": self.operations,
                                   "compute": self.compute}[kind]  # fmt: skip
         things.pop(path, None)
@@ -108,7 +108,7 @@ class Store:
             self._database.execute("DELETE FROM things WHERE kind = ? AND path = ?", (kind, path))
 
     def tick(self, now: float) -> None:
-        """Remember the emulated time, so that it goes on from there."""
+        """Store the emulated time, from which the next process continues."""
         self.latest = now
         self._write("clock", "", b"", {"now": now})
 
@@ -121,7 +121,7 @@ class Store:
 
     def _write(self, kind: str, path: str, message: bytes, extra: dict[str, Any]) -> None:
         if self._database is not None:
-            # An update keeps the row's place, and with it the order of making.
+            # An update keeps the row's position, and so the order of creation.
             self._database.execute(
                 "INSERT INTO things VALUES (?, ?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET message = excluded.message, extra = excluded.extra",

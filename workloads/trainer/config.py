@@ -90,7 +90,7 @@ class Data:
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end
     loader_hosts: int = 0  # hosts that read the data for all; 0 = every host reads its own rows
     shards: int = (
-        1  # data parts with equal shares of every batch; above 1, a multiple of loader_hosts, which share none
+        1  # data parts with equal shares of every batch; above 1, a multiple of loader_hosts, each of which has its own
     )
     shuffle: str = "records"  # records: all records of a shard; files: files, then the records in each; none
     shuffle_window: int = 0  # files: records that are shuffled together; 0 = all records of a file
@@ -159,8 +159,8 @@ class Observe:
 
     def profiles(self, process_id: int) -> bool:
         """Return whether a process records a profile."""
-        named = {name.strip() for name in self.profile_hosts.split(",")}
-        return self.profile_start > 0 and bool(named & {"all", str(process_id)})
+        names = {name.strip() for name in self.profile_hosts.split(",")}
+        return self.profile_start > 0 and bool(names & {"all", str(process_id)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +235,8 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
     known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
     path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
     if path.name == name_or_path and not path.suffix and not path.exists():
-        guess = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
-        return [], [Problem(f"unknown config {name_or_path!r}", guess)]
+        hint = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        return [], [Problem(f"unknown config {name_or_path!r}", hint)]
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
@@ -245,7 +245,7 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
         return [], [Problem(f"config {name_or_path!r} cannot be read: {reason}", hint)]
     except yaml.YAMLError as error:
         where = str(error).replace("\n", " ")
-        return [], [Problem(f"config {name_or_path!r} is not YAML: {where}", "Correct the file")]
+        return [], [Problem(f"config {name_or_path!r} is not valid YAML: {where}", "Fix the file")]
     if not isinstance(tree, dict):
         return [], [Problem(f"config {name_or_path!r} is not a mapping", "Write sections such as `model:`")]
     return list(_flatten(tree)), []
@@ -280,8 +280,8 @@ def _typed(key: str, value: Any) -> Any:
     """Return `value` converted to the type of the setting `key`, or a Problem."""
     fields = _fields()
     if key not in fields:
-        guess = _closest(key, list(fields)) or f"Sections are {', '.join(sections())}"
-        return Problem(f"unknown setting {key!r}", guess)
+        hint = _closest(key, list(fields)) or f"Valid sections: {', '.join(sections())}"
+        return Problem(f"unknown setting {key!r}", hint)
     kind = fields[key]
     if kind is bool and isinstance(value, bool):
         return value
@@ -302,7 +302,7 @@ def _typed(key: str, value: Any) -> Any:
 
 def _closest(word: str, known: Sequence[str]) -> str:
     """Return "Did you mean ...?", or an empty string if nothing is similar."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if not near:
-        near = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]
-    return f"Did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if not matches:
+        matches = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]
+    return f"Did you mean {matches[0]!r}?" if matches else ""

@@ -34,5 +34,5 @@ def current_settings(settings: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any
 
 
 def current_section(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's settings, as a checkpoint's notes have them, under their current names."""
+    """Return the settings of a section in a checkpoint's notes, under their current names."""
     return {RENAMED.get(f"{section}.{key}", f"{section}.{key}").split(".")[1]: value for key, value in settings.items()}

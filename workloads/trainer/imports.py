@@ -11,11 +11,11 @@ from xpk_shared.storage import BUCKET
 _MODULES = (
     "trainer.main",
     "trainer.train",
-    "trainer.checkpoint.shelves.folder",
-    "trainer.checkpoint.shelves.ocdbt",
+    "trainer.checkpoint.stores.folder",
+    "trainer.checkpoint.stores.ocdbt",
     "jax.experimental.serialize_executable",
 )
-_BUCKET_MODULES = ("trainer.checkpoint.shelves.bucket", "trainer.checkpoint.shelves.orbax_files")
+_BUCKET_MODULES = ("trainer.checkpoint.stores.bucket", "trainer.checkpoint.stores.orbax_files")
 
 for name in _MODULES:
     importlib.import_module(name)

@@ -45,32 +45,44 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m trainer", description="Train a language model on one or many slices.")
+    parser = _Parser(prog="python -m trainer", description="Train a model on one or many slices.")
     commands = parser.add_subparsers(required=True, parser_class=_Parser, metavar=f"{{{','.join(_COMMANDS)}}}")
-    chosen = _Parser(add_help=False)
+    config_options = _Parser(add_help=False)
     names = ", ".join(sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml")))
-    chosen.add_argument("--config", default="tiny", help=f"one of {names}, or a YAML file [default: tiny]")
-    chosen.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting")
-    train = commands.add_parser("train", parents=[chosen], help="train (the default command)")
+    config_options.add_argument(
+        "--config", default="tiny", help=f"configuration: one of {names}, or a YAML file [default: tiny]"
+    )
+    config_options.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting; repeatable"
+    )
+    train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
     prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text, or gs://BUCKET/FOLDER")
-    prepare.add_argument("--out", required=True, help="output folder, or gs://BUCKET/FOLDER")
+    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
+    prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument(
         "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
     )
     prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
     prepare.add_argument(
-        "--file-tokens", type=int, default=preparing.FILE_TOKENS, metavar="N", help="start a new file after N tokens"
+        "--file-tokens",
+        type=int,
+        default=preparing.FILE_TOKENS,
+        metavar="N",
+        help="start a new file after N tokens [default: %(default)s]",
     )
     prepare.set_defaults(command=_prepare)
-    check = commands.add_parser("check", parents=[chosen], help="check a configuration against a job's size")
+    check = commands.add_parser(
+        "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
+    )
     for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
-        check.add_argument(option, type=int, required=True, metavar="N")
-    check.add_argument("--settings-only", action="store_true", help="do not check the settings against the size")
+        check.add_argument(
+            option, type=int, required=True, metavar="N", help=f"number of {option[2:].replace('-', ' ')}"
+        )
+    check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
     check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
     check.set_defaults(command=_check)
-    cli.add_commands(commands, [chosen])
+    cli.add_commands(commands, [config_options])
     return parser
 
 
@@ -94,10 +106,10 @@ def _train(options: argparse.Namespace) -> int:
 
     job = jobs.open_job(config, host)
     try:
-        meeting = jobs.meet(job)
+        coordinator_future = jobs.meet(job)
         from trainer.train import train  # imports JAX while the hosts connect
 
-        code = train(job, meeting)
+        code = train(job, coordinator_future)
     except BaseException as error:
         jobs.fail(job, error)
     jobs.end(code)
@@ -126,7 +138,7 @@ def _check(options: argparse.Namespace) -> int:
         config = configs.load(options.config, options.set)
         if min(chips.num_slices, chips.hosts_per_slice, chips.chips_per_host) < 1:
             raise FatalError(
-                Problem("the numbers of slices, hosts and chips must be at least 1", "Use 1 or more of each")
+                Problem("--num-slices, --hosts-per-slice and --chips-per-host must be at least 1", "Use 1 or more")
             )
         problems = [] if options.settings_only else layout.check(config, chips)
         if not (options.settings_only or options.no_data):
@@ -140,15 +152,17 @@ def _check(options: argparse.Namespace) -> int:
     return ExitCode.FATAL
 
 
-def _check_output(where: str) -> list[Problem]:
-    """Return the problems of an output bucket; a folder is not checked, as it may exist on the hosts only."""
+def _check_output(address: str) -> list[Problem]:
+    """Return the problems of an output bucket; a folder is not checked, because it may exist on the hosts only."""
     try:
-        if in_bucket(where):
-            open_place(where).files()
+        if in_bucket(address):
+            open_place(address).files()
     except FatalError as error:
         return list(error.problems)
     except OSError as error:
-        return [Problem(f"output folder {where!r} cannot be used: {reason(error)}", "Use --set run.output_dir=FOLDER")]
+        return [
+            Problem(f"output folder {address!r} cannot be used: {reason(error)}", "Use --set run.output_dir=FOLDER")
+        ]
     return []
 
 

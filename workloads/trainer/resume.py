@@ -25,23 +25,23 @@ def first_state(run: Run) -> tuple[Any, int, int]:
     Returns (function that waits for the state, its step, tokens trained until then).
     """
     began, job = time.monotonic(), run.job
-    chosen = _choose(run)
-    if chosen is not None:
-        _check_notes(run, chosen.where, chosen.notes)
+    checkpoint = _choose(run)
+    if checkpoint is not None:
+        _check_notes(run, checkpoint.location, checkpoint.notes)
     with timeouts.storage(run.job, "the removal of another attempt's local checkpoints", 0, run.local):
-        run.local.settle(chosen.step if chosen else 0)
-    job.events.write("choose", chosen.step if chosen else 0, time.monotonic() - began)
-    if chosen is None:
+        run.local.settle(checkpoint.step if checkpoint else 0)
+    job.events.write("choose", checkpoint.step if checkpoint else 0, time.monotonic() - began)
+    if checkpoint is None:
         seed = np.uint32(job.config.run.seed)
-        init = compiled(run, "init", run.programs.init, seed)
+        init = get_compiled(run, "init", run.programs.init, seed)
         began = time.monotonic()
         state = init(seed)
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
-    start, notes, source = chosen.step, chosen.notes, chosen.source
-    finish = chosen.begin()
+    start, notes, source = checkpoint.step, checkpoint.notes, checkpoint.source
+    finish = checkpoint.begin()
 
-    def restored() -> State:
+    def wait_for_state() -> State:
         began = time.monotonic()  # after the compilation of the step, which overlaps the read
         tier = run.local if source == "local" else run.checkpoints
         with timeouts.storage(run.job, f"the restore of step {start}", start, tier):
@@ -49,13 +49,15 @@ def first_state(run: Run) -> tuple[Any, int, int]:
             jax.block_until_ready(state)
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
         origin = ("local checkpoint" if source == "local" else "storage") if read else "peer"
-        who = job.host.name(job.host.process_id)
-        metrics.say(f"{who}: attempt {job.host.attempt} resuming from step {start} ({origin})")
+        host = job.host.name(job.host.process_id)
+        metrics.say(f"{host}: attempt {job.host.attempt} resuming from step {start} ({origin})")
         return state
 
-    # Older checkpoints do not note their tokens; all their steps had the batch size that they note.
-    noted = start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
-    return restored, start, notes.get("tokens", noted)
+    # Older checkpoints do not record their tokens; all their steps had the batch size that they record.
+    computed_tokens = (
+        start * notes.get("global_batch", run.batch) * notes["model"].get("seq_len", job.config.model.seq_len)
+    )
+    return wait_for_state, start, notes.get("tokens", computed_tokens)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,31 +67,33 @@ class _InitialCheckpoint:
     step: int
     notes: dict[str, Any]
     source: str  # local or checkpoint
-    where: str
+    location: str
     begin: Callable[[], Callable[[], tuple[State, bool]]]  # starts the read and returns a function that waits for it
 
 
 def _choose(run: Run) -> _InitialCheckpoint | None:
-    """Agree on the newest checkpoint that is complete on all hosts; of the same step, the local one."""
-    into = run.mesh, run.programs.state, functools.partial(compile_program, run)
+    """Agree on the newest checkpoint that is complete on all hosts; prefer a local one of the same step."""
+    target = run.mesh, run.programs.state, functools.partial(compile_program, run)
     with timeouts.storage(run.job, "the choice of a local checkpoint", 0, run.local):
         local = run.local.choose(run.mesh, run.programs.state)
     with timeouts.storage(run.job, "the choice of a checkpoint", 0, run.checkpoints):
         persistent = run.checkpoints.choose(newer_than=local.step if local else -1)
     if persistent:
         step, notes = persistent
-        where = str(run.checkpoints.place / str(step))
-        return _InitialCheckpoint(step, notes, "checkpoint", where, lambda: run.checkpoints.restore(step, notes, *into))
+        location = str(run.checkpoints.place / str(step))
+        return _InitialCheckpoint(
+            step, notes, "checkpoint", location, lambda: run.checkpoints.restore(step, notes, *target)
+        )
     if local:
-        where = f"of step {local.step} in {run.local.place}"
-        return _InitialCheckpoint(local.step, local.notes, "local", where, lambda: run.local.restore(local, *into))
+        location = f"of step {local.step} in {run.local.place}"
+        return _InitialCheckpoint(local.step, local.notes, "local", location, lambda: run.local.restore(local, *target))
     return None
 
 
-def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
+def _check_notes(run: Run, location: str, notes: dict[str, Any]) -> None:
     """Raise FatalError for a checkpoint of another model or optimizer; warn about changed examples."""
     run_notes = run.checkpoints.notes
-    problem = compatibility.mismatch(where, run_notes, notes)
+    problem = compatibility.mismatch(location, run_notes, notes)
     if problem is not None:
         raise FatalError(problem)
     if run.job.is_first:
@@ -97,9 +101,9 @@ def _check_notes(run: Run, where: str, notes: dict[str, Any]) -> None:
             metrics.say(f"warning: {line}")
 
 
-def compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
-    """Return a program compiled for these arguments; the watchdog allows for the compilation."""
-    with timeouts.compilation(run.job, f"the program {name!r}", 0, own=lambda: run.compiler.busy):
+def get_compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
+    """Return a program compiled for these arguments, with the watchdog's timeout of a compilation."""
+    with timeouts.compilation(run.job, f"the program {name!r}", 0, is_own=lambda: run.compiler.busy):
         executable, _ = compile_program(run, name, program, *arguments)
     return executable
 

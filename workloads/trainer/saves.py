@@ -18,7 +18,7 @@ from trainer.telemetry import metrics
 
 
 def warm_up(run: Run) -> None:
-    """Start to import and compile what the first save needs, beside the steps."""
+    """Start to import and compile what the first save needs, in parallel with the steps."""
     manager.warm_up()
     run.finite.compile(run.compiler)
 
@@ -34,9 +34,11 @@ def save(run: Run, step: int, state: State, *, tokens: int, disk_low: bool, is_f
     failure, checkpoints = "", run.checkpoints
     with timeouts.storage(run.job, f"the checkpoint of step {step}, or the one before it", step, checkpoints):
         if disk_low:
-            free, need = checkpoints.room(state)
+            free, need = checkpoints.free_and_needed_bytes(state)
             checkpoints.wait()
-            checkpoints.fail(step, f"no room: {(free or 0) / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB needed")
+            checkpoints.record_failure(
+                step, f"not enough space: {(free or 0) / 2**20:.0f} MiB free, {need / 2**20:.0f} MiB needed"
+            )
         else:
             checkpoints.save(step, state, tokens=tokens)
         if is_final:
@@ -45,7 +47,7 @@ def save(run: Run, step: int, state: State, *, tokens: int, disk_low: bool, is_f
         with timeouts.storage(run.job, "the last local checkpoint", step, run.local):
             run.local.wait()
     if failure:
-        raise SaveError(f"the state of step {step} is not saved in {checkpoints.place}: {failure}")
+        raise SaveError(f"the state of step {step} was not saved in {checkpoints.place}: {failure}")
 
 
 def save_final(run: Run, step: int, state: State, *, tokens: int) -> None:
@@ -56,8 +58,8 @@ def save_final(run: Run, step: int, state: State, *, tokens: int) -> None:
 
 
 def check_state(run: Run, step: int, state: State, *, checked: Action) -> None:
-    """Check the state before an unplanned save; the step itself has made the checks of the actions `checked`."""
-    with saves_ended(run), run.job.watchdog.waiting(f"the check of the state after step {step}", step):
+    """Check the state before an unplanned save; `checked` are the actions whose checks the step has made."""
+    with finishing_saves(run), run.job.watchdog.waiting(f"the check of the state after step {step}", step):
         if not checked & Action.CHECK_REPLICAS:
             run.replicas.require(step, state)
         if not checked & ANY_SAVE:
@@ -67,25 +69,25 @@ def check_state(run: Run, step: int, state: State, *, checked: Action) -> None:
 def check_finite(run: Run, step: int, state: State) -> jax.Array:
     """Start the check that the state after `step` is finite; the first call may wait for its program."""
     run.finite.compile(run.compiler)
-    if not run.finite.ready:
+    if not run.finite.is_ready:
         began = time.monotonic()
-        with timeouts.compilation(run.job, "the program 'finite'", step, own=lambda: run.compiler.busy):
+        with timeouts.compilation(run.job, "the program 'finite'", step, is_own=lambda: run.compiler.busy):
             cached = run.finite.wait()
             run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program="finite")
     return run.finite.begin(state)
 
 
 @contextlib.contextmanager
-def saves_ended(run: Run) -> Iterator[None]:
+def finishing_saves(run: Run) -> Iterator[None]:
     """Wait for saves of earlier steps before raising a FatalError of the body.
 
-    The body fails on all hosts alike, so all wait for the same saves, for at most `checkpoint.hang_seconds`.
+    The body fails on all hosts in the same way, so all wait for the same saves, at most `checkpoint.hang_seconds`.
     """
     try:
         yield
     except FatalError:
         deadline = time.monotonic() + run.job.config.checkpoint.hang_seconds
         for tier in (run.checkpoints, run.local):
-            if not tier.ended(max(0.0, deadline - time.monotonic())):
-                metrics.say("warning: the save in progress takes too long and is aborted")
+            if not tier.join(max(0.0, deadline - time.monotonic())):
+                metrics.say("warning: timed out waiting for the save in progress")
         raise

@@ -41,19 +41,19 @@ class RunSchedule:
 
     def __init__(self, config: Config, *, evaluates: bool) -> None:
         self._final_step = config.run.steps
-        before_end = config.run.steps - 1  # the end clears the local tier, and evaluates in any case
+        last_before_end = config.run.steps - 1  # the end clears the local tier, and evaluates in any case
         self._schedules = {
             Action.SAVE: Schedule(config.checkpoint.every),
-            Action.SAVE_LOCALLY: Schedule(config.checkpoint.local_every, last=before_end),
-            Action.EVALUATE: Schedule(config.run.eval_every if evaluates else 0, last=before_end),
+            Action.SAVE_LOCALLY: Schedule(config.checkpoint.local_every, last=last_before_end),
+            Action.EVALUATE: Schedule(config.run.eval_every if evaluates else 0, last=last_before_end),
             Action.CHECK_REPLICAS: Schedule(config.observe.checksum_every),
             Action.COMPARE_HOSTS: Schedule(config.observe.straggler_check_every),
         }
 
     def actions(self, step: int) -> Action:
         """Return the actions after `step`. The final state is saved in any case, and any saved state is checked."""
-        due = Action.SAVE if step == self._final_step else Action.NONE
+        actions = Action.SAVE if step == self._final_step else Action.NONE
         for action, schedule in self._schedules.items():
-            due |= action if schedule.is_due(step) else Action.NONE
+            actions |= action if schedule.is_due(step) else Action.NONE
         checks = self._schedules[Action.CHECK_REPLICAS].every > 0
-        return due | (Action.CHECK_REPLICAS if checks and due & ANY_SAVE else Action.NONE)
+        return actions | (Action.CHECK_REPLICAS if checks and actions & ANY_SAVE else Action.NONE)

@@ -18,7 +18,7 @@ from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
-from trainer.checkpoint.shelves import open_shelf
+from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
 from trainer.data import batches, dataset, prepare, reader, synthetic_images
 from trainer.data.dataset import Corpus
@@ -90,25 +90,25 @@ class Run:
 
 
 def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
-    """Return the order of records; `counts` are the records of each file of the data set."""
-    records, asked = sum(counts), config.data
+    """Return the order of records; `counts` are the numbers of records in the files of the data set."""
+    records, data = sum(counts), config.data
     trained = records - dataset.eval_records(config, records)
-    return Order(asked.seed, batch, trained, asked.shards, asked.shuffle, asked.shuffle_window, counts)
+    return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
-def _join(job: Job, meeting: "Future[Address]") -> consistency.Traits:
+def _join(job: Job, coordinator_future: "Future[Address]") -> consistency.Traits:
     """Join the other hosts if all agree on the traits of the run; return the traits."""
     traits = consistency.traits(job.config, os.environ)
-    address = meeting.result()
-    consistency.agree(job.peers, job.host, traits)
+    address = coordinator_future.result()
+    consistency.check_agreement(job.peers, job.host, traits)
     if job.host.processes > 1:
         bootstrap.join(job.host, *address, job.peers)
     return traits
 
 
-def set_up(job: Job, meeting: "Future[Address]") -> Run:
+def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:
     """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
-    traits = _join(job, meeting)
+    traits = _join(job, coordinator_future)
     devices = jax.devices()
     job.events.write(
         "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
@@ -124,14 +124,14 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
     order = _order(job.config, counts, sizes.global_batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
-    own_slots = [place for place in slots.readers if mesh.devices.flat[place].process_index == jax.process_index()]
+    own_slots = [chip for chip in slots.readers if mesh.devices.flat[chip].process_index == jax.process_index()]
     examples = job.config.run.steps * slots.rows * len(own_slots)
     read = _reader(job, tokens, counts, order, batches.shards_of(slots, own_slots, order), examples)
     notes, max_to_keep = _notes(job.config, tokens, order), job.config.checkpoint.max_to_keep
     if job.is_first:
-        _introduce(job.config, mesh, sum(counts), sizes.global_batch)
+        _print_summary(job.config, mesh, sum(counts), sizes.global_batch)
     programs = step.build(job.config, mesh, slots, sizes)
-    finite, emulated = Finite(mesh, programs.state), devices[0].platform == "cpu"
+    finite, is_emulated = Finite(mesh, programs.state), devices[0].platform == "cpu"
     return Run(
         job=job,
         records=sum(counts),
@@ -150,10 +150,10 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
             lambda step: order.ids(step - 1),
             flops.int8_share(job.config),
             finite.names,
-            emulated=emulated,
+            is_emulated=is_emulated,
         ),
         finite=finite,
-        stragglers=StragglerCheck(job, None if emulated else chip_benchmark),
+        stragglers=StragglerCheck(job, None if is_emulated else chip_benchmark),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,
@@ -161,7 +161,7 @@ def set_up(job: Job, meeting: "Future[Address]") -> Run:
 
 
 def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
-    """Return the notes that every checkpoint of the run carries."""
+    """Return the notes that are saved with every checkpoint of the run."""
     return {
         "model": dataclasses.asdict(config.model),
         "optimizer": config.optim.state_notes(),
@@ -175,8 +175,8 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
     }
 
 
-def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
-    """Print the model, mesh, batch and data in one line."""
+def _print_summary(config: Config, mesh: Mesh, records: int, batch: int) -> None:
+    """Print a summary of the model, mesh, batch and data in one line."""
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1 or axis != "stage")
     count, example = registry.parameters(config.model), record(config.model)
     items = f"{records * example.items:,} {example.noun}s"
@@ -186,34 +186,36 @@ def _introduce(config: Config, mesh: Mesh, records: int, batch: int) -> None:
 def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
     """Return the compiler of this job, with the programs of earlier attempts if `run.keep_programs`.
 
-    Programs are shared only under a workload secret, which lets hosts recognize their own.
+    Programs are shared only with a workload secret, with which hosts verify each other's files.
     """
-    shared, secret, own = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
+    shared, secret, own_folder = job.out / "compile-cache", job.host.secret, scratch() / "compile-cache"
     if not secret:
-        return Compiler(CompileCache(own, None), job.peers)
-    cache = CompileCache(own, SignedFiles(shared / "jax", secret))
+        return Compiler(CompileCache(own_folder, None), job.peers)
+    cache = CompileCache(own_folder, SignedFiles(shared / "jax", secret))
     keeps_programs, programs = job.config.run.keep_programs, SignedFiles(shared / "programs", secret)
     return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if keeps_programs else None)
 
 
-def _corpus(job: Job, batch: int, prepared: Callable[[Job], Corpus] | None = None) -> tuple[Corpus, tuple[int, ...]]:
-    """Prepare or find the data set on process 0 and announce it; only hosts that load data open it.
+def _corpus(
+    job: Job, batch: int, prepare_corpus: Callable[[Job], Corpus] | None = None
+) -> tuple[Corpus, tuple[int, ...]]:
+    """Prepare or find the data set on process 0 and announce it; only hosts that load data open its files.
 
     Returns (data set, records of each of its files).
     """
     began = time.monotonic()
-    with timeouts.data(job, "the data set to be made", own=job.is_first):
+    with timeouts.data(job, "the preparation of the data set", is_own=job.is_first):
         if job.is_first:
-            corpus = (prepared or _prepared)(job)
-            counts = _checked(job, corpus, batch)
+            corpus = (prepare_corpus or _prepare_corpus)(job)
+            counts = _check_counts(job, corpus, batch)
             job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
         notes, counts = job.peers.await_("corpus")
     job.events.write("data", None, time.monotonic() - began, records=sum(counts))
     return dataset.from_notes(notes["path"], notes), tuple(counts)
 
 
-def _checked(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
-    """Check that the data set suffices, and print its defects; return the records of its files."""
+def _check_counts(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
+    """Check that the data set is large enough, and print a summary; return the number of records of each file."""
     config = job.config
     counts = reader.counts(corpus, config.model)
     dataset.check_corpus(config, corpus, sum(counts), batch)
@@ -232,33 +234,33 @@ def _reader(
     order: Order,
     shards: set[int],
     examples: int,
-    opened: Callable[[Corpus, Model, tuple[int, ...]], Reader] = Reader,
+    open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] = Reader,
 ) -> Reader | None:
     """Open the files of this host's shards and of the held-out records; wait until all hosts have done so.
 
-    Files in a bucket are copied here, as a step that waited for them would look hung. A host that trains on few
-    `examples` of a file copies them when it reads them.
+    Files in a bucket are copied here, because a step that waited for them would count as hung. A host that trains on
+    few `examples` of a file copies blocks when it reads them.
     """
-    read = opened(tokens, job.config.model, counts) if shards else None
+    read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
-        with timeouts.data(job, "its copy of the data", own=True):
+        with timeouts.data(job, "its copy of the data", is_own=True):
             read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
-    with timeouts.data(job, "all hosts to have their data", own=False):
+    with timeouts.data(job, "all hosts to have their data", is_own=False):
         job.peers.barrier("data")
     return read
 
 
-def _prepared(job: Job) -> Corpus:
+def _prepare_corpus(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
     data, model = job.config.data, job.config.model
-    begun, folder = bool(open_shelf(job.out / "checkpoints").steps()), job.out / "data"
+    has_started, folder = bool(open_store(job.out / "checkpoints").steps()), job.out / "data"
     if job.config.checkpoint.local_every:
-        begun = begun or local_tier.begun(job.out)
+        has_started = has_started or local_tier.has_started(job.out)
     try:
         if data.path == SYNTHETIC:
             return synthetic_images.prepare(model, folder, data.max_bytes)
         text = (data.path, folder, data.suffixes, data.max_bytes)
-        return prepare.prepare(*text, tokenizer=data.tokenizer, pinned=begun)
+        return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

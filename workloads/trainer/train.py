@@ -20,7 +20,7 @@ from trainer.hosts import timeouts
 from trainer.hosts.job import Address, Job, leave
 from trainer.models import registry
 from trainer.observe.step_log import Flags, Pending
-from trainer.resume import compiled, first_state
+from trainer.resume import first_state, get_compiled
 from trainer.schedule import ANY_SAVE, STEP_ENDING, Action, RunSchedule
 from trainer.setup import Run, set_up
 from trainer.step import programs as step
@@ -31,9 +31,9 @@ from xpk_shared.percentiles import percentiles
 _FLUSH_SECONDS = 60.0  # for the last metrics, which the result is computed from
 
 
-def train(job: Job, meeting: "Future[Address]") -> ExitCode:
+def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     """Run `job.config` to its end, or to a stop that all hosts agree on; return the exit code."""
-    training = steps(job, meeting)
+    training = steps(job, coordinator_future)
     while True:
         try:
             next(training)
@@ -41,18 +41,20 @@ def train(job: Job, meeting: "Future[Address]") -> ExitCode:
             return ExitCode(ended.value)
 
 
-def steps(job: Job, meeting: "Future[Address]") -> Generator[int, None, ExitCode]:
+def steps(job: Job, coordinator_future: "Future[Address]") -> Generator[int, None, ExitCode]:
     """Train step by step, as a generator.
 
-    Yields the number of steps begun before each step; the first time when everything is prepared and compiled.
+    Yields the number of finished and running steps before each step, for the first time once everything is compiled.
     """
-    run = set_up(job, meeting)
+    run = set_up(job, coordinator_future)
     state, start, tokens = first_state(run)
     if start >= job.config.run.steps and job.is_first:
         length = f"run.steps={job.config.run.steps}"
-        metrics.say(f"the checkpoint is already at step {start}; nothing left to train with {length}")
-    train_step = compiled(run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags)
-    run.replicas.compile(functools.partial(compiled, run))
+        metrics.say(f"nothing left to train: the checkpoint is at step {start}, {length}")
+    train_step = get_compiled(
+        run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
+    )
+    run.replicas.compile(functools.partial(get_compiled, run))
     return (yield from _loop(run, train_step, state(), start, tokens))
 
 
@@ -70,14 +72,14 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
         yield at
         at, tokens = at + 1, tokens + run.step_items
         actions, is_stopping = schedule.actions(at), False
-        state, begun = _begin(run, train_step, state, batches, at=at, actions=actions, running=pending)
+        state, dispatched = _dispatch(run, train_step, state, batches, at=at, actions=actions, running=pending)
         if pending is not None:
-            is_stopping = _finished(run, pending).stop
+            is_stopping = _await_step(run, pending).stop
             saves.warm_up(run)
-        pending = begun
+        pending = dispatched
         if not (actions & STEP_ENDING or is_stopping):
             continue
-        flags, pending = _finished(run, pending), None
+        flags, pending = _await_step(run, pending), None
         is_stopping |= flags.stop
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
@@ -89,7 +91,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
             is_final = is_stopping or at == last
             saves.save(run, at, state, tokens=tokens, disk_low=flags.disk_low, is_final=is_final)
         if is_stopping and at < last:
-            return _preempted(run, at)
+            return _exit_preempted(run, at)
         if actions & Action.EVALUATE:
             evaluate(state, step=at)
     return _finish(run, at, tokens=tokens, eval_loss=evaluate(state, step=at) if run.held_out else None)
@@ -101,7 +103,7 @@ def _batches(run: Run, at: int, last: int) -> Iterator[data.Blocks]:
     return data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
 
 
-def _begin(
+def _dispatch(
     run: Run,
     train_step: Any,
     state: State,
@@ -115,14 +117,14 @@ def _begin(
 
     `running` is the previous step, if it may still be running; while it runs, no chip waits.
     """
-    run.profiler.before(at, running)
+    run.profiler.start_or_end(at, running)
     dispatched = time.monotonic()
-    with run.job.watchdog.waiting(f"its data of step {at}", at, own=lambda: True):
+    with run.job.watchdog.waiting(f"its data of step {at}", at, is_own=lambda: True):
         blocks = next(batches)
     arrived = time.monotonic()
-    free_at = dispatched if running is None else running.ended.result() if running.ended.done() else arrived
+    free_at = dispatched if running is None else running.end_time.result() if running.end_time.done() else arrived
     data_seconds = arrived - max(dispatched, free_at)
-    run.stragglers.began(data_seconds, max(0.0, dispatched - free_at))
+    run.stragglers.record_waits(data_seconds, max(0.0, dispatched - free_at))
     with run.job.watchdog.waiting(f"step {at}", at):
         with run.profiler.step(at):
             flags = _flags(run, data_seconds, saves=Action.SAVE in actions)
@@ -131,21 +133,21 @@ def _begin(
             out["differ"] = run.replicas.begin(at, state)
         if actions & ANY_SAVE:
             out["broken"] = saves.check_finite(run, at, state)
-    return state, run.progress.began(at, out, dispatched)
+    return state, run.progress.watch(at, out, dispatched)
 
 
-def _finished(run: Run, pending: Pending) -> Flags:
+def _await_step(run: Run, pending: Pending) -> Flags:
     """Wait for a step and its checks. Raises FatalError or CorruptError."""
-    with saves.saves_ended(run), run.job.watchdog.waiting(f"step {pending.step}", pending.step):
+    with saves.finishing_saves(run), run.job.watchdog.waiting(f"step {pending.step}", pending.step):
         flags = run.progress.finish(pending)
-        run.replicas.judge(pending.step, flags.differ)
-    run.stragglers.took(flags.seconds)
+        run.replicas.check_result(pending.step, flags.differ)
+    run.stragglers.record_step(flags.seconds)
     return flags
 
 
 def _flags(run: Run, data_seconds: float, *, saves: bool) -> jax.Array:
-    """Return this host's flags of a step: stop requested, no room for a checkpoint, milliseconds waited for data."""
-    free, need = run.checkpoints.room(run.programs.state) if saves else (None, 0)
+    """Return this host's flags of a step: stop requested, disk too full for a checkpoint, milliseconds of data wait."""
+    free, need = run.checkpoints.free_and_needed_bytes(run.programs.state) if saves else (None, 0)
     return _placed_flags(
         run.programs.flags.sharding,
         run.slots.chips,
@@ -156,12 +158,12 @@ def _flags(run: Run, data_seconds: float, *, saves: bool) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _placed_flags(placed: Any, chips: int, *, stop: bool, disk_low: bool, data_ms: int) -> jax.Array:
+def _placed_flags(sharding: Any, chips: int, *, stop: bool, disk_low: bool, data_ms: int) -> jax.Array:
     row = np.array([[stop, disk_low, data_ms]], np.int32)
-    return jax.make_array_from_callback((chips, step.FLAGS), placed, lambda _: row)
+    return jax.make_array_from_callback((chips, step.FLAGS), sharding, lambda _: row)
 
 
-def _preempted(run: Run, at: int) -> ExitCode:
+def _exit_preempted(run: Run, at: int) -> ExitCode:
     job = run.job
     run.profiler.close()
     job.events.write("preempt", at)
@@ -171,17 +173,17 @@ def _preempted(run: Run, at: int) -> ExitCode:
 
 
 def _finish(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> ExitCode:
-    """Write the result, clear the local tier and leave with all hosts."""
+    """Write the result, clear the local tier and disconnect from the other hosts."""
     job = run.job
-    least = job.config.checkpoint.hang_seconds
+    min_seconds = job.config.checkpoint.hang_seconds
     run.profiler.close()
     if job.is_first:
-        with job.watchdog.waiting("the result to be written", at, own=lambda: True, least=least):
+        with job.watchdog.waiting("the write of result.json", at, is_own=lambda: True, min_seconds=min_seconds):
             _write_result(run, at, tokens=tokens, eval_loss=eval_loss)
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     with timeouts.storage(run.job, "the removal of its local checkpoints", at, run.local):
         run.local.clear()
-    with job.watchdog.waiting("all hosts to be done", at, least=least):
+    with job.watchdog.waiting("all hosts to finish", at, min_seconds=min_seconds):
         job.peers.barrier("done")
     leave(job)
     if job.is_first:
@@ -193,8 +195,8 @@ def _write_result(run: Run, at: int, *, tokens: int, eval_loss: float | None) ->
     """Write result.json from metrics.jsonl, which also has the steps of earlier attempts."""
     metrics.flush(_FLUSH_SECONDS)
     lines = run.job.out / "metrics.jsonl"
-    written = lines.read() if lines.is_file() else b""
-    losses = metrics.losses(written)
+    content = lines.read() if lines.is_file() else b""
+    losses = metrics.losses(content)
     result = {
         "steps": at,
         "initial_loss": losses.get(1),
@@ -202,6 +204,6 @@ def _write_result(run: Run, at: int, *, tokens: int, eval_loss: float | None) ->
         "eval_loss": eval_loss,
         f"{run.example.noun}s": tokens,
         "parameters": registry.parameters(run.job.config.model),
-        "step_seconds": percentiles(metrics.step_seconds(written)),
+        "step_seconds": percentiles(metrics.step_seconds(content)),
     }
     (run.job.out / "result.json").write(metrics.as_json(result, indent=1).encode())

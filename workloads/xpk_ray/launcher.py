@@ -1,7 +1,8 @@
-"""Launcher of a host under Ray: connect to the other hosts, start Ray, run the work on the head, end together.
+"""Launcher of a host under Ray: connect to the other hosts, start Ray, run the work on the head, exit together.
 
-The head is slice 0 host 0. Beside Ray the hosts keep the connections of `trainer.hosts.peers`, so that a host's death
-is known within milliseconds, a SIGTERM to one reaches the head, and all end with one exit code.
+The head is slice 0 host 0. In addition to Ray, the hosts keep the connections of `trainer.hosts.peers`, so that a
+host's death is detected within milliseconds, a SIGTERM to any host reaches the head, and all hosts exit with the same
+code.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from xpk_ray.raylet import Raylet, Services, Shape
 from xpk_shared.supervisor import termination_message
 
 JOIN_SECONDS = 300.0  # for all hosts to connect and to start Ray
-_TOLD_SECONDS = 2.0  # between lines of progress
+_PROGRESS_SECONDS = 2.0  # between lines of progress
 _POLL_SECONDS = 0.1
 _LEAVE_SECONDS = 5.0
 _AFTER_HEAD_SECONDS = 0.5  # lets the head fail first, so that the cause is attributed to its host
@@ -40,7 +41,7 @@ Work = Callable[["Launcher"], int]
 
 @dataclass
 class Launcher:
-    """Launcher of one host. `stopping` is set on the head once any host got SIGTERM."""
+    """Launcher of one host. `stopping` is set on the head once any host has received SIGTERM."""
 
     host: Host
     shape: Shape
@@ -58,13 +59,13 @@ class Launcher:
 
     def __post_init__(self) -> None:
         names = ("ray", self.host.workload, self.host.job_id)
-        me = self.host.process_id, self.host.processes, self.host.attempt, names
-        self.peers = Peers(*me, secret=self.host.secret, on_lost=self._lost, on_told=self._told)
-        self.stop = Stop(self._asked, self._asked_again)
+        identity = self.host.process_id, self.host.processes, self.host.attempt, names
+        self.peers = Peers(*identity, secret=self.host.secret, on_lost=self._on_lost, on_message=self._on_message)
+        self.stop = Stop(self._on_first_signal, self._on_second_signal)
 
     @property
     def name(self) -> str:
-        """Name of this host for people."""
+        """Name of this host in messages."""
         return self.host.name(self.host.process_id)
 
     @property
@@ -73,18 +74,18 @@ class Launcher:
         return self.host.process_id == 0
 
     def run(self, work: Work) -> NoReturn:
-        """Run this host to its end; the head does `work` when all hosts have joined. Ends the process."""
+        """Run this host until it ends; the head runs `work` once all hosts have joined. Exits the process."""
         self.stop.install()
         try:
-            self._meet()
+            self._connect()
             self._start_ray()
             if not self.is_head:
-                self._end_as_told(self.peers.await_("end"))
+                self._end_with(self.peers.await_("end"))
             code = work(self)
-        except FatalError as error:  # only for problems that all hosts know
+        except FatalError as error:  # raised on all hosts
             for problem in error.problems:
                 print(problem, file=sys.stderr, flush=True)
-            self.end(ExitCode.FATAL, agreed=True)
+            self.end(ExitCode.FATAL, is_agreed=True)
         except (PeerAbsent, AddressError) as error:
             print(f"error: {self.name}: {error}", file=sys.stderr, flush=True)
             code = ExitCode.PEER_LOST if isinstance(error, PeerAbsent) else ExitCode.CRASH
@@ -97,19 +98,19 @@ class Launcher:
                 code = ExitCode.CRASH
         self.end(code)
 
-    def end(self, code: int, *, agreed: bool = False, word: str = "") -> NoReturn:
-        """End this host and, from the head, all others, from any thread; `agreed`: all know that it ends.
+    def end(self, code: int, *, is_agreed: bool = False, message: str = "") -> NoReturn:
+        """End this host and, from the head, all others. Any thread may call this.
 
-        `word`: its termination message.
+        `is_agreed`: all hosts expect this end. `message`: this host's termination message.
         """
         with self._ending:  # a second caller waits here for the end of the process
-            termination_message.write(termination_message.ASKED if code == ExitCode.PREEMPTED else word)
+            termination_message.write(termination_message.ASKED if code == ExitCode.PREEMPTED else message)
             if self.is_head:
                 self.peers.announce("end", int(code))
             for child in self.children:
                 with contextlib.suppress(OSError):
                     os.killpg(child.pid, signal.SIGKILL)
-            if agreed or code in (ExitCode.DONE, ExitCode.PREEMPTED):
+            if is_agreed or code in (ExitCode.DONE, ExitCode.PREEMPTED):
                 self.peers.leave(_LEAVE_SECONDS)
             if self._ray is not None:
                 self._ray.kill()
@@ -118,22 +119,22 @@ class Launcher:
                     stream.flush()
             os._exit(int(code))
 
-    def _meet(self) -> None:
+    def _connect(self) -> None:
         """Wait for all hosts, and check that they have the same version of Ray. Raises PeerAbsent, FatalError."""
-        find = functools.partial(resolve, self.host.coordinator, self.join_seconds, say)
+        resolve_coordinator = functools.partial(resolve, self.host.coordinator, self.join_seconds, say)
         address, port = ("", 0)
         if self.host.coordinator:
-            address, port = own_address(find) if self.is_head else find()
+            address, port = own_address(resolve_coordinator) if self.is_head else resolve_coordinator()
         self.address = self._own_address(address)
         done = threading.Event()
         if self.is_head:
-            threading.Thread(target=self._tell_who_is_here, args=(done,), name="progress", daemon=True).start()
+            threading.Thread(target=self._report_progress, args=(done,), name="progress", daemon=True).start()
         try:
-            self.peers.connect(address, port + 1, self.join_seconds, lambda: find()[0])
+            self.peers.connect(address, port + 1, self.join_seconds, lambda: resolve_coordinator()[0])
         except PeerAbsent as error:
             if not error.missing:
                 raise PeerAbsent(
-                    f"not all hosts connected within {self.join_seconds:.0f} s; slice 0 host 0 names them"
+                    f"not all hosts connected within {self.join_seconds:.0f} s; the log of slice 0 host 0 names them"
                 ) from error
             names = ", ".join(map(self.host.name, error.missing))
             raise PeerAbsent(f"did not join within {self.join_seconds:.0f} s: {names}", error.missing) from error
@@ -141,7 +142,7 @@ class Launcher:
             done.set()
         self.peers.report("versions", versions())
         if self.is_head:
-            self.peers.announce("versions", odd_hosts(self.host, self.peers.collect("versions")))
+            self.peers.announce("versions", version_problems(self.host, self.peers.collect("versions")))
         if problems := self.peers.await_("versions"):
             raise FatalError(*(Problem(*problem) for problem in problems))
 
@@ -149,13 +150,13 @@ class Launcher:
         """Start Ray on this host, on the head first. Raises RuntimeError if it does not start."""
         if self.is_head:
             self.head = bracketed(self.address, raylet.free_port(self.address))
-            self._bring_up()
+            self._start_raylet()
             self.peers.announce("head", self.head)
         self.head = self.peers.await_("head")
         if not self.is_head:
-            self._bring_up()
+            self._start_raylet()
 
-    def _bring_up(self) -> None:
+    def _start_raylet(self) -> None:
         deadline = time.monotonic() + self.join_seconds
         while True:
             ray = self._ray = raylet.start(
@@ -167,19 +168,19 @@ class Launcher:
                 break
             if time.monotonic() > deadline or not ray.may_start_later():
                 raise RuntimeError(f"Ray did not start: {ray.last_words()} ({ray.log})")
-            say(f"{self.name}: this machine is too busy to start Ray; trying again")
+            say(f"{self.name}: this machine is too busy to start Ray; retrying")
 
         def watch() -> None:
             ray.process.wait()
             if self._ending.locked():  # we ended it
                 return
-            print(f"error: {self.name}: Ray ended: {ray.last_words()} ({ray.log})", file=sys.stderr, flush=True)
+            print(f"error: {self.name}: Ray exited: {ray.last_words()} ({ray.log})", file=sys.stderr, flush=True)
             self.end(ExitCode.CRASH)
 
         threading.Thread(target=watch, name="ray", daemon=True).start()
 
     def _own_address(self, head: str) -> str:
-        """Return the address by which the other hosts reach this one."""
+        """Return the address at which the other hosts reach this one."""
         names = self.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
         if self.is_head and head:
             return head
@@ -187,40 +188,40 @@ class Launcher:
             return resolve(f"{names[self.host.worker_id]}:0", self.join_seconds, say)[0]
         return "127.0.0.1"
 
-    def _tell_who_is_here(self, done: threading.Event) -> None:
+    def _report_progress(self, done: threading.Event) -> None:
         reported = 0
-        while not done.wait(_TOLD_SECONDS):
+        while not done.wait(_PROGRESS_SECONDS):
             if self.peers.present != reported:
                 reported = self.peers.present
                 say(f"{self.name}: {reported} of {self.host.processes} hosts are connected")
 
-    def _end_as_told(self, code: int) -> NoReturn:
+    def _end_with(self, code: int) -> NoReturn:
         self._code = code
         if code not in (ExitCode.DONE, ExitCode.PREEMPTED):
             say(f"{self.name}: the driver on {self.host.name(0)} exited with {code}; see its log")
             time.sleep(_AFTER_HEAD_SECONDS)
-        self.end(code, agreed=True)
+        self.end(code, is_agreed=True)
 
-    def _lost(self, peer: int) -> None:
-        """End this host after another one died: only a restart of the JobSet can recover its work."""
+    def _on_lost(self, peer: int) -> None:
+        """End this host after another one died, because only a restart of the JobSet can recover."""
         if peer == 0:
             time.sleep(_POLL_SECONDS)  # it may just have announced the exit code
         if self._code is None and not self.peers.is_announced("end") and not self._ending.locked():
-            say(f"{self.name}: lost {self.host.name(peer)}; ending so that the job can restart")
-            self.end(ExitCode.PEER_LOST, word=termination_message.LOST + self.host.name(peer))
+            say(f"{self.name}: lost {self.host.name(peer)}; exiting so that the job can restart")
+            self.end(ExitCode.PEER_LOST, message=termination_message.LOST + self.host.name(peer))
 
-    def _told(self, what: str, peer: int) -> None:
-        if what == "stop":
+    def _on_message(self, message: str, peer: int) -> None:
+        if message == "stop":
             self.stopping.set()
 
-    def _asked(self, code: ExitCode) -> None:
-        self.peers.tell("stop")
+    def _on_first_signal(self, code: ExitCode) -> None:
+        self.peers.broadcast("stop")
         self.stopping.set()
         if not self.head:  # nothing has started
             self.end(ExitCode.PREEMPTED)
 
-    def _asked_again(self, code: ExitCode) -> None:
-        say(f"{self.name}: a second signal to stop; ending at once")
+    def _on_second_signal(self, code: ExitCode) -> None:
+        say(f"{self.name}: received a second signal; exiting immediately")
         self.end(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH)
 
 
@@ -233,14 +234,16 @@ def launch(
     ships_code: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> NoReturn:
-    """Run this host to its end; the exit code is the whole workload's. Raises FatalError for a bad environment."""
+    """Run this host until it ends, with the exit code of the workload. Raises FatalError for an invalid environment."""
     host = read_host(environ)
     if host.processes == 1 and not host.coordinator:
         raise FatalError(Problem("this is not a host of a workload", "Use `xpk workload create --launcher ray`"))
     if not environ.get("RAY_AUTH_MODE"):
-        # Ray listens at all addresses and runs anybody's code: restrict it to this workload's hosts and user.
+        # Ray listens at all addresses and runs code from any client: restrict it to this workload's hosts and user.
         if not host.secret:
-            message = "environment variable XPK_PEER_SECRET_FILE is not set: anybody could use this workload's Ray"
+            message = (
+                "environment variable XPK_PEER_SECRET_FILE is not set; without it, anyone could use this workload's Ray"
+            )
             raise FatalError(Problem(message, "Recreate the workload, or set RAY_AUTH_MODE=disabled"))
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token(host.secret)}
         environ = {**environ, **os.environ}
@@ -248,7 +251,7 @@ def launch(
 
 
 def token(secret: bytes) -> str:
-    """Return the token by which Ray's processes authenticate; docs/environment.md describes it."""
+    """Return the token with which Ray's processes authenticate; docs/environment.md describes it."""
     return hmac.new(secret, b"xpk-ray", hashlib.sha256).hexdigest()
 
 
@@ -261,24 +264,24 @@ def versions() -> list[str]:
     return [ray, platform.python_version()]
 
 
-def odd_hosts(host: Host, host_versions: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Return the hosts' version mismatches as (message, hint): all must have process 0's versions."""
+def version_problems(host: Host, host_versions: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """Return the differences between the hosts' versions and those of process 0, as (message, hint)."""
     driver, problems = host_versions[0], []
     for process, (ray, python) in enumerate(host_versions):
         name = host.name(process)
         if not ray:
             version = f"=={driver[0]}" if driver[0] else ""
-            problems.append((f"{name}: Ray is not installed", f"Put ray[default]{version} into the hosts' image"))
+            problems.append((f"{name}: Ray is not installed", f"Install ray[default]{version} in the hosts' image"))
         elif driver[0] and ray != driver[0]:
-            message = f"{name} has Ray {ray}, the driver on {host.name(0)} has {driver[0]}"
+            message = f"{name} has Ray {ray}, but the driver on {host.name(0)} has {driver[0]}"
             problems.append((message, "Use one image for all hosts"))
         elif driver[0] and python.split(".")[:2] != driver[1].split(".")[:2]:
-            message = f"{name} has Python {python}, the driver on {host.name(0)} has {driver[1]}"
+            message = f"{name} has Python {python}, but the driver on {host.name(0)} has {driver[1]}"
             problems.append((message, "Use one image for all hosts"))
     return problems
 
 
-def joined(launcher: Launcher) -> Any:
+def join_ray(launcher: Launcher) -> Any:
     """Connect to Ray from the head, ship the code, and wait until every host has joined; return Ray.
 
     Raises PeerAbsent naming the hosts that do not join.
@@ -295,12 +298,12 @@ def joined(launcher: Launcher) -> Any:
         _node_ip_address=launcher.address,
         runtime_env=shipping.runtime_env(os.getcwd()) if launcher.ships_code else None,
     )
-    launcher.stop.claim()  # Ray has replaced the SIGTERM handler
+    launcher.stop.reinstall()  # Ray has replaced the SIGTERM handler
     host, deadline, reported = launcher.host, time.monotonic() + launcher.join_seconds, -1
-    places = [divmod(process, host.hosts_per_slice) for process in range(host.processes)]
+    hosts = [divmod(process, host.hosts_per_slice) for process in range(host.processes)]
     while True:
         resources = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
-        missing = [place for place in places if host_resource(*place) not in resources]
+        missing = [host_key for host_key in hosts if host_resource(*host_key) not in resources]
         if len(missing) != reported:
             reported = len(missing)
             progress = f"{host.processes - reported} of {host.processes} hosts have joined Ray"

@@ -1,4 +1,4 @@
-"""Command line of the launcher, run by every host of the workload; `train` and `run` differ on the head only."""
+"""Command line of the launcher, which every host of the workload runs; `train` and `run` differ only on the head."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from xpk_ray.raylet import Services, Shape
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a host to its end, and end the process with its exit code."""
+    """Run a host until it ends, and exit with its exit code."""
     options = _parser().parse_args(argv)
     shape = Shape(options.chips, options.resource, options.accelerator, options.topology)
     rest = options.rest[1:] if options.rest[:1] == ["--"] else options.rest
@@ -37,11 +37,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="{train,run}")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--chips", type=int, default=0, help="number of chips of this host")
-    common.add_argument("--resource", default="TPU", choices=("TPU", "GPU"), help="Ray's name of the chips' resource")
-    common.add_argument("--accelerator", default="", metavar="TYPE", help="the slice's type, such as v5litepod-8")
-    common.add_argument("--topology", default="", metavar="AxB", help="the slice's topology")
-    common.add_argument("--join-seconds", type=float, default=launcher.JOIN_SECONDS, help="timeout for hosts to join")
+    common.add_argument("--chips", type=int, default=0, help="number of chips of this host [default: %(default)s]")
+    common.add_argument(
+        "--resource",
+        default="TPU",
+        choices=("TPU", "GPU"),
+        help="Ray's name of the chips' resource [default: %(default)s]",
+    )
+    common.add_argument("--accelerator", default="", metavar="TYPE", help="type of the slice, such as v5litepod-8")
+    common.add_argument("--topology", default="", metavar="AxB", help="topology of the slice")
+    common.add_argument(
+        "--join-seconds",
+        type=float,
+        default=launcher.JOIN_SECONDS,
+        help="timeout for all hosts to join, in seconds [default: %(default)s]",
+    )
     common.add_argument("--dashboard", action="store_true", help="serve Ray's dashboard and jobs")
     common.add_argument("--ship-code", action="store_true", help="ship the head's working folder to all hosts")
     train = commands.add_parser("train", parents=[common], help="run the bundled trainer, one actor per host")
@@ -50,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="maximum replacements of the actors and restarts of the JobSet",
+        help="maximum number of replacements of the actors and restarts of the JobSet [default: %(default)s]",
     )
     run = commands.add_parser("run", parents=[common], help="run a program on the head")
     for command in (train, run):

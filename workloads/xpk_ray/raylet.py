@@ -23,8 +23,8 @@ _LINK = "xpk-ray-"
 _LOG_TAIL = 4096
 
 
-# Hosts share a machine: its memory use does not show that one of them uses too much, and it may be busy for long.
-_ON_A_SHARED_MACHINE = {
+# If hosts share a machine, its memory use does not show which host uses too much, and it may be busy for a long time.
+_SHARED_MACHINE = {
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_prestart_worker_first_driver": "false",  # a process per host, outside the shipped code, that may not be needed
     "RAY_enable_worker_prestart": "false",
@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Optional services of Ray: the dashboard with jobs, and `driver_logs`, output of tasks in the driver's output."""
+    """Optional services of Ray: the dashboard with jobs, and `driver_logs`, tasks' output in the driver's log."""
 
     dashboard: bool = False
     driver_logs: bool = True
@@ -64,20 +64,20 @@ class Raylet:
 
     def has_started(self) -> bool:
         """Return whether Ray is up on this host and registered with the head."""
-        return b"Ray runtime started" in self._said()
+        return b"Ray runtime started" in self._output()
 
     def may_start_later(self) -> bool:
-        """Return whether it ended because this machine was too busy: Ray gives its processes 30 seconds."""
-        return b"timed out during startup" in self._said()
+        """Return whether Ray ended because this machine was too busy: its processes must start within 30 seconds."""
+        return b"timed out during startup" in self._output()
 
     def last_words(self) -> str:
-        """Return the line of its output that best explains its end."""
-        text = self._said()[-_LOG_TAIL:].decode(errors="replace")
+        """Return the line of Ray's output that best explains its end."""
+        text = self._output()[-_LOG_TAIL:].decode(errors="replace")
         lines = [""]
         lines += [line.rpartition(" -- ")[2].strip() for line in text.splitlines() if any(map(str.isalnum, line))]
         return next(line for line in lines if "exit code" in line or "rror: " in line or line is lines[-1])
 
-    def _said(self) -> bytes:
+    def _output(self) -> bytes:
         with contextlib.suppress(OSError):
             return self.log.read_bytes()
         return b""
@@ -98,30 +98,32 @@ def start(
     Several hosts may share a machine, so only the head has a fixed port, and each has its own folder.
     """
     folder, link = _folder(environ)
-    here = link or folder
+    temp_folder = link or folder
     log = folder / "start.log"
     is_head, (name, _, port) = host.process_id == 0, head.rpartition(":")
-    emulated = environ.get("JAX_PLATFORMS") == "cpu"
-    if emulated and not services.dashboard:
+    is_emulated = environ.get("JAX_PLATFORMS") == "cpu"
+    if is_emulated and not services.dashboard:
         environ = {**_WITHOUT_DASHBOARD, **environ}
     argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--log-color=false"]
     argv += ["--disable-usage-stats"]
-    argv += [f"--node-ip-address={address}", f"--temp-dir={here}", "--min-worker-port=0", "--max-worker-port=0"]
+    argv += [f"--node-ip-address={address}", f"--temp-dir={temp_folder}", "--min-worker-port=0", "--max-worker-port=0"]
     argv += [f"--include-log-monitor={services.driver_logs}"]
     argv += [f"--resources={json.dumps(_resources(host, shape))}"]
     argv += [f"--num-gpus={shape.chips if shape.resource == 'GPU' else 0}"]
-    argv += ["--num-cpus=1", f"--object-store-memory={_STORE_BYTES}"] if emulated else []
+    argv += ["--num-cpus=1", f"--object-store-memory={_STORE_BYTES}"] if is_emulated else []
     if is_head:
-        inside = address if address.startswith("127.") else "127.0.0.1"
+        dashboard_host = address if address.startswith("127.") else "127.0.0.1"
         # The monitor is Ray's autoscaler; the queue decides the number of hosts.
         argv += ["--head", f"--port={port}", "--no-monitor", f"--include-dashboard={services.dashboard}"]
-        argv += [f"--dashboard-host={inside}", f"--dashboard-port={DASHBOARD_PORT}"] if services.dashboard else []
+        argv += (
+            [f"--dashboard-host={dashboard_host}", f"--dashboard-port={DASHBOARD_PORT}"] if services.dashboard else []
+        )
     else:
         argv += [f"--address={bracketed(name.strip('[]'), int(port))}"]
     with log.open("wb") as out:
         process = subprocess.Popen(
             argv,
-            env=_environment(host, shape, environ, emulated=emulated),
+            env=_environment(host, shape, environ, is_emulated=is_emulated),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -131,12 +133,12 @@ def start(
 
 
 def without_client_server(parameters: Any, head: bool) -> None:
-    """Keep `ray start` from serving Ray Client, whose port is the same for all clusters of a machine."""
+    """Prevent `ray start` from serving Ray Client, whose port is the same for all clusters on a machine."""
     parameters.ray_client_server_port = None
 
 
 def free_port(address: str) -> int:
-    """Return a port that is free at this address and all others of this machine."""
+    """Return a port that is free at all addresses of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))  # Ray listens at all addresses
@@ -144,50 +146,50 @@ def free_port(address: str) -> int:
 
 
 def _resources(host: Host, shape: Shape) -> dict[str, int]:
-    named = {f"slice-{host.slice_id}": 1, host_resource(host.slice_id, host.worker_id): 1}
-    return named | ({shape.resource: shape.chips} if shape.chips and shape.resource != "GPU" else {})
+    labels = {f"slice-{host.slice_id}": 1, host_resource(host.slice_id, host.worker_id): 1}
+    return labels | ({shape.resource: shape.chips} if shape.chips and shape.resource != "GPU" else {})
 
 
-def _environment(host: Host, shape: Shape, environ: Mapping[str, str], *, emulated: bool) -> dict[str, str]:
+def _environment(host: Host, shape: Shape, environ: Mapping[str, str], *, is_emulated: bool) -> dict[str, str]:
     """Return the environment of Ray's processes here, and so of all tasks and actors of this host."""
-    ours = {
+    required = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_START_HOOK": f"{__name__}.without_client_server",
         "XPK_RAY_HOST_PID": str(os.getpid()),
         "XPK_RAY_FOLDER": os.getcwd(),
         "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), environ.get("PYTHONPATH")))),
     }
-    theirs = {}
+    defaults = {}
     if shape.resource == "TPU" and shape.chips:
-        # Ray would query Google's metadata server for these, which does not answer elsewhere.
-        theirs = {
+        # Otherwise Ray would query Google's metadata server, which does not exist outside Google Cloud.
+        defaults = {
             "TPU_NAME": f"{host.workload}-{host.slice_id}",
             "TPU_ACCELERATOR_TYPE": shape.accelerator,
             "TPU_TOPOLOGY": shape.topology,
             "TPU_WORKER_ID": str(host.worker_id),
         }
-    if emulated:
-        theirs |= _ON_A_SHARED_MACHINE
-    return {**theirs, **environ, **ours}
+    if is_emulated:
+        defaults |= _SHARED_MACHINE
+    return {**defaults, **environ, **required}
 
 
 def _folder(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
     """Return the folder of Ray's files on this host and, if its path is too long for sockets, a short link to it.
 
-    On this machine it is below the host's own folder, with which it is removed; in a pod below /tmp.
+    On a local cluster it is in the host's own folder and removed with it; in a pod it is in /tmp.
     """
-    own = environ.get("XPK_LOCAL_POD")
-    if not own:
+    pod_folder = environ.get("XPK_LOCAL_POD")
+    if not pod_folder:
         folder = Path(tempfile.gettempdir(), "ray")
         folder.mkdir(parents=True, exist_ok=True)
         return folder, None
-    folder = Path(own, "ray")
+    folder = Path(pod_folder, "ray")
     folder.mkdir(exist_ok=True)
     root = Path(tempfile.gettempdir())
-    for left in root.glob(f"{_LINK}*"):
-        if left.is_symlink() and not left.exists():  # left by a killed host, whose folder is gone
+    for stale_link in root.glob(f"{_LINK}*"):
+        if stale_link.is_symlink() and not stale_link.exists():  # remains of a killed host, whose folder was removed
             with contextlib.suppress(OSError):
-                left.unlink()
+                stale_link.unlink()
     while True:
         link = root / f"{_LINK}{secrets.token_hex(4)}"  # a name that no other user can take first
         with contextlib.suppress(FileExistsError):

@@ -28,7 +28,7 @@ class Slice:
     placement_group: Any
 
     def options(self, host: int) -> dict[str, Any]:
-        """Return the `.options(**...)` of a task or an actor that run it on a host, with all its chips."""
+        """Return the `.options(**...)` that run a task or an actor on a host, with all its chips."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         gpus = {"num_gpus": self.chips["GPU"]} if "GPU" in self.chips else {}
@@ -49,7 +49,7 @@ def host_resource(slice_id: int, host: int) -> str:
 
 
 def host_name(slice_id: int, host: int) -> str:
-    """Return a host's name for people."""
+    """Return a host's name in messages."""
     return f"slice {slice_id} host {host}"
 
 
@@ -68,18 +68,18 @@ def slices(timeout: float = 60.0) -> list[Slice]:
         bundles = [{host_resource(index, host): 1, **chips} for host in range(hosts)]
         # Each host's resource is on one node only, so that bundle H is host H.
         reserved.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
-    for one in reserved:
-        if not one.placement_group.wait(timeout):
-            raise TimeoutError(f"slice {one.index}: timed out after {timeout:.0f} s waiting for free hosts")
+    for reserved_slice in reserved:
+        if not reserved_slice.placement_group.wait(timeout):
+            raise TimeoutError(f"slice {reserved_slice.index}: timed out after {timeout:.0f} s waiting for free hosts")
     return reserved
 
 
 def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice] | None = None) -> list[Any]:
-    """Run `function(*arguments)` on every host at once; return the results, slice by slice.
+    """Run `function(*arguments)` on all hosts in parallel; return the results, slice by slice.
 
-    `on`: slices that are reserved already; else all are reserved, and released. The environment of a host identifies it
-    (docs/environment.md); the function runs in a process that ends with it. Raises HostError, which names each host
-    that failed, without waiting for the others, as they may wait for those.
+    `on`: slices that are already reserved; by default all slices are reserved, and released afterwards. The environment
+    of a host identifies it (docs/environment.md); the process of the function ends with it. Raises HostError, which
+    names each failed host, without waiting for the other hosts, because they may be waiting for the failed ones.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
@@ -88,31 +88,31 @@ def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice]
     # A new process for each call, as Ray does for GPUs, so that the next call finds free chips.
     task = ray.remote(max_retries=0, max_calls=1)(_on_host)
     names, running = {}, []
-    for one in reserved:
-        for host in range(one.hosts):
-            options = one.options(host) | {"name": getattr(function, "__name__", "each_host")}
+    for reserved_slice in reserved:
+        for host in range(reserved_slice.hosts):
+            options = reserved_slice.options(host) | {"name": getattr(function, "__name__", "each_host")}
             running.append(task.options(**options).remote(function, *arguments))
-            names[running[-1]] = host_name(one.index, host)
+            names[running[-1]] = host_name(reserved_slice.index, host)
     try:
         failed: list[str] = []
-        waiting = list(running)
-        while waiting and not failed:
-            ready, waiting = ray.wait(waiting, num_returns=1)
+        pending = list(running)
+        while pending and not failed:
+            ready, pending = ray.wait(pending, num_returns=1)
             failed = [f"error: {names[ref]}: {line}" for ref in ready if (line := _failure(ref))]
         if failed:
-            for ref in waiting:
+            for ref in pending:
                 ray.cancel(ref, force=True)
             raise HostError("\n".join(failed))
         results: list[Any] = ray.get(running)
         return results
     finally:
         if on is None:
-            for one in reserved:
-                remove_placement_group(one.placement_group)
+            for reserved_slice in reserved:
+                remove_placement_group(reserved_slice.placement_group)
 
 
 def _on_host(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function on this host, then disconnect JAX's processes together: else those that end later abort."""
+    """Run a function on this host, then disconnect all JAX processes together: otherwise those that end later abort."""
     result = function(*arguments)
     jax = sys.modules.get("jax")
     if jax is not None and jax.distributed.is_initialized():

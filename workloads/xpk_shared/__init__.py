@@ -1,1 +1,1 @@
-"""Code that the tool, the trainer and the supervisor of a command share. Needs no JAX, click or Kubernetes client."""
+"""Code shared by the tool, the trainer and the supervisor of a command. Does not need JAX, click or Kubernetes."""

@@ -31,7 +31,7 @@ def open_folder(url: str) -> Folder:
         raise UsageError(problems[0], problems=problems, hint="use gs://BUCKET/PREFIX")
     seconds = _EMULATOR_PATIENCE if os.environ.get(EMULATOR) else _PATIENCE
     try:
-        return Folder(open_place(url, root=Path(url).parent, patience_seconds=seconds))
+        return Folder(open_place(url, root=Path(url).parent, retry_seconds=seconds))
     except errors.MissingClient as error:
         raise MissingToolError(
             f"reading {url} needs the Python package `google-cloud-storage`", hint="pip install 'xpk-multislice[gcs]'"

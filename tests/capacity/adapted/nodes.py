@@ -1,4 +1,4 @@
-"""Nodes as a provider labels them."""
+"""Nodes with the labels of a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters that exist are prepared, and left as they were. The real thing is in e2e/test_kind_adapt.py."""
+"""Adapting existing clusters and restoring them. The drill on a real cluster is e2e/test_kind_adapt.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ V5E_8 = find_shape("v5litepod-8")
 
 
 def gke() -> list[Obj]:
-    """Two whole slices, one that lacks a host, and a node for everything else."""
+    """Return two complete slices, one with a missing host, and one other node."""
     pools = {"tpu-np-0": 2, "tpu-np-1": 2, "tpu-np-2": 1}
     hosts = [
         node(f"{pool}-{host}", pool, 4, providerID="gce://p/z/i")
@@ -39,7 +39,7 @@ def gke() -> list[Obj]:
 
 
 class Site:
-    """A user's machine: a kubeconfig with one context, and the cluster behind it."""
+    """A user's machine: a kubeconfig with one context, and its cluster."""
 
     def __init__(self, folder: Path, nodes: list[Obj]) -> None:
         self.state, self.opened = folder / "state", list[object]()
@@ -80,7 +80,7 @@ def _react_but_gke(kind: str, obj: Obj) -> None:
         _react(kind, obj)
 
 
-def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) -> None:
+def test_existing_slices_are_counted_and_become_quota(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     before = site.user.read_text()
     assert site.adapt(output_root="gs://bucket/runs/", trainer_image="r/trainer:1", fenced=True) == [
@@ -90,21 +90,21 @@ def test_the_slices_that_are_there_are_counted_and_queued_for(tmp_path: Path) ->
         "record how workloads run on it",
         "save the connection to 'mine'",
     ]
-    assert site.plan(output_root="gs://bucket/runs").steps == [], "the second time nothing is left to do"
+    assert site.plan(output_root="gs://bucket/runs").steps == [], "the second plan has nothing to do"
     info = site.provider.describe("mine")
     assert (info.state, info.accelerator_type, info.location) == ("Ready", "v5litepod-8", "context:theirs")
-    assert "default-pool" not in [each.node_pool for each in info.slices]
+    assert "default-pool" not in [item.node_pool for item in info.slices]
     target = site.provider.target("mine")
     assert (target.emulated, target.output_root, target.shared_folder) == (False, "gs://bucket/runs", None)
     assert target.trainer_image == "r/trainer:1" and target.fenced
-    assert not target.sets_slice_environment, "GKE's webhook does"
+    assert not target.sets_slice_environment, "GKE's webhook sets it"
     assert site.provider.target("context:theirs") == target
     assert site.user.read_text() == before
     assert (site.state / "adapted" / "mine" / "kubeconfig").stat().st_mode & 0o777 == 0o600
     assert yaml.safe_load(site.provider.kubeconfig("mine"))["current-context"] == "theirs"
 
 
-def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
+def test_options_that_are_not_repeated_are_kept(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="/mnt/nfs", trainer_image="r/trainer:1")
     assert site.adapt(trainer_image="r/trainer:2") == ["record how workloads run on it"]
@@ -112,17 +112,17 @@ def test_what_is_not_said_again_stays(tmp_path: Path) -> None:
     assert (target.shared_folder, target.trainer_image) == ("/mnt/nfs", "r/trainer:2")
 
 
-def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) -> None:
+def test_priority_classes_of_other_tools_are_created(tmp_path: Path) -> None:
     theirs = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9}
     site = Site(tmp_path, [*gke(), theirs])
 
     def values() -> dict[str, int]:
-        return {each["metadata"]["name"]: each["value"] for each in site.api.list("PriorityClass")}
+        return {item["metadata"]["name"]: item["value"] for item in site.api.list("PriorityClass")}
 
     site.adapt(output_root="gs://b/x")
-    assert values() == {**names.PRIORITIES, "high": 9}, "what somebody else made is left alone"
+    assert values() == {**names.PRIORITIES, "high": 9}, "objects of other tools are not changed"
     site.api.delete("PriorityClass", "medium")
-    assert site.provider.describe("mine").state == "Ready", "workloads of ours do without"
+    assert site.provider.describe("mine").state == "Ready", "our workloads do not need it"
     again = site.adapt(output_root="gs://b/x")
     assert again == ["set up queue 'multislice-queue' with a quota of 16 google.com/tpu"]
     assert values()["medium"] == 500
@@ -130,7 +130,7 @@ def test_pods_of_other_tools_find_the_priorities_that_they_name(tmp_path: Path) 
     assert values() == {"high": 9}
 
 
-def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: Path) -> None:
+def test_a_queue_of_another_tool_with_the_same_quota_is_kept(tmp_path: Path) -> None:
     site, objects = Site(tmp_path, gke()), render_queues(ClusterSpec(name="mine", shape=V5E_8, num_slices=2))
     for obj in objects:
         if obj["kind"] in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
@@ -143,16 +143,16 @@ def test_the_queue_of_another_tool_stays_where_it_has_the_same_quota(tmp_path: P
     before = site.api.get("ClusterQueue", "cluster-queue")["spec"]
     assert "set up queue 'multislice-queue' with a quota of 16 google.com/tpu" in site.adapt(output_root="gs://b/x")
     assert site.api.get("ClusterQueue", "cluster-queue")["spec"] == before
-    assert [each["metadata"]["name"] for each in site.api.list("ResourceFlavor", None)] == ["2xv5litepod-8"]
+    assert [item["metadata"]["name"] for item in site.api.list("ResourceFlavor", None)] == ["2xv5litepod-8"]
     assert site.plan(output_root="gs://b/x").steps == []
     assert site.provider.describe("mine").state == "Ready"
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
-        assert len(site.api.list(kind, None)) == 1, "it was there before"
+        assert len(site.api.list(kind, None)) == 1, "it existed before"
     assert site.api.list("WorkloadPriorityClass", None) == []
 
 
-def test_a_queue_of_another_tool_gets_the_quota_that_lacks_under_its_own_names(tmp_path: Path) -> None:
+def test_missing_quota_is_added_to_a_queue_of_another_tool_under_its_names(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     entries = [{"name": "google.com/tpu", "nominalQuota": "8"}, {"name": "cpu", "nominalQuota": "480"}]
     flavor = {"name": "1xv5litepod-8", "resources": entries}
@@ -170,22 +170,22 @@ def test_a_queue_of_another_tool_gets_the_quota_that_lacks_under_its_own_names(t
     )
     plan.carry_out(lambda title: None)
     (after,) = site.api.get("ClusterQueue", "cluster-queue")["spec"]["resourceGroups"]
-    assert [each["name"] for each in after["flavors"]] == ["1xv5litepod-8"]
-    assert [str(each["nominalQuota"]) for each in after["flavors"][0]["resources"]] == ["16", "480"]
+    assert [item["name"] for item in after["flavors"]] == ["1xv5litepod-8"]
+    assert [str(item["nominalQuota"]) for item in after["flavors"][0]["resources"]] == ["16", "480"]
     assert site.api.list("ResourceFlavor", None) == []
     assert site.plan(output_root="gs://b/x").steps == [] and site.provider.describe("mine").state == "Ready"
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
-    assert len(site.api.list("ClusterQueue", None)) == 1, "it was there before"
+    assert len(site.api.list("ClusterQueue", None)) == 1, "it existed before"
 
 
-def test_that_quotas_may_be_taken_over_is_said_once(tmp_path: Path) -> None:
+def test_permission_to_take_over_quotas_is_remembered(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="gs://b/x", take_over=True)
     site.adapt(trainer_image="r/trainer:2")
     assert site.api.get("ConfigMap", "xpk-cluster")["data"]["take-over"] == "true"
 
 
-def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
+def test_nodes_emulate_slices_and_are_restored(tmp_path: Path) -> None:
     workers = [node(f"worker-{index}") for index in range(3)]
     taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
     site = Site(tmp_path, [node("cp", taints=[taint]), *workers])
@@ -204,14 +204,14 @@ def test_nodes_stand_in_for_slices_and_are_given_back(tmp_path: Path) -> None:
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     assert site.provider.names() == []
     assert site.api.list("ClusterQueue") == site.api.list("ConfigMap") == []
-    for each in site.api.list("Node"):
-        assert NODEPOOL_LABEL not in each["metadata"]["labels"]
-        assert names.TYPE_ANNOTATION not in each["metadata"]["labels"]
-        assert each["status"]["capacity"] == {"cpu": "2"} or not each["status"]["capacity"].get("google.com/tpu")
-    assert len(site.api.list("Deployment", None)) == 2, "JobSet and Kueue may serve others"
+    for item in site.api.list("Node"):
+        assert NODEPOOL_LABEL not in item["metadata"]["labels"]
+        assert names.TYPE_ANNOTATION not in item["metadata"]["labels"]
+        assert item["status"]["capacity"] == {"cpu": "2"} or not item["status"]["capacity"].get("google.com/tpu")
+    assert len(site.api.list("Deployment", None)) == 2, "JobSet and Kueue may serve other workloads"
 
 
-def test_nodes_that_stand_in_for_slices_do_so_also_when_it_is_not_said_again(tmp_path: Path) -> None:
+def test_nodes_keep_emulating_slices_without_repeating_the_option(tmp_path: Path) -> None:
     site = Site(tmp_path, [node(f"worker-{index}") for index in range(3)])
     site.adapt(emulated=True, shape=V5E_8, num_slices=2, output_root="/shared")
     site.api.patch("Node", "worker-1/status", {"status": {"capacity": {"google.com/tpu": None}}})
@@ -221,18 +221,18 @@ def test_nodes_that_stand_in_for_slices_do_so_also_when_it_is_not_said_again(tmp
     ]
     assert site.provider.target("mine").emulated
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
-    assert not any(NODEPOOL_LABEL in each["metadata"]["labels"] for each in site.api.list("Node"))
+    assert not any(NODEPOOL_LABEL in item["metadata"]["labels"] for item in site.api.list("Node"))
 
 
 @pytest.mark.parametrize("later", ["another type", "none left"])
-def test_whatever_slices_there_are_nothing_of_ours_is_left(later: str, tmp_path: Path) -> None:
+def test_delete_removes_all_our_objects_for_any_slices(later: str, tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt()
     if later == "another type":
         site.api.create(node("other", "other-np", 4, "v6e-4"))
     else:
-        for each in site.api.list("Node"):
-            site.api.delete("Node", each["metadata"]["name"])
+        for item in site.api.list("Node"):
+            site.api.delete("Node", item["metadata"]["name"])
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     for kind in ("ClusterQueue", "ResourceFlavor", "LocalQueue", "WorkloadPriorityClass", "PriorityClass"):
         assert site.api.list(kind, None) == [], kind
@@ -244,34 +244,34 @@ def test_too_few_nodes(tmp_path: Path) -> None:
     assert "--num-slices 1" in caught.value.hint
 
 
-def test_several_types_need_a_word(tmp_path: Path) -> None:
+def test_several_types_require_an_explicit_choice(tmp_path: Path) -> None:
     site = Site(tmp_path, [*gke(), node("other", "other-np", 4, "v6e-4")])
     with pytest.raises(UsageError, match="types: 2 x v5litepod-8, 1 x v6e-4"):
         site.plan()
     assert "1 x v6e-4" in site.plan(shape=find_shape("v6e-4")).summary
 
 
-def test_no_slices_at_all(tmp_path: Path) -> None:
+def test_a_cluster_without_slices_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no whole slice") as caught:
         Site(tmp_path, [node("worker-0")]).plan()
     assert "--emulated" in caught.value.hint
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     provider = Site(tmp_path, []).provider
     with pytest.raises(UsageError) as caught:
         provider.plan_adapt(Adaptation(name="Mine", emulated=True, output_root="relative"))
     assert len(caught.value.problems) == 3
 
 
-def test_a_context_that_was_not_adapted_says_so(tmp_path: Path) -> None:
+def test_a_context_that_was_not_adapted_is_reported(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     with pytest.raises(NotFoundError, match="was not adapted") as caught:
         site.provider.target("context:theirs")
     assert "xpk cluster adapt NAME --context theirs" in caught.value.hint
 
 
-def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
+def test_a_deleted_cluster_can_be_unregistered(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="gs://b/x")
 
@@ -285,7 +285,7 @@ def test_a_cluster_that_is_gone_can_be_forgotten(tmp_path: Path) -> None:
     assert provider.names() == []
 
 
-def test_nodes_are_not_ours_to_add(tmp_path: Path) -> None:
+def test_nodes_cannot_be_added(tmp_path: Path) -> None:
     site = Site(tmp_path, gke())
     site.adapt(output_root="gs://b/x")
     with pytest.raises(UsageError, match="cannot add or remove"):

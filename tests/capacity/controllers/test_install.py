@@ -1,4 +1,4 @@
-"""Installing controllers: what is changed in a release's manifest, versions, and waiting for webhooks."""
+"""Installation of controllers: changes to the release's manifest, versions, and waiting for webhooks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def webhook(name: str, group: str, **more: Any) -> Obj:
     return {"name": name, "rules": [{"apiGroups": [group]}], **more}
 
 
-def test_kueue_is_set_up_for_jobsets_alone_and_pinned() -> None:
+def test_kueue_is_configured_for_jobsets_only_and_pinned() -> None:
     config = yaml.safe_dump(
         {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "integrations": {"frameworks": ["pod", "batch/job"]}}
     )
@@ -63,12 +63,12 @@ def test_kueue_is_set_up_for_jobsets_alone_and_pinned() -> None:
         pinned=True,
     )
     assert objects[0]["kind"] == "Namespace"
-    assert objects[-1]["kind"] == "Deployment", "it says that all else is there"
+    assert objects[-1]["kind"] == "Deployment", "the error says that everything else is ready"
     by_kind = {obj["kind"]: obj for obj in objects}
     read = yaml.safe_load(by_kind["ConfigMap"]["data"]["controller_manager_config.yaml"])
     assert read["integrations"]["frameworks"] == ["jobset.x-k8s.io/jobset"]
     assert read["featureGates"] == {"FailureRecoveryPolicy": True}
-    assert read["leaderElection"]["leaderElect"] is False, "a busy machine must not end it"
+    assert read["leaderElection"]["leaderElect"] is False, "a slow machine must not end it"
     assert [hook["name"] for hook in by_kind["MutatingWebhookConfiguration"]["webhooks"]] == ["mjobset", "mworkload"]
     pod = by_kind["Deployment"]["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {install.CONTROL_PLANE: ""}
@@ -76,7 +76,7 @@ def test_kueue_is_set_up_for_jobsets_alone_and_pinned() -> None:
     assert pod["containers"][0]["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_the_webhooks_of_jobset_that_look_at_its_own_pods_stay() -> None:
+def test_webhooks_of_jobset_for_its_own_pods_are_kept() -> None:
     hooks = [webhook("mpod", "", objectSelector={"matchExpressions": []}), webhook("mjobset", "jobset.x-k8s.io")]
     (kept,) = install.prepare(
         [{"kind": "MutatingWebhookConfiguration", "metadata": {"name": "w"}, "webhooks": hooks}], pinned=False
@@ -85,7 +85,7 @@ def test_the_webhooks_of_jobset_that_look_at_its_own_pods_stay() -> None:
 
 
 class Slow(FakeApi):
-    """Its webhooks answer at the third try."""
+    """An API server whose webhooks respond at the third attempt."""
 
     tries = 0
 
@@ -97,14 +97,14 @@ class Slow(FakeApi):
         return super().create(obj, dry_run=dry_run)
 
 
-def test_waits_for_webhooks() -> None:
+def test_install_waits_for_webhooks() -> None:
     api = Slow([deployment("r/jobset:v0.12.0", **RUNNING)])
     install.wait_until_ready(api, JOBSET, pause=lambda seconds: None)
     assert api.tries == 3
     assert not api.list("JobSet"), "the probe is not kept"
 
 
-def test_a_controller_that_does_not_come_up_says_what_its_pod_waits_for() -> None:
+def test_the_error_for_a_failed_controller_explains_its_pod() -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
     pod = {
         "kind": "Pod",
@@ -115,7 +115,7 @@ def test_a_controller_that_does_not_come_up_says_what_its_pod_waits_for() -> Non
         install.wait_until_ready(FakeApi([deployment("r/jobset:v0.12.0"), pod]), JOBSET, pause=lambda seconds: None)
 
 
-def test_a_manifest_that_cannot_be_had(tmp_path: Path) -> None:
+def test_an_unavailable_manifest_is_reported(tmp_path: Path) -> None:
     with pytest.raises(XpkError, match="the source of the manifest of Kueue, /nowhere, is not a file") as caught:
         install.read_manifest(KUEUE, "/nowhere")
     assert "--kueue-manifest" in caught.value.hint
@@ -124,7 +124,7 @@ def test_a_manifest_that_cannot_be_had(tmp_path: Path) -> None:
     assert len(install.read_manifest(KUEUE, str(file))) == 2
 
 
-# Kueue's and JobSet's releases as far as it matters here.
+# The relevant parts of Kueue's and JobSet's releases.
 RELEASE = """
 apiVersion: v1
 kind: ConfigMap
@@ -159,7 +159,7 @@ def release(controller: install.Controller, folder: Path) -> str:
 
 
 def installed(controller: install.Controller, folder: Path, hosts: int) -> FakeApi:
-    """Return a cluster on which a controller was installed for so many hosts."""
+    """Return a cluster on which a controller was installed for this number of hosts."""
     api = FakeApi(react=_react)
     install.install(api, controller, pinned=False, hosts=hosts, source=release(controller, folder))
     return api
@@ -167,12 +167,14 @@ def installed(controller: install.Controller, folder: Path, hosts: int) -> FakeA
 
 def resources(api: FakeApi, controller: install.Controller) -> dict[str, dict[str, str]]:
     pod = api.get("Deployment", controller.deployment, controller.namespace)["spec"]["template"]["spec"]
-    found: dict[str, dict[str, str]] = pod["containers"][0]["resources"]
-    return found
+    result: dict[str, dict[str, str]] = pod["containers"][0]["resources"]
+    return result
 
 
 @pytest.mark.parametrize("controller", [KUEUE, JOBSET], ids=["kueue", "jobset"])
-def test_for_few_hosts_a_release_has_what_it_asks_for(tmp_path: Path, controller: install.Controller) -> None:
+def test_for_few_hosts_controllers_keep_the_resources_of_their_release(
+    tmp_path: Path, controller: install.Controller
+) -> None:
     api = installed(controller, tmp_path, hosts=4)
     assert resources(api, controller) == yaml.safe_load(RESOURCES[controller])
     assert install.missing_step(api, controller, hosts=256) is None
@@ -187,16 +189,16 @@ def test_for_few_hosts_a_release_has_what_it_asks_for(tmp_path: Path, controller
         (JOBSET, 12_736, {"memory": "15872Mi"}, "7936Mi"),
     ],
 )
-def test_for_many_hosts_a_controller_may_take_more(
+def test_for_many_hosts_controllers_get_more_resources(
     tmp_path: Path, controller: install.Controller, hosts: int, limits: dict[str, str], asked: str
 ) -> None:
     api = installed(controller, tmp_path, hosts=hosts)
     assert resources(api, controller) == {"limits": limits, "requests": {"cpu": "500m", "memory": asked}}
-    assert install.missing_step(api, controller, hosts=hosts) is None, "the second time nothing is left to do"
-    assert install.missing_step(api, controller, hosts=4) is None, "it keeps what it has when slices go"
+    assert install.missing_step(api, controller, hosts=hosts) is None, "the second plan has nothing to do"
+    assert install.missing_step(api, controller, hosts=4) is None, "resources are kept when slices are removed"
 
 
-def test_a_cluster_that_grows_gives_its_controllers_more(tmp_path: Path) -> None:
+def test_controllers_of_a_growing_cluster_get_more_resources(tmp_path: Path) -> None:
     api = installed(KUEUE, tmp_path, hosts=4)
     title = "allow Kueue 15872Mi of memory and 13 CPUs, for 12,736 hosts"
     assert install.missing_step(api, KUEUE, hosts=12_736) == title
@@ -204,12 +206,12 @@ def test_a_cluster_that_grows_gives_its_controllers_more(tmp_path: Path) -> None
     assert install.missing_step(api, KUEUE, hosts=12_736) is None
     stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
     stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Apply"}]
-    assert install.missing_step(api, KUEUE, hosts=40_000) is None, "what others installed is theirs"
+    assert install.missing_step(api, KUEUE, hosts=40_000) is None, "controllers of other tools are not changed"
     (note,) = install.notes_of(api, hosts=40_000, fenced=None)
     assert note == "Kueue was not installed by this xpk: 40,000 hosts may need 48640Mi of memory and 40 CPUs"
 
 
-def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path: Path) -> None:
+def test_kueue_is_reconfigured_to_give_up_hosts_on_dead_nodes(tmp_path: Path) -> None:
     api = installed(KUEUE, tmp_path, hosts=4)
     stamp = _stamp(api)
     forgotten = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "integrations": {"frameworks": ["batch/job"]}}
@@ -223,8 +225,8 @@ def test_a_kueue_that_does_not_give_up_dead_nodes_hosts_is_set_up_again(tmp_path
     assert _stamp(api) == stamp, "its pods restart with the configuration"
 
 
-def test_a_kueue_that_began_before_its_configuration_is_restarted(tmp_path: Path) -> None:
-    """Setting it up anew was interrupted between the two: it still does what it was told before."""
+def test_kueue_is_restarted_if_it_started_before_its_configuration(tmp_path: Path) -> None:
+    """An interruption between the change and the restart leaves Kueue with its old configuration."""
     api = installed(KUEUE, tmp_path, hosts=4)
     stamp = _stamp(api)
     old = {"spec": {"template": {"metadata": {"annotations": {"xpk.dev/configuration": "of-before"}}}}}
@@ -235,10 +237,10 @@ def test_a_kueue_that_began_before_its_configuration_is_restarted(tmp_path: Path
     api.patch("Deployment", KUEUE.deployment, old, KUEUE.namespace)
     stored = api.objects["ConfigMap", KUEUE.namespace, "kueue-manager-config"]
     stored["metadata"]["managedFields"] = [{"manager": "kubectl-edit", "operation": "Update"}]
-    assert install.missing_step(api, KUEUE) is None, "who changes it restarts it in a way of their own"
+    assert install.missing_step(api, KUEUE) is None, "the owner of the change restarts it"
 
 
-def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced(tmp_path: Path) -> None:
+def test_another_tools_kueue_must_give_up_hosts_on_fenced_nodes(tmp_path: Path) -> None:
     api = installed(KUEUE, tmp_path, hosts=4)
     stored = api.objects["Deployment", KUEUE.namespace, KUEUE.deployment]
     stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
@@ -254,9 +256,9 @@ def test_a_kueue_of_others_has_to_give_up_dead_nodes_hosts_where_they_are_fenced
     assert "kubectl rollout restart -n kueue-system deployment" in caught.value.hint
     container = stored["spec"]["template"]["spec"]["containers"][0]
     container["args"] = ["--feature-gates=A=false,FailureRecoveryPolicy=true"]
-    assert install.notes_of(api, hosts=4, fenced=True) == (), "an argument says it as well"
+    assert install.notes_of(api, hosts=4, fenced=True) == (), "an argument has the same effect"
     container |= {"args": [], "image": "r/kueue:v0.20.0"}
-    assert "FailureRecoveryPolicy" in install.notes_of(api, hosts=4, fenced=True)[0], "a later one may have it on"
+    assert "FailureRecoveryPolicy" in install.notes_of(api, hosts=4, fenced=True)[0], "a later version may enable it"
 
 
 def _stamp(api: FakeApi) -> str:

@@ -1,4 +1,4 @@
-"""Manifests are what they are said to be, or they are not applied."""
+"""Release manifests are applied only if their checksums match."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_with_its_checksum_is_read(file: Path) -> None:
         assert [obj["kind"] for obj in install.read_manifest(KUEUE, source)] == ["A", "B"]
 
 
-def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None:
+def test_content_with_a_wrong_checksum_is_rejected_before_anything_is_applied(file: Path) -> None:
     file.write_bytes(TEXT + b"---\nkind: ClusterRoleBinding\n")
     with pytest.raises(XpkError, match=f"SHA-256 is [0-9a-f]{{64}}, must be {SHA256}") as caught:
         install.read_manifest(KUEUE, f"{file}#sha256={SHA256}")
@@ -47,26 +47,26 @@ def test_other_content_is_refused_before_anything_is_applied(file: Path) -> None
         ("/nowhere", "/nowhere, is not a file"),
     ],
 )
-def test_sources_that_are_refused(source: str, problem: str) -> None:
-    (found,) = install.source_problems(ControllerOptions(kueue_manifest=source))
-    assert problem in found
+def test_invalid_sources_are_rejected(source: str, problem: str) -> None:
+    (result,) = install.source_problems(ControllerOptions(kueue_manifest=source))
+    assert problem in result
     with pytest.raises(XpkError, match="cannot read the manifest of Kueue"):
         install.read_manifest(KUEUE, source)
 
 
-def test_a_url_without_any_checksum_is_refused() -> None:
-    (found,) = release_manifest.problems_of("Kueue", "https://mirror/kueue.yaml")
-    assert found.endswith("requires its SHA-256: https://mirror/kueue.yaml#sha256=HEX")
+def test_a_url_without_a_checksum_is_rejected() -> None:
+    (result,) = release_manifest.problems_of("Kueue", "https://mirror/kueue.yaml")
+    assert result.endswith("requires its SHA-256: https://mirror/kueue.yaml#sha256=HEX")
     assert not release_manifest.problems_of("Kueue", "https://mirror/kueue.yaml", pinned=SHA256)
 
 
-def test_a_release_is_pinned_for_the_version_that_its_url_names() -> None:
-    for each in (JOBSET, KUEUE):
-        assert f"/v{each.version}/" in each.url and each.url.startswith("https://")
-        assert release_manifest.problems_of(each.name, f"{each.url}#sha256={each.sha256}") == []
+def test_a_release_is_pinned_by_the_version_in_its_url() -> None:
+    for item in (JOBSET, KUEUE):
+        assert f"/v{item.version}/" in item.url and item.url.startswith("https://")
+        assert release_manifest.problems_of(item.name, f"{item.url}#sha256={item.sha256}") == []
 
 
-def test_a_file_without_end_is_not_read_whole(file: Path) -> None:
+def test_an_endless_file_is_not_read_completely(file: Path) -> None:
     with pytest.raises(XpkError, match="not a file"):
         release_manifest.read_objects("Kueue", "/dev/zero", hint="")
     with file.open("ab") as huge:
@@ -75,8 +75,8 @@ def test_a_file_without_end_is_not_read_whole(file: Path) -> None:
         release_manifest.read_objects("Kueue", str(file), hint="")
 
 
-def test_the_environment_of_the_drills_has_the_same_releases() -> None:
+def test_the_environment_of_the_drills_uses_the_same_releases() -> None:
     up = (Path(__file__).resolve().parents[3] / "e2e" / "environment" / "up").read_text(encoding="utf-8")
-    for each in (JOBSET, KUEUE):
-        assert f"{each.name.upper()}=v{each.version}" in up
-        assert f"{each.name.upper()}_SHA256={each.sha256}" in up
+    for item in (JOBSET, KUEUE):
+        assert f"{item.name.upper()}=v{item.version}" in up
+        assert f"{item.name.upper()}_SHA256={item.sha256}" in up

@@ -1,4 +1,4 @@
-"""A cluster as a fencer finds it: nodes of slices with their leases, machines, and hosts of a workload on them."""
+"""A cluster for the fencer: nodes of slices with leases, machines, and hosts of a workload."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ VOUCHED = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"}
 
 
 class Site:
-    """A cluster of slices of one node each, `n0`, `n1` and so on. Time passes only by `pass_time`."""
+    """A cluster of slices with one node each, `n0`, `n1` and so on. Time advances only in `pass_time`."""
 
     def __init__(self, slices: int = 3, *, api: FakeApi | None = None) -> None:
         self.now, self.api = START, api or FakeApi()
         self.machines: dict[str, Machine] = {}
-        self.quiet: set[str] = set()  # nodes that renew no lease
+        self.quiet: set[str] = set()  # nodes that do not renew their lease
         self.asked: list[str] = []
         for index in range(slices):
             self.api.create(node(f"n{index}", f"np-{index}", 4))
@@ -31,32 +31,32 @@ class Site:
         self.pass_time(0)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass; at the end, kubelets that live renew their leases."""
+        """Advance the time; at the end, running kubelets renew their leases."""
         self.now += timedelta(seconds=seconds)
-        for each in [*self.api.list("Node")]:
-            name = each["metadata"]["name"]
+        for item in [*self.api.list("Node")]:
+            name = item["metadata"]["name"]
             if name not in self.quiet:
                 meta = {"name": name, "namespace": LEASES}
                 stamp = self.now.isoformat(timespec="microseconds").replace("+00:00", "Z")
                 self.api.apply({"kind": "Lease", "metadata": meta, "spec": {"renewTime": stamp}})
 
     def end_machine(self, name: str, words: str = "its container has ended") -> None:
-        """End a node's machine now."""
+        """Stop a node's machine."""
         self.quiet.add(name)
         self.machines[name] = Machine(MachineState.GONE, words, self.now)
 
     def lose(self, name: str) -> None:
-        """Let a node fall silent, as the control plane sees it, without an answer about its machine."""
+        """Make a node unreachable, with an unknown machine state."""
         self.quiet.add(name)
         self.api.patch("Node", name, {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
 
     def start_machine(self, name: str) -> None:
-        """Start a node's machine again; its kubelet comes with the next lease."""
+        """Start a node's machine again; its kubelet returns with the next lease."""
         self.quiet.discard(name)
         self.machines[name] = Machine(MachineState.RUNNING, "its container is running")
 
     def add_host(self, slice_id: int, on: str, *, jobset: str = "lm", attempt: int = 0, **fields: Any) -> str:
-        """Put a workload's host on a node; return the pod's name."""
+        """Place a workload's host on a node; return the pod's name."""
         name = f"{jobset}-slice-job-{slice_id}-0-abcde"
         prefix = "jobset.sigs.k8s.io"
         labels = {f"{prefix}/jobset-name": jobset, f"{prefix}/job-index": str(slice_id)}
@@ -80,7 +80,7 @@ class Site:
 
     def taints(self, name: str) -> list[str]:
         """Return the keys of a node's taints."""
-        return [each["key"] for each in self.api.get("Node", name)["spec"].get("taints") or []]
+        return [item["key"] for item in self.api.get("Node", name)["spec"].get("taints") or []]
 
     def pods(self) -> list[str]:
         """Return the names of all pods."""
@@ -88,17 +88,17 @@ class Site:
 
     def _read(self, nodes: Objs) -> Mapping[str, Machine]:
         running = Machine(MachineState.RUNNING, "its container is running")
-        self.asked = [str(each["metadata"]["name"]) for each in nodes]
+        self.asked = [str(item["metadata"]["name"]) for item in nodes]
         return {name: self.machines.get(name, running) for name in self.asked}
 
 
 def short(actions: list[Fencing]) -> list[tuple[str, str]]:
     """Return actions with their nodes."""
-    return [(each.action, each.node) for each in actions]
+    return [(item.action, item.node) for item in actions]
 
 
 def report(jobset: str, host: str, time: datetime, code: int = 75) -> Obj:
-    """Return the event of a Job whose host has ended."""
+    """Return the event of a Job with a failed host."""
     about = {"kind": "Job", "name": f"{jobset}-slice-job-0", "namespace": "default"}
     words = f"Container host for pod default/{host} failed with exit code {code} matching FailJob rule at index 3"
     return {

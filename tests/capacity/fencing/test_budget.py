@@ -1,4 +1,4 @@
-"""The budget of fencing, whatever fails and however often the fencer is started again."""
+"""The fencing budget under any failures and restarts of the fencer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ MOMENTS = st.lists(st.integers(-3600, 3600), max_size=12)
 
 
 @given(MOMENTS, st.integers(1, 10), st.integers(1, 1800))
-def test_room_is_what_the_period_leaves(moments: list[int], nodes: int, seconds: int) -> None:
-    times = [START + timedelta(seconds=each) for each in moments]
+def test_the_remaining_budget_excludes_nodes_fenced_in_the_period(moments: list[int], nodes: int, seconds: int) -> None:
+    times = [START + timedelta(seconds=item) for item in moments]
     room = Budget(nodes, seconds).room(times, START)
-    recent = [each for each in moments if -each < seconds]
+    recent = [item for item in moments if -item < seconds]
     assert room == max(0, nodes - len(recent))
-    assert room <= Budget(nodes + 1, seconds).room(times, START), "a larger budget leaves no less"
-    assert Budget(nodes, seconds).room([*times, START], START) <= room, "one more leaves no more"
+    assert room <= Budget(nodes + 1, seconds).room(times, START), "a larger budget does not reduce the remaining one"
+    assert Budget(nodes, seconds).room([*times, START], START) <= room, (
+        "one more node does not increase the remaining budget"
+    )
 
 
 def test_a_time_in_the_future_counts_and_one_at_the_edge_does_not() -> None:
@@ -30,24 +32,24 @@ def test_a_time_in_the_future_counts_and_one_at_the_edge_does_not() -> None:
     assert budget.room([START - timedelta(seconds=59.9)], START) == 1
 
 
-# What happens between two rounds: seconds that pass, machines that end, machines that start again.
+# Events between two rounds: passing seconds, stopped machines, started machines.
 ROUNDS = st.lists(
     st.tuples(st.integers(1, 90), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5))), min_size=1, max_size=15
 )
 
 
 @given(ROUNDS, st.integers(1, 3), st.integers(30, 300))
-def test_no_period_has_more_nodes_than_the_budget(
+def test_fenced_nodes_per_period_do_not_exceed_the_budget(
     rounds: list[tuple[int, set[int], set[int]]], nodes: int, seconds: int
 ) -> None:
     site, fenced = Site(6), list[tuple[datetime, str]]()
     for passed, ending, starting in rounds:
-        for each in ending:
-            site.end_machine(f"n{each}")
-        for each in starting - ending:
-            site.start_machine(f"n{each}")
+        for item in ending:
+            site.end_machine(f"n{item}")
+        for item in starting - ending:
+            site.start_machine(f"n{item}")
         site.pass_time(passed)
-        # A new fencer each time: nothing is kept but in the cluster.
+        # A new fencer for each round: all state is in the cluster.
         fenced += [(site.now, node) for action, node in site.actions(site.fencer(Budget(nodes, seconds)))
                    if action == "fence"]  # fmt: skip
     period = timedelta(seconds=seconds)

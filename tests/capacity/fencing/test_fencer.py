@@ -1,4 +1,4 @@
-"""Rounds of fencing. The real thing, on a node that dies, is in e2e/test_kind_recovery.py."""
+"""Rounds of fencing. The drill with a real node is in e2e/test_kind_recovery.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpk.capacity.nodes.out_of_service import TAINT, fenced_at, reason_of
 from xpk.testing import FakeApi
 
 
-def test_a_node_whose_machine_is_gone_is_fenced_once_and_its_pods_end() -> None:
+def test_a_node_without_its_machine_is_fenced_once_and_its_pods_are_deleted() -> None:
     site = Site()
     hosts = [site.add_host(index, on=f"n{index}") for index in range(2)]
     assert site.actions() == []
@@ -30,7 +30,7 @@ def test_a_node_whose_machine_is_gone_is_fenced_once_and_its_pods_end() -> None:
     assert site.actions() == []
 
 
-def test_pods_are_failed_before_they_are_deleted_so_that_jobs_count_them() -> None:
+def test_pods_are_marked_failed_before_deletion_so_that_jobs_count_them() -> None:
     statuses: list[Obj] = []
     site = Site(api=FakeApi(react=lambda kind, obj: statuses.append(obj) if kind == "Pod" else None))
     site.add_host(0, on="n0", status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
@@ -38,7 +38,7 @@ def test_pods_are_failed_before_they_are_deleted_so_that_jobs_count_them() -> No
     site.actions()
     status = statuses[-1]["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "NodeFenced")
-    assert {each["type"]: each["status"] for each in status["conditions"]} == {
+    assert {item["type"]: item["status"] for item in status["conditions"]} == {
         "Ready": "True", "DisruptionTarget": "True",
     }  # fmt: skip
     assert status["message"] == "node n0 was fenced: its container has ended"
@@ -53,7 +53,7 @@ def test_pods_are_failed_before_they_are_deleted_so_that_jobs_count_them() -> No
         {"spec": {"tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoExecute"}]}},
     ],
 )
-def test_pods_of_the_node_itself_stay(fields: dict[str, Any]) -> None:
+def test_pods_of_daemonsets_are_kept(fields: dict[str, Any]) -> None:
     site = Site()
     meta = {"name": "agent", "namespace": "kube-system", **fields.get("metadata", {})}
     spec = {"nodeName": "n0", **fields.get("spec", {})}
@@ -73,7 +73,7 @@ def test_a_dry_run_changes_nothing() -> None:
     assert {verb for verb, _, _ in site.api.calls} == {"list"}
 
 
-def test_a_machine_that_runs_is_never_fenced_however_silent_its_node() -> None:
+def test_a_node_with_a_running_machine_is_never_fenced() -> None:
     site = Site()
     site.add_host(0, on="n0")
     site.add_host(1, on="n1")
@@ -83,9 +83,9 @@ def test_a_machine_that_runs_is_never_fenced_however_silent_its_node() -> None:
     assert site.actions(site.fencer(vouches=True)) == []
 
 
-def test_a_node_that_lives_after_its_machine_was_seen_to_stop_is_not_fenced() -> None:
+def test_a_node_that_reports_after_its_machine_stopped_is_not_fenced() -> None:
     site = Site()
-    site.end_machine("n0")  # says another provider, of another machine of that name
+    site.end_machine("n0")  # another provider reports another machine with that name
     site.quiet.clear()
     site.pass_time(10)
     assert site.actions() == []
@@ -104,7 +104,7 @@ def test_only_nodes_of_slices_are_fenced() -> None:
     assert site.actions() == [] and site.asked == ["n0", "n1", "n2"]
 
 
-def test_machines_are_asked_for_only_while_their_nodes_are_quiet() -> None:
+def test_machines_are_queried_only_while_their_nodes_are_silent() -> None:
     site = Site()
     fencer = site.fencer(quiet_seconds=12.0)
     site.end_machine("n1")
@@ -131,7 +131,7 @@ def test_the_budget_is_a_tenth_of_all_nodes_in_a_large_cluster() -> None:
     assert [action for action, _ in site.actions()] == ["fence"] * 2 + ["defer"] * 2
 
 
-def test_the_budget_is_a_slice_unless_given() -> None:
+def test_the_default_budget_is_one_slice() -> None:
     site = Site(3)
     for index in range(2):
         copy = site.api.get("Node", "n0")
@@ -141,12 +141,12 @@ def test_the_budget_is_a_slice_unless_given() -> None:
     assert [action for action, _ in site.actions()] == ["fence"] * 3 + ["defer"] * 2
 
 
-def test_a_node_is_released_when_its_kubelet_is_back_and_still_counts() -> None:
+def test_a_node_is_released_when_its_kubelet_returns_and_still_counts() -> None:
     site, budget = Site(), Budget(1, 600.0)
     site.end_machine("n0")
     assert site.actions(site.fencer(budget)) == [("fence", "n0")]
     site.machines["n0"] = Machine(MachineState.RUNNING, "its container is running")
-    site.pass_time(5)  # its condition is still that of before: only the lease tells
+    site.pass_time(5)  # its condition has not changed yet: only the lease shows it
     assert site.actions(site.fencer(budget)) == []
     site.start_machine("n0")
     site.pass_time(5)
@@ -156,7 +156,7 @@ def test_a_node_is_released_when_its_kubelet_is_back_and_still_counts() -> None:
     assert site.actions(site.fencer(budget)) == [("defer", "n1")]
 
 
-def test_taints_of_others_stay() -> None:
+def test_taints_of_other_tools_are_kept() -> None:
     site = Site()
     other = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
     site.api.patch("Node", "n0", {"spec": {"taints": [other]}})
@@ -172,7 +172,7 @@ def test_taints_of_others_stay() -> None:
     assert site.taints("n0") == ["google.com/tpu"] and site.taints("n1") == [TAINT]
 
 
-def test_pods_that_an_interrupted_round_has_left_are_ended_by_the_next() -> None:
+def test_pods_left_by_an_interrupted_round_are_deleted_by_the_next() -> None:
     site = Site()
     site.end_machine("n0")
     assert site.actions() == [("fence", "n0")]
@@ -181,9 +181,9 @@ def test_pods_that_an_interrupted_round_has_left_are_ended_by_the_next() -> None
     assert site.actions() == [("clear", "n0")] and site.pods() == []
 
 
-def test_a_node_that_changes_meanwhile_is_left_to_the_next_round() -> None:
+def test_a_concurrently_modified_node_is_left_to_the_next_round() -> None:
     class Busy(FakeApi):
-        """An API server on which the node controller is faster, once."""
+        """An API server on which the node controller modifies the object first, once."""
 
         def list(self, kind: str, *arguments: Any, **options: Any) -> list[Obj]:
             objects = super().list(kind, *arguments, **options)
@@ -200,7 +200,7 @@ def test_a_node_that_changes_meanwhile_is_left_to_the_next_round() -> None:
 
 
 def reported(site: Site, *, named: bool) -> None:
-    """Let the host on n1 end because it has lost a peer: with its name in a message, or only in its Job's event."""
+    """End the host on n1 because it lost a peer, named in its message or only in its Job's event."""
     time = (START + timedelta(seconds=25)).isoformat()
     if named:
         ended = {"exitCode": 75, "message": "lost slice 0 host 0", "finishedAt": time}
@@ -213,7 +213,7 @@ def reported(site: Site, *, named: bool) -> None:
 
 @pytest.fixture
 def lost() -> Site:
-    """Return a cluster whose provider knows no machine, and whose node n0 has fallen silent."""
+    """Return a cluster with unknown machines and an unreachable node n0."""
     site = Site()
     site.machines = {f"n{index}": Machine(MachineState.UNKNOWN, "no answer") for index in range(3)}
     site.add_host(0, on="n0")
@@ -224,9 +224,7 @@ def lost() -> Site:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_an_unreachable_node_whose_host_the_peers_have_lost_is_fenced_where_the_owner_vouches(
-    lost: Site, named: bool
-) -> None:
+def test_an_unreachable_node_reported_by_peers_is_fenced_on_a_fenced_cluster(lost: Site, named: bool) -> None:
     assert lost.actions(lost.fencer(vouches=True)) == [], "without a report"
     reported(lost, named=named)
     assert lost.actions(lost.fencer(vouches=False)) == []
@@ -236,12 +234,12 @@ def test_an_unreachable_node_whose_host_the_peers_have_lost_is_fenced_where_the_
     assert "lm-slice-job-0-0-abcde" not in lost.pods()
 
 
-def test_a_report_from_before_the_last_sign_of_life_does_not_count(lost: Site) -> None:
+def test_a_report_older_than_the_last_heartbeat_does_not_count(lost: Site) -> None:
     lost.api.create(report("lm", "lm-slice-job-1-0-abcde", START - timedelta(seconds=1)))
     assert lost.actions(lost.fencer(vouches=True)) == []
 
 
-def test_a_report_that_could_mean_another_unreachable_node_does_not_count(lost: Site) -> None:
+def test_an_ambiguous_report_does_not_count(lost: Site) -> None:
     lost.add_host(2, on="n2")
     lost.lose("n2")
     reported(lost, named=False)
@@ -255,13 +253,13 @@ def test_a_report_that_could_mean_another_unreachable_node_does_not_count(lost: 
         {"metadata": {"labels": {"jobset.sigs.k8s.io/jobset-name": None}}},
     ],
 )
-def test_only_hosts_that_may_be_given_up_count(lost: Site, change: Obj) -> None:
+def test_only_hosts_whose_nodes_may_be_fenced_count(lost: Site, change: Obj) -> None:
     reported(lost, named=True)
     lost.api.patch("Pod", "lm-slice-job-0-0-abcde", change)
     assert lost.actions(lost.fencer(vouches=True)) == []
 
 
-def test_a_message_that_names_another_host_does_not_count(lost: Site) -> None:
+def test_a_report_about_another_host_does_not_count(lost: Site) -> None:
     time = (START + timedelta(seconds=25)).isoformat()
     ended = {"exitCode": 75, "message": "lost slice 2 host 0", "finishedAt": time}
     state = {"containerStatuses": [{"name": "host", "state": {"terminated": ended}}]}
@@ -269,7 +267,7 @@ def test_a_message_that_names_another_host_does_not_count(lost: Site) -> None:
     assert lost.actions(lost.fencer(vouches=True)) == []
 
 
-def test_a_node_that_answers_is_not_fenced_by_reports(lost: Site) -> None:
+def test_a_responsive_node_is_not_fenced_by_reports(lost: Site) -> None:
     reported(lost, named=True)
     lost.api.patch("Node", "n0", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     assert lost.actions(lost.fencer(vouches=True)) == []

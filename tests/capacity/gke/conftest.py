@@ -17,7 +17,7 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture
 def make_site(tmp_path: Path) -> Iterator[MakeSite]:
-    """Return what makes a project; knobs are the emulator's."""
+    """Return a factory of projects; its options are the emulator's."""
     with ExitStack() as stack:
 
         def make(**knobs: Any) -> Site:
@@ -30,5 +30,5 @@ def make_site(tmp_path: Path) -> Iterator[MakeSite]:
 
 @pytest.fixture
 def site(make_site: MakeSite) -> Site:
-    """Return a project in which everything works."""
+    """Return a project without faults."""
     return make_site()

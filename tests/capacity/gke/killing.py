@@ -1,4 +1,4 @@
-"""Commands in processes of their own, which end by SIGKILL where a test wants it; their project outlives them."""
+"""Commands in their own processes, which a test kills at a chosen point; their project outlives them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xpk.api.base import Applied, Obj
 from xpk.capacity.plan.plan import Plan
 from xpk.model.errors import XpkError
 
-Kill = int | Literal["change"] | None  # after so many steps; when a change has been made; not at all
+Kill = int | Literal["change"] | None  # after this number of steps; after a change; not at all
 TASKS: dict[str, Callable[[Site], Plan]] = {
     "create": lambda site: site.plan(2),
     "grow": lambda site: site.provider().plan_resize("c", 3, force=False),
@@ -34,20 +34,20 @@ TASKS: dict[str, Callable[[Site], Plan]] = {
 }
 _SECONDS = 60.0
 _READS = ("Get", "List", "GET ")
-# A process that has imported everything and forks for each command: to start Python each time would take a second.
+# A process that has imported everything and forks for each command: starting Python each time would take a second.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__])
 
 
 class ServedApi(RegisteredApi):
-    """The objects of a cluster; `on_change` is told of each change when it is made, before it is answered."""
+    """The objects of a cluster; `on_change` is called after each change, before the response."""
 
     def __init__(self, gke: GkeEmulator, on_change: Callable[[], None]) -> None:
         super().__init__(gke)
         self._on_change = on_change
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """See `ObjectApi.create`. Nodes register by themselves."""
+        """See `ObjectApi.create`. Nodes register automatically."""
         made = super().create(obj, dry_run=dry_run)
         if not dry_run and obj["kind"] != "Node":
             self._on_change()
@@ -78,7 +78,7 @@ class ServedApi(RegisteredApi):
 
 
 class RemoteApi:
-    """A `ServedApi` of another process: each call is a connection."""
+    """A `ServedApi` of another process; each call is a connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -100,7 +100,7 @@ class _Serving(socketserver.StreamRequestHandler):
     api: ServedApi
 
     def handle(self) -> None:
-        with suppress(EOFError, OSError):  # whoever asked was killed
+        with suppress(EOFError, OSError):  # the client was killed
             method, args, named = pickle.load(self.rfile)
             value, failure = None, None
             try:
@@ -111,7 +111,7 @@ class _Serving(socketserver.StreamRequestHandler):
 
 
 class Life:
-    """A project, with an API server for its cluster, on which commands live and die."""
+    """A project with an API server for its cluster, on which commands are run and killed."""
 
     def __init__(self, folder: Path, gke: GkeEmulator) -> None:
         self._lock = threading.Lock()
@@ -125,17 +125,17 @@ class Life:
         threading.Thread(target=self._server.serve_forever, args=(0.05,)).start()
 
     def close(self) -> None:
-        """End the API server."""
+        """Stop the API server."""
         self._server.shutdown()
         self._server.server_close()
 
     def run(self, task: str, kill: Kill = None) -> bool:
-        """Run a command; return whether it was killed, and not done before."""
+        """Run a command; return whether it was killed before its end."""
         gke, api = self.site.gke, self._server.server_address
         there = str(self.site.folder), gke.grpc_target, gke.http_url, api
         steps = kill if isinstance(kill, int) else 0
         process = _PROCESSES.Process(target=act, args=(*there, task, steps))
-        with self._lock:  # nothing is answered before it is known whom to kill
+        with self._lock:  # no response before the process to kill is known
             process.start()
             self._victim = process if kill == "change" else None
         process.join(_SECONDS)
@@ -156,7 +156,7 @@ class Life:
 
 
 def act(folder: str, grpc_target: str, http_url: str, api: tuple[str, int], task: str, die_after: int) -> None:
-    """Carry a task out, in a process of its own; end by SIGKILL after so many steps, 0 for not at all."""
+    """Run a task in its own process, killed after this number of steps; 0: not killed."""
     there: Any = SimpleNamespace(grpc_target=grpc_target, http_url=http_url)
     remote: Any = RemoteApi(api)
     done: list[str] = []

@@ -1,4 +1,4 @@
-"""Node pools that GKE makes on its own."""
+"""Node pools that GKE creates itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.capacity.gke.site import Site
 
 
 def add_pool(site: Site, name: str, topology: str) -> None:
-    """Make a node pool as GKE's autoscaler makes one."""
+    """Create a node pool as GKE's autoscaler does."""
     pool = {
         "name": name,
         "initial_node_count": 4,

@@ -1,4 +1,4 @@
-"""A project of Google Cloud on this machine: the emulator of its control plane, and an API server in memory."""
+"""A Google Cloud project on this machine: the emulator of its control plane, and an API server in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUOTAS = {"TPU_LITE_PODSLICE_V5": 200_000, "PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 2
 
 
 class Site:
-    """A replacement for Google Cloud, for a provider. `options` of each call are fields of `GkeOptions`."""
+    """A replacement for Google Cloud for a provider. `options` of each call are fields of `GkeOptions`."""
 
     def __init__(self, folder: Path, gke: GkeEmulator, api: RegisteredApi | None = None) -> None:
         self.folder, self.gke, self.api = folder, gke, api or RegisteredApi(gke)
@@ -44,7 +44,7 @@ class Site:
             file.write_text(CONTROLLER.format(name=name, version=version))
             self.environ[f"XPK_{name.upper()}_MANIFEST"] = str(file)
 
-        for name, source in {each for several in INSTALLERS.values() for each in several}:
+        for name, source in {item for several in INSTALLERS.values() for item in several}:
             path = folder / "gpudirect" / source
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(
@@ -66,7 +66,7 @@ class Site:
         )
 
     def plan(self, num_slices: int, tpu_type: str = "v5litepod-16", *, name: str = "c", **options: Any) -> Plan:
-        """Return the plan of a create."""
+        """Create a cluster and return the executed plan."""
         if not {"spot", "flex", "reservation"} & set(options):
             options["on_demand"] = True
         spec = ClusterSpec(name=name, shape=find_shape(tpu_type), num_slices=num_slices)
@@ -80,23 +80,23 @@ class Site:
 
     @property
     def place(self) -> ClusterLocation:
-        """Return where cluster `c` is."""
+        """Return the location of cluster `c`."""
         return ClusterLocation(project="p", location="us-central1", zone="us-central1-a")
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """Return cluster `c` as the emulator has it."""
-        found: dict[str, Any] = self.provider()._google.call(
+        """Return cluster `c` from the emulator."""
+        result: dict[str, Any] = self.provider()._google.call(
             "get_cluster", {"name": "projects/p/locations/us-central1/clusters/c"}
         )
-        return found
+        return result
 
     def pools(self) -> dict[str, str]:
         """Return the status of each node pool of cluster `c`."""
         return {pool["name"]: pool["status"] for pool in self.cluster.get("node_pools", [])}
 
     def asked(self, method: str) -> int:
-        """Return how many calls to a method there were."""
+        """Return the number of calls of a method."""
         return Counter(call.method for call in self.gke.calls)[method]
 
     def quotas(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class Site:
         }
 
     def run_workload(self, name: str, pool: str) -> None:
-        """Put a workload onto a slice."""
+        """Place a workload on a slice."""
         meta = {"name": f"{name}-0", "namespace": "default", "labels": {"xpk.google.com/workload": name}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": f"{pool}-0", "containers": []}}
         self.api.create({**pod, "status": {"phase": "Running"}})
@@ -120,7 +120,7 @@ class Site:
 
 
 class RegisteredApi(FakeApi):
-    """An API server with which the nodes of the emulator's pools register, as GKE's do, unless they are `late`."""
+    """An API server with which the nodes of the emulator's pools register, unless they are `late`."""
 
     def __init__(self, gke: GkeEmulator) -> None:
         super().__init__(react=_react_deployments)
@@ -143,10 +143,10 @@ class RegisteredApi(FakeApi):
         store = self._gke.plane.store
         with store.lock:
             there = {pool.message.name: pool for pool in store.pools.values()}
-            wanted = {f"{name}-{host}" for name, pool in there.items() for host in range(len(pool.nodes))} - self.late
-            for gone in [key for key in self.objects if key[0] == "Node" and key[2] not in wanted]:
+            expected = {f"{name}-{host}" for name, pool in there.items() for host in range(len(pool.nodes))} - self.late
+            for gone in [key for key in self.objects if key[0] == "Node" and key[2] not in expected]:
                 del self.objects[gone]
-            missing = wanted - {key[2] for key in self.objects if key[0] == "Node"}
+            missing = expected - {key[2] for key in self.objects if key[0] == "Node"}
             for name in {node.rpartition("-")[0] for node in missing}:
                 body = MessageToDict(there[name].message, preserving_proto_field_name=True)
                 shape = shape_of_pool(body)

@@ -18,7 +18,7 @@ def adapt(site: Site, tpu_type: str, num_slices: int, **options: Any) -> Plan:
     return site.provider(**options).plan_adapt("c", stated=stated, counted=True)
 
 
-def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
+def test_adapting_adds_drivers_and_reports_differences(site: Site) -> None:
     site.create(1)
     plan = adapt(site, "v5litepod-16", 3, enable_gcsfuse_csi_driver=True)
     assert "1 slice of v5litepod-16 was found; 3 were expected" in plan.notes
@@ -30,7 +30,7 @@ def test_adapting_adds_drivers_and_tells_what_differs(site: Site) -> None:
         adapt(site, "v4-8", 1)
 
 
-def test_adapting_shows_what_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapting_shows_the_requested_changes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create(1)
     options, line = (
         {"output_root": "gs://b/p", "trainer_image": "r/t:1"},
@@ -71,10 +71,10 @@ def test_without_credentials_nothing_is_adapted_or_deleted(site: Site, monkeypat
         assert plan.steps and "no Google Cloud credentials found" in plan.notes[0]
         with pytest.raises(AuthorizationError):
             plan.carry_out(lambda title: None)
-    assert not (site.folder / "state" / "gke" / "c").exists(), "nothing is remembered of it"
+    assert not (site.folder / "state" / "gke" / "c").exists(), "the cluster is not registered"
 
 
-def test_what_a_plan_lacks_is_refused_when_it_is_carried_out(site: Site) -> None:
+def test_an_incomplete_plan_is_rejected_when_it_is_executed(site: Site) -> None:
     spec = ClusterSpec(name="c", shape=find_shape("v5litepod-16"), num_slices=1)
     plan = site.provider(
         custom_cluster_arguments=(

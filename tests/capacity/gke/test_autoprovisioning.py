@@ -1,4 +1,4 @@
-"""With node autoprovisioning, queues get the quota of its limits, whether the slices exist or not."""
+"""With node autoprovisioning, queues have the quota of its limits, independent of existing slices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xpk.model.specs import ClusterSpec
 LIMITED: dict[str, Any] = {"enable_autoprovisioning": True, "autoprovisioning_max_chips": 128}
 
 
-def test_the_quota_is_the_limit_whatever_there_is(site: Site) -> None:
+def test_the_quota_is_the_autoprovisioning_limit(site: Site) -> None:
     site.create(2, spot=True, **LIMITED)
     assert site.quotas() == {"v5litepod-16": 128}
     assert site.plan(2, spot=True, **LIMITED).steps == []
-    assert site.plan(2, spot=True).steps == [], "the limit stays where it is not named again"
+    assert site.plan(2, spot=True).steps == [], "a limit that is not repeated is kept"
     assert site.provider().plan_adapt("c").steps == []
     target = site.provider().target("c")
     assert target.capacities == {"v5litepod-16": ("spot",)} and target.autoprovisioned == {"v5litepod-16": "spot"}
@@ -40,8 +40,8 @@ def test_without_any_slice(site: Site) -> None:
     assert "between 1 and 1024, got 0" in str(caught.value.problems)
     raised = site.plan(2, enable_autoprovisioning=True, autoprovisioning_max_chips=20)
     assert "raised from 20 to 32 chips, those of the slices" in " ".join(raised.notes) and raised.refusal is None
-    cluster = next(each["body"] for each in raised.facts["changes"] if each["key"] == "create-cluster:c")
-    limits = {each["resource_type"]: each["maximum"] for each in cluster["autoscaling"]["resource_limits"]}
+    cluster = next(item["body"] for item in raised.facts["changes"] if item["key"] == "create-cluster:c")
+    limits = {item["resource_type"]: item["maximum"] for item in cluster["autoscaling"]["resource_limits"]}
     assert limits["tpu-v5-lite-podslice"] == 32
     site.create(0, **LIMITED)
     assert site.pools() == {"default-pool": "RUNNING"} and site.quotas() == {"v5litepod-16": 128}
@@ -53,10 +53,10 @@ def test_without_any_slice(site: Site) -> None:
     assert site.provider().target("c").autoprovisioned == {"v5litepod-16": "on-demand"}
 
 
-def test_node_pools_that_gke_made_are_its_own(site: Site) -> None:
+def test_autoprovisioned_node_pools_are_not_managed(site: Site) -> None:
     site.create(1, **LIMITED)
     add_pool(site, "nap-1", "4x4")
-    assert site.plan(1, **LIMITED).steps == [], "they are not among the slices that were asked for"
+    assert site.plan(1, **LIMITED).steps == [], "they are not among the requested slices"
     assert site.quotas() == {"v5litepod-16": 128}
     info = site.provider().describe("c")
     assert (info.state, info.num_slices, info.chips) == ("Ready", 2, 32)
@@ -67,20 +67,20 @@ def test_node_pools_that_gke_made_are_its_own(site: Site) -> None:
     assert set(site.pools()) == {"default-pool", "nap-1"} and site.quotas() == {"v5litepod-16": 128}
 
 
-def test_types_that_share_a_limit_part_it(site: Site) -> None:
+def test_types_that_share_a_limit_divide_it(site: Site) -> None:
     site.create(2, **LIMITED)
     site.create(1, "v5litepod-32")
-    assert site.quotas() == {"v5litepod-16": 96, "v5litepod-32": 32}, "what is there of others counts"
+    assert site.quotas() == {"v5litepod-16": 96, "v5litepod-32": 32}, "slices of other tools count"
     site.create(1, "v5litepod-32", **LIMITED)
     assert site.quotas() == {"v5litepod-16": 64, "v5litepod-32": 64}
     assert site.plan(2, **LIMITED).steps == site.plan(1, "v5litepod-32", **LIMITED).steps == []
 
 
-def test_queues_are_promised_slices_that_gke_may_make_but_none_twice(site: Site) -> None:
+def test_quotas_of_queues_do_not_exceed_the_autoprovisioning_limit(site: Site) -> None:
     site.create(1, **LIMITED)
     site.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    wanted = QueueRequest(name="team", namespaces=("team",), quota=("6",))
-    plan_create(site.api, wanted).carry_out(lambda title: None)
+    expected = QueueRequest(name="team", namespaces=("team",), quota=("6",))
+    plan_create(site.api, expected).carry_out(lambda title: None)
     assert site.quotas() == {"v5litepod-16": 32}, "the rest of 128"
     assert site.plan(1, **LIMITED).steps == []
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
@@ -101,11 +101,11 @@ def test_quotas_of_limits() -> None:
     def quotas(specs: list[ClusterSpec], most: int, *kinds: str, on: bool = True) -> dict[str, int]:
         limits = [{"resource_type": "cpu", "maximum": "9"}, {"resource_type": "tpu-v6e-slice", "maximum": str(most)}]
         autoscaling = {"enable_node_autoprovisioning": on, "resource_limits": limits}
-        found = with_limits("c", specs, autoscaling, dict.fromkeys(kinds, "spot"))
-        return {each.shape.name: each.quota for each in found}
+        result = with_limits("c", specs, autoscaling, dict.fromkeys(kinds, "spot"))
+        return {item.shape.name: item.quota for item in result}
 
-    assert quotas([spec("v6e-16", 1)], 100, "v6e-16") == {"v6e-16": 96}, "whole slices only"
-    assert quotas([spec("v6e-16", 1)], 8, "v6e-16") == {"v6e-16": 16}, "what is there, is there"
+    assert quotas([spec("v6e-16", 1)], 100, "v6e-16") == {"v6e-16": 96}, "only complete slices"
+    assert quotas([spec("v6e-16", 1)], 8, "v6e-16") == {"v6e-16": 16}, "existing slices stay"
     assert quotas([spec("v6e-16", 1)], 100, "v6e-16", on=False) == {"v6e-16": 16}
-    assert quotas([spec("v6e-16", 1)], 100, "v5p-8") == {"v6e-16": 16}, "nobody limits what nobody named"
+    assert quotas([spec("v6e-16", 1)], 100, "v5p-8") == {"v6e-16": 16}, "types without a limit are unlimited"
     assert quotas([], 64, "v6e-16", "v6e-32") == {"v6e-16": 32, "v6e-32": 32}

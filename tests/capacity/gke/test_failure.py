@@ -1,4 +1,4 @@
-"""Every failure ends in one message with its cause and the next command; what came up is kept, or taken back."""
+"""Every failure ends in one message with its cause and the next command; created resources are kept, or rolled back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POOL_FAULTS = [
 
 
 @pytest.mark.parametrize(("outcome", "kind", "cause"), POOL_FAULTS)
-def test_slices_that_came_up_are_kept_and_the_same_command_goes_on(
+def test_created_slices_are_kept_and_the_same_command_continues(
     site: Site, outcome: str, kind: type[XpkError], cause: str
 ) -> None:
     site.gke.add_fault(PoolFault(outcome, name="c-np-1", times=1))  # type: ignore[arg-type]
@@ -48,40 +48,40 @@ def test_slices_that_came_up_are_kept_and_the_same_command_goes_on(
     assert site.plan(3).steps == []
 
 
-def test_many_failures_are_one_message(site: Site) -> None:
+def test_many_failures_are_summarized_in_one_message(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-*"))
     with pytest.raises(CapacityError, match=r"could not create node pool .*4 steps failed, 4 of them with.*skipped"):
         site.create(4)
 
 
-def test_what_failed_may_be_ignored(site: Site) -> None:
+def test_failures_can_be_ignored(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-1"))
     done: list[str] = []
     warnings: list[str] = []
     site.plan(3, ignore_nodepool_creation_errors=True).carry_out(done.append, warn=warnings.append)
     assert len(warnings) == 1 and "could not create node pool c-np-1" in warnings[0] and "out of stock" in warnings[0]
-    assert site.quotas() == {"v5litepod-16": 32}, "workloads run on those that came up"
+    assert site.quotas() == {"v5litepod-16": 32}, "workloads run on the created slices"
 
 
-def test_what_was_made_can_be_taken_back(site: Site) -> None:
+def test_created_slices_can_be_rolled_back(site: Site) -> None:
     site.create(1)
     site.gke.add_fault(PoolFault("stockout", name="c-np-2"))
     with pytest.raises(CapacityError, match="2 steps were reverted"):
         site.create(3, roll_back=True)
-    assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING"}, "what was there before stays"
+    assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING"}, "existing slices stay"
     assert site.plan(1).steps == []
 
 
-def test_a_cluster_that_this_command_made_is_taken_back_whole(site: Site) -> None:
+def test_a_cluster_created_by_the_command_is_rolled_back_completely(site: Site) -> None:
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
     with pytest.raises(CapacityError, match="quota is too small"):
         site.create(2, roll_back=True)
     with pytest.raises(NotFoundError):
         site.pools()
-    assert site.provider().names() == [], "what is gone is not listed"
+    assert site.provider().names() == [], "deleted slices are not listed"
 
 
-def test_a_cluster_that_is_known_and_gone_is_forgotten_when_it_is_taken_back(site: Site) -> None:
+def test_a_deleted_cluster_is_unregistered_in_a_rollback(site: Site) -> None:
     site.create(1)
     site.provider()._google.call("delete_cluster", {"name": "projects/p/locations/us-central1/clusters/c"})
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
@@ -90,7 +90,7 @@ def test_a_cluster_that_is_known_and_gone_is_forgotten_when_it_is_taken_back(sit
     assert site.provider().names() == []
 
 
-def test_a_cluster_that_could_not_be_taken_back_stays_known(site: Site) -> None:
+def test_a_cluster_stays_registered_if_its_rollback_fails(site: Site) -> None:
     site.gke.add_fault(PoolFault("quota", name="c-np-0"))
     site.gke.add_fault(CallFault("DeleteCluster", "PERMISSION_DENIED", probability=1.0))
     with pytest.raises(AuthorizationError):
@@ -100,7 +100,7 @@ def test_a_cluster_that_could_not_be_taken_back_stays_known(site: Site) -> None:
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])  # HTTP's 503, 429, 409
 @pytest.mark.parametrize("applied", [False, True], ids=["refused", "answer-lost"])
-def test_a_busy_server_is_asked_again(site: Site, code: str, applied: bool) -> None:
+def test_a_request_to_a_busy_server_is_repeated(site: Site, code: str, applied: bool) -> None:
     for method in ("CreateCluster", "CreateNodePool", "ListOperations"):
         site.gke.add_fault(CallFault(method, code, nth=(1, 2), message="try again later", applied=applied))
     site.create(2)
@@ -123,7 +123,7 @@ def test_a_busy_server_is_asked_again(site: Site, code: str, applied: bool) -> N
         (OperationFault("CREATE_NODE_POOL", code="PERMISSION_DENIED", message="no SA"), AuthorizationError, "no SA"),
     ],
 )
-def test_what_cannot_be_helped_is_said_at_once(
+def test_permanent_errors_are_not_retried(
     site: Site, fault: CallFault | OperationFault, kind: type[XpkError], cause: str
 ) -> None:
     site.gke.add_fault(fault)
@@ -132,17 +132,17 @@ def test_what_cannot_be_helped_is_said_at_once(
     assert type(caught.value) is kind and caught.value.hint and "\n" not in caught.value.message
 
 
-def test_operations_that_never_end_are_given_up_and_waited_for_again(site: Site) -> None:
+def test_hung_operations_time_out_and_are_awaited_by_the_next_command(site: Site) -> None:
     site.gke.add_fault(PoolFault("never", name="c-np-0", times=1))
     with pytest.raises(TimedOutError, match="timed out after 1s"):
         site.create(1, timeout_seconds=1)
     titles = [step.title for step in site.plan(1).steps]
     assert titles[0] == "wait for c-np-0: it is being created" and not any(
-        "create node pool" in each for each in titles
+        "create node pool" in item for item in titles
     )
 
 
-def test_an_operation_that_holds_the_cluster_is_waited_for(make_site: MakeSite) -> None:
+def test_a_running_operation_on_the_cluster_is_awaited(make_site: MakeSite) -> None:
     site = make_site(parallel_pools=False)
     site.create(3)
     assert set(site.pools().values()) == {"RUNNING"} and len(site.pools()) == 4
@@ -154,7 +154,7 @@ def test_too_many_operations_at_once(make_site: MakeSite) -> None:
     assert set(site.pools().values()) == {"RUNNING"} and len(site.pools()) == 5
 
 
-def test_a_broken_cluster_is_not_built_upon(site: Site) -> None:
+def test_a_broken_cluster_is_rejected(site: Site) -> None:
     site.gke.add_fault(OperationFault("CREATE_CLUSTER", code="INTERNAL", message="boom", times=1))
     with pytest.raises(XpkError):
         site.create(1)
@@ -186,7 +186,7 @@ def test_reservations(site: Site) -> None:
         ),
     )
     held = [pool["config"].get("reservation_affinity", {}).get("values") for pool in site.cluster["node_pools"]]
-    assert sorted(filter(None, held)) == [["r"], ["r"], ["s"]], "slices of 4 machines, where there is room for them"
+    assert sorted(filter(None, held)) == [["r"], ["r"], ["s"]], "slices of 4 machines, in the available stock"
 
 
 def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
@@ -200,8 +200,8 @@ def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"host_maintenance_interval": "DAILY"}, "choose from AS_NEEDED, PERIODIC"
     yield {"at_once": 0}, "--at-once must be at least 2, got 0"
     yield {"queued_provisioning": True}, "requires --flex"
-    for each in ("min_chips", "max_chips", "max_cpu", "max_memory"):
-        yield {f"autoprovisioning_{each}": 64}, f"{each.replace('_', '-')} requires --enable-autoprovisioning"
+    for item in ("min_chips", "max_chips", "max_cpu", "max_memory"):
+        yield {f"autoprovisioning_{item}": 64}, f"{item.replace('_', '-')} requires --enable-autoprovisioning"
     yield {"private_endpoint_subnetwork": "s"}, "--private-endpoint-subnetwork requires --private"
     yield {"enable_master_global_access": True}, "--enable-master-global-access requires --private"
     yield {"roll_back": True, "ignore_nodepool_creation_errors": True}, "exclude each other"
@@ -210,7 +210,7 @@ def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize(("options", "cause"), list(failing_requests()), ids=lambda value: str(value)[:40])
-def test_what_is_wrong_with_a_request_is_said_before_anything_is_made(
+def test_an_invalid_request_is_rejected_before_anything_is_created(
     site: Site, options: dict[str, Any], cause: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -219,14 +219,14 @@ def test_what_is_wrong_with_a_request_is_said_before_anything_is_made(
     assert site.asked("CreateCluster") == 0
 
 
-def test_names_that_are_too_long_are_said_before_anything_is_made(site: Site) -> None:
+def test_names_that_are_too_long_are_rejected_before_anything_is_created(site: Site) -> None:
     with pytest.raises(UsageError) as caught:
         site.plan(1024, name="a" * 34)
     assert "42 characters, GKE allows 40" in caught.value.problems[0]
 
 
 @pytest.mark.parametrize("seconds", ["often", "0", "-1", "nan", "3600"])
-def test_how_often_to_look_is_checked(site: Site, seconds: str) -> None:
+def test_the_polling_interval_is_validated(site: Site, seconds: str) -> None:
     site.environ["XPK_GKE_POLL_SECONDS"] = seconds
     with pytest.raises(UsageError, match=f"XPK_GKE_POLL_SECONDS must be a number of seconds up to 60, got '{seconds}'"):
         site.plan(1)

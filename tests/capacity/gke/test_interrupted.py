@@ -1,4 +1,4 @@
-"""A command that is killed after any step or change, and run again, ends in the same state and makes nothing twice."""
+"""A command that is killed after any step or change and repeated ends in the same state and creates nothing twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Begin = Callable[[str], Life]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """Return what makes a project in which a task can be begun."""
+    """Return a factory of projects in which a task can start."""
     with ExitStack() as stack:
 
         def make(task: str) -> Life:
@@ -35,7 +35,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 
 def prepare(site: Site, task: str) -> None:
-    """Make what a task begins with: two slices to grow, three with work on some to shrink or to delete."""
+    """Create the initial state of a task: two slices to grow, or three with workloads to shrink or delete."""
     if task == "create":
         return
     pools = [f"c-np-{number}" for number in range(2 if task == "grow" else 3)]
@@ -47,16 +47,16 @@ def prepare(site: Site, task: str) -> None:
 
 
 def end_state(site: Site) -> object:
-    """Return what is there, without times and identifiers, and how often it was asked for with success."""
-    until(lambda: "STOPPING" not in pools(site).values(), every=0.01)  # what was begun ends by itself
+    """Return the resources, without times and identifiers, and the number of successful calls."""
+    until(lambda: "STOPPING" not in pools(site).values(), every=0.01)  # operations in progress end by themselves
     objects = {key: obj for key, obj in site.api.objects.items() if key[0] != "Node"}
-    closed = [each["metadata"]["name"] for each in site.api.list("Node") if each["spec"].get("unschedulable")]
+    closed = [item["metadata"]["name"] for item in site.api.list("Node") if item["spec"].get("unschedulable")]
     assert not closed, f"{closed} take no pods"
     return pools(site), site.provider().names(), {key: bare(obj) for key, obj in objects.items()}, asked(site)
 
 
 def pools(site: Site) -> dict[str, str]:
-    """Return the status of the node pools; none of a cluster that is gone."""
+    """Return the status of the node pools; empty for a deleted cluster."""
     return site.pools() if site.gke.plane.store.clusters else {}
 
 
@@ -65,13 +65,13 @@ def bare(obj: dict[str, object]) -> dict[str, object]:
 
 
 def asked(site: Site) -> Counter[tuple[str, str]]:
-    """Return how often clusters and node pools were made and ended."""
+    """Return the numbers of created and deleted clusters and node pools."""
     made = [call for call in site.gke.calls if call.method.startswith(("Create", "Delete")) and call.code == "OK"]
     return Counter((call.method, str(subject(call.request))) for call in made)
 
 
 def subject(request: dict[str, dict[str, str]]) -> object:
-    return request.get("name") or next(each["name"] for key, each in request.items() if key != "parent")
+    return request.get("name") or next(item["name"] for key, item in request.items() if key != "parent")
 
 
 _LONG = ("create", "shrink")
@@ -79,10 +79,10 @@ _SOME_LONG = [pytest.param(task, marks=pytest.mark.slow) if task in _LONG else t
 
 
 @pytest.mark.parametrize("task", _SOME_LONG)
-def test_killed_after_any_step(begin: Begin, task: str) -> None:
+def test_create_completes_after_a_kill_at_any_step(begin: Begin, task: str) -> None:
     undisturbed = begin(task)
     assert not undisturbed.run(task)
-    wanted = end_state(undisturbed.site)
+    expected = end_state(undisturbed.site)
     for step in itertools.count(1):
         life = begin(task)
         if not life.run(task, kill=step):
@@ -90,11 +90,11 @@ def test_killed_after_any_step(begin: Begin, task: str) -> None:
             break
         if task != "delete" or life.site.provider().names():
             assert not life.run(task)
-        assert end_state(life.site) == wanted, f"killed after step {step}"
+        assert end_state(life.site) == expected, f"killed after step {step}"
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_killed_at_every_change_that_it_makes(begin: Begin, task: str) -> None:
+def test_create_completes_after_a_kill_at_any_change(begin: Begin, task: str) -> None:
     undisturbed, life = begin(task), begin(task)
     assert not undisturbed.run(task)
     lives = 1

@@ -1,4 +1,4 @@
-"""Machines of a GKE cluster's nodes: instances of Compute Engine, on the emulator."""
+"""Machines of a GKE cluster's nodes: Compute Engine instances on the emulator."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from xpk.model.errors import AuthorizationError
 
 
 class Project:
-    """Cluster `c` with one slice, and a node object for each of its instances."""
+    """Cluster `c` with one slice, and a node object for each instance."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         site.create(1)
-        self.names = [each["name"] for each in self.rest("GET", "").get("items", []) if "default" not in each["name"]]
+        self.names = [item["name"] for item in self.rest("GET", "").get("items", []) if "default" not in item["name"]]
 
     def rest(self, method: str, path: str) -> Any:
-        """Make a call about instances."""
+        """Send a request about instances."""
         url = f"{self.site.gke.http_url}/compute/v1/projects/p/zones/us-central1-a/instances{path}"
         with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
             return json.load(answer)
@@ -48,10 +48,10 @@ def project(site: Site) -> Project:
     return Project(site)
 
 
-def test_a_stopped_instance_is_gone_since_it_stopped(project: Project) -> None:
+def test_a_stopped_instance_counts_as_lost_since_its_stop(project: Project) -> None:
     first, second = project.names[:2]
     nodes = [project.node(first), project.node(second)]
-    assert {each.state for each in project.read(*nodes).values()} == {MachineState.RUNNING}
+    assert {item.state for item in project.read(*nodes).values()} == {MachineState.RUNNING}
     project.rest("POST", f"/{first}/stop")
     machines = project.read(*nodes)
     assert (machines[first].state, machines[first].words) == (MachineState.GONE, "its instance is TERMINATED")
@@ -59,13 +59,13 @@ def test_a_stopped_instance_is_gone_since_it_stopped(project: Project) -> None:
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "SUSPENDED", "REPAIRING", "STAGING", "PROVISIONING", "of the future"])
-def test_an_instance_that_may_continue_is_not_gone(project: Project, status: str) -> None:
+def test_an_instance_that_may_continue_does_not_count_as_lost(project: Project, status: str) -> None:
     name = project.names[0]
     project.site.gke.plane.compute.set_instance("p", "us-central1-a", name, status=status)
     assert project.read(project.node(name))[name].state == MachineState.UNKNOWN
 
 
-def test_a_deleted_or_replaced_instance_is_gone(project: Project) -> None:
+def test_a_deleted_or_replaced_instance_counts_as_lost(project: Project) -> None:
     (name,) = project.names[:1]
     assert project.read(project.node(name, "123"))[name].words == "its instance was replaced"
     machines = project.read(project.node("gke-none", "123"))
@@ -75,7 +75,7 @@ def test_a_deleted_or_replaced_instance_is_gone(project: Project) -> None:
 @pytest.mark.parametrize(
     "provider_id", ["", "gce://q/us-central1-a/{}", "aws:///a/i-1", "gce://p/../../{}", "kind://docker/c/{}"]
 )
-def test_an_instance_of_elsewhere_is_not_asked_for(project: Project, provider_id: str) -> None:
+def test_instances_of_other_projects_are_not_queried(project: Project, provider_id: str) -> None:
     name = project.names[0]
     node = project.node(name)
     node["spec"]["providerID"] = provider_id.format(name)
@@ -84,7 +84,7 @@ def test_an_instance_of_elsewhere_is_not_asked_for(project: Project, provider_id
     assert len(project.site.gke.calls) == calls
 
 
-def test_without_the_right_to_read_instances_it_is_an_error(make_site: MakeSite) -> None:
+def test_missing_permission_to_read_instances_is_an_error(make_site: MakeSite) -> None:
     project = Project(make_site())
     node = project.node(project.names[0])
     fault = CallFault(

@@ -1,4 +1,4 @@
-"""The networks of GPU hosts: made once, used by node pools and pods, and gone with the cluster."""
+"""Networks of GPU hosts: created once, used by node pools and pods, and deleted with the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEGA, HIGH = "h100-mega-80gb-8", "h100-80gb-8"
 
 
 def resources(site: Site) -> dict[str, dict[str, Any]]:
-    """Return what there is in Compute Engine beside the default network, by collection/name."""
+    """Return the resources in Compute Engine except the default network, by collection/name."""
     kept = site.gke.plane.store.compute.items()
     parts = ("networks", "subnetworks", "firewalls")
     return {
@@ -38,42 +38,44 @@ def test_each_data_nic_has_a_network(site: Site, tpu_type: str, nics: int, pods:
     assert there["networks/c-net-1"]["mtu"] == 8244 and not there["networks/c-net-1"]["autoCreateSubnetworks"]
     rule = there["firewalls/c-internal-1"]
     assert rule["sourceRanges"] == ["192.168.0.0/16"]
-    assert [each["IPProtocol"] for each in rule["allowed"]] == ["tcp", "udp", "icmp"]
+    assert [item["IPProtocol"] for item in rule["allowed"]] == ["tcp", "udp", "icmp"]
     for pool in site.cluster["node_pools"][1:]:
         config = pool["network_config"]
         assert config["additional_node_network_configs"] == [
             {"network": f"c-net-{number}", "subnetwork": f"c-us-central1-sub-{number}"} for number in range(1, nics + 1)
         ]
         assert "accelerator_network_profile" not in config and pool["max_pods_constraint"]["max_pods_per_node"] == pods
-    sets = {each["metadata"]["name"]: each["spec"] for each in site.api.list("GKENetworkParamSet")}
+    sets = {item["metadata"]["name"]: item["spec"] for item in site.api.list("GKENetworkParamSet")}
     assert sets["vpc2"] == {"vpc": "c-net-2", "vpcSubnet": "c-us-central1-sub-2", "deviceMode": "NetDevice"}
-    networks = {each["metadata"]["name"]: each["spec"] for each in site.api.list("Network")}
+    networks = {item["metadata"]["name"]: item["spec"] for item in site.api.list("Network")}
     assert len(networks) == len(sets) == nics and networks["vpc2"]["parametersRef"]["name"] == "vpc2"
-    daemons = {each["metadata"]["name"] for each in site.api.list("DaemonSet", "kube-system")}
+    daemons = {item["metadata"]["name"] for item in site.api.list("DaemonSet", "kube-system")}
     assert daemons == {"device-injector", "nccl-tcpxo-installer" if tpu_type == MEGA else "nccl-tcpx-installer"}
-    assert site.plan(2, tpu_type).steps == [], "the second time nothing is left to do"
+    assert site.plan(2, tpu_type).steps == [], "the second plan has nothing to do"
 
 
-def test_later_gpus_have_networks_that_gke_makes(site: Site) -> None:
+def test_newer_gpus_use_networks_created_by_gke(site: Site) -> None:
     site.create(1, "h200-141gb-8")
     (_, pool) = site.cluster["node_pools"]
     assert pool["network_config"]["accelerator_network_profile"] == "auto" and resources(site) == {}
-    assert [each["metadata"]["name"] for each in site.api.list("DaemonSet", "kube-system")] == ["nccl-rdma-installer"]
+    assert [item["metadata"]["name"] for item in site.api.list("DaemonSet", "kube-system")] == ["nccl-rdma-installer"]
     assert site.plan(1, "h200-141gb-8").steps == []
 
 
-def test_more_hosts_use_the_networks_that_are_there(site: Site) -> None:
+def test_additional_hosts_use_existing_networks(site: Site) -> None:
     site.create(1, MEGA)
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
     used = [pool["network_config"]["additional_node_network_configs"] for pool in site.cluster["node_pools"][1:]]
     assert len(used) == 2 and used[0] == used[1] and len(resources(site)) == 24
     done = site.create(1, HIGH)
-    assert not any(title.startswith(("create network", "let pods")) for title in done), "its four are the first four"
+    assert not any(title.startswith(("create network", "let pods")) for title in done), (
+        "its four networks are the first four"
+    )
 
 
-def test_deleting_a_cluster_deletes_the_networks_that_we_made(site: Site) -> None:
+def test_deleting_a_cluster_deletes_its_created_networks(site: Site) -> None:
     site.create(1, HIGH)
-    with site.gke.plane.store.lock:  # somebody else's, by chance of that name
+    with site.gke.plane.store.lock:  # a network of another tool with that name
         site.gke.plane.compute.put("projects/p/global/networks/c-net-9", "compute#network", {"mtu": 1460})
     done: list[str] = []
     site.provider().plan_delete("c", force=True).carry_out(done.append)
@@ -82,7 +84,7 @@ def test_deleting_a_cluster_deletes_the_networks_that_we_made(site: Site) -> Non
     assert list(resources(site)) == ["networks/c-net-9"]
 
 
-def test_parts_of_networks_that_lack_are_made(site: Site) -> None:
+def test_missing_parts_of_networks_are_created(site: Site) -> None:
     site.create(1, HIGH)
     site.gke.plane.compute.drop("projects/p/global/firewalls/c-internal-2")
     titles = [step.title for step in site.plan(2, HIGH).steps]
@@ -90,10 +92,10 @@ def test_parts_of_networks_that_lack_are_made(site: Site) -> None:
     site.gke.add_fault(CallFault("CreateNodePool", "INVALID_ARGUMENT", probability=1.0, message="bad pool"))
     with pytest.raises(UsageError, match="bad pool"):
         site.create(2, HIGH, roll_back=True)
-    assert len(resources(site)) == 12, "what was there before is not taken back"
+    assert len(resources(site)) == 12, "existing networks are not rolled back"
 
 
-def test_networks_that_others_named_for_pods_are_left(site: Site) -> None:
+def test_pod_networks_of_other_tools_are_kept(site: Site) -> None:
     site.create(1, HIGH)
     for obj in [*site.api.list("Network"), *site.api.list("GKENetworkParamSet")]:
         site.api.delete(obj["kind"], obj["metadata"]["name"])
@@ -108,7 +110,7 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_what_is_interrupted_goes_on(site: Site, after: int) -> None:
+def test_an_interrupted_create_of_networks_continues(site: Site, after: int) -> None:
     def stopping(done: list[str]) -> Any:
         def stop(title: str) -> None:
             done.append(title)
@@ -127,14 +129,14 @@ def test_what_is_interrupted_goes_on(site: Site, after: int) -> None:
     assert resources(site) == {} and site.provider().names() == []
 
 
-def test_what_was_made_is_taken_back_with_its_networks(site: Site) -> None:
+def test_a_rollback_includes_networks(site: Site) -> None:
     site.gke.add_fault(CallFault("CreateNodePool", "INVALID_ARGUMENT", nth=(1,), message="bad pool"))
     with pytest.raises(UsageError, match="bad pool"):
         site.create(1, HIGH, roll_back=True)
     assert resources(site) == {}
 
 
-def test_where_there_can_be_no_data_networks(make_site: MakeSite) -> None:
+def test_data_networks_are_rejected_where_unsupported(make_site: MakeSite) -> None:
     site = make_site()
     site.create(1, "v5litepod-8", custom_cluster_arguments=("--no-enable-multi-networking",))
     with pytest.raises(ConflictError, match="cluster 'c' has no multi-networking"):
@@ -146,14 +148,14 @@ def test_where_there_can_be_no_data_networks(make_site: MakeSite) -> None:
     assert any("Compute Engine allows 63 characters" in problem for problem in caught.value.problems)
 
 
-def test_who_may_not_make_networks_is_told_which_role_lacks(site: Site) -> None:
+def test_the_missing_role_for_creating_networks_is_named(site: Site) -> None:
     site.gke.add_fault(CallFault("POST *networks", "PERMISSION_DENIED", probability=1.0, message="no networks"))
     with pytest.raises(AuthorizationError, match="no networks") as caught:
         site.create(1, HIGH)
     assert "roles/compute.networkAdmin" in caught.value.hint
 
 
-def test_a_busy_server_is_asked_again(site: Site) -> None:
+def test_a_request_to_a_busy_server_is_repeated(site: Site) -> None:
     for path in ("POST *networks", "POST *subnetworks", "GET *operations*"):
         site.gke.add_fault(CallFault(path, "UNAVAILABLE", nth=(1, 2), applied=path.startswith("POST")))
     site.create(1, HIGH)
@@ -162,7 +164,7 @@ def test_a_busy_server_is_asked_again(site: Site) -> None:
 
 def test_subnetworks_have_room_for_all_hosts(site: Site) -> None:
     plan = site.plan(300, HIGH)
-    limit = next(each for each in plan.facts["limits"] if "data network" in each["name"])
+    limit = next(item for item in plan.facts["limits"] if "data network" in item["name"])
     assert (limit["need"], limit["have"]) == (300, 508)
     bodies = [change["body"] for change in plan.facts["changes"] if change["kind"] == "create-network"]
     assert [body["subnetwork"]["ipCidrRange"] for body in bodies] == [f"192.168.{2 * n}.0/23" for n in range(1, 5)]
@@ -173,15 +175,15 @@ def test_subnetworks_have_room_for_all_hosts(site: Site) -> None:
 
 def test_quotas_of_networks(make_site: MakeSite) -> None:
     site = make_site(quotas={"NETWORKS": 5, "SUBNETWORKS": 100, "CPUS": 5_000})
-    limits = {each["name"]: (each["need"], each["have"]) for each in site.plan(1, HIGH).facts["limits"]}
-    assert limits["quota NETWORKS"] == (4, 4), "beside the default network"
+    limits = {item["name"]: (item["need"], item["have"]) for item in site.plan(1, HIGH).facts["limits"]}
+    assert limits["quota NETWORKS"] == (4, 4), "without the default network"
     refusal = site.plan(1, MEGA).refusal
     assert refusal and "quota NETWORKS: needs 8 of 4: too little" in refusal.message
     site.create(1, HIGH)
-    assert site.plan(2, HIGH).refusal is None, "those that are there are not made again"
+    assert site.plan(2, HIGH).refusal is None, "existing networks are not created again"
 
 
-def test_the_plan_as_commands(site: Site) -> None:
+def test_the_plan_is_printed_as_gcloud_commands(site: Site) -> None:
     lines = [line for step in site.plan(1, HIGH).steps for line in step.commands]
     assert sum(line.startswith("gcloud compute networks create c-net-") for line in lines) == DATA_NICS["h100-80gb"]
     assert any("--subnet-mode=custom --mtu=8244" in line for line in lines)
@@ -192,10 +194,10 @@ def test_the_plan_as_commands(site: Site) -> None:
     assert "--additional-node-network=network=c-net-4,subnetwork=c-us-central1-sub-4" in pool
 
 
-def test_so_many_hosts_that_no_range_holds_them_are_told_so(site: Site) -> None:
+def test_more_hosts_than_any_range_holds_are_rejected(site: Site) -> None:
     plan = site.plan(1024, "v5litepod-256")
     assert plan.refusal and "pods of the cluster: needs" in plan.refusal.message, (
-        "hosts without data networks take none of them"
+        "hosts without data networks use none of them"
     )
     with pytest.raises(ConflictError, match="GKE has no multi-networking"):
         site.plan(1024, "h100-80gb-8", default_pool_cpu_num_nodes=4000)

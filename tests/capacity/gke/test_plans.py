@@ -1,4 +1,4 @@
-"""A plan shows whatever was asked for, and of the limits those that somebody has to look at."""
+"""Plans show every request, and only the limits that need attention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHERS = {
     "--custom-tpu-nodepool-arguments=--disk-size=300", "--ignore-nodepool-creation-errors", "--roll-back",
     "--max-pods-per-node=32", "--output-root=gs://b/p", "--node-scopes=storage-full", "--disable-workload-identity",
 }  # fmt: skip
-# These say where, are compared with what comes out, or say how quickly it is carried out.
+# These options give the location, are compared with the result, or control the speed.
 NOT_SHOWN = {"--project", "--zone", "--region", "--at-once", "--timeout", "--max-cost", "--prices"}
 NOT_SHOWN |= {"--trainer-image", "--gpudirect-manifests"}
 DEFAULT = {"--enable-workload-identity"}
@@ -71,17 +71,17 @@ def test_a_plan_fits_the_terminal(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=env) as process:
         os.close(theirs)
         text = b""
-        with contextlib.suppress(OSError):  # Linux's way to say that nobody writes any more
+        with contextlib.suppress(OSError):  # Linux's way to detect that no process writes to the file
             while part := os.read(ours, 4096):
                 text += part
     os.close(ours)
     lines = text.decode().splitlines()
     assert process.returncode == 0 and len(lines) > 15
     assert max(map(len, lines)) <= 60, lines
-    assert "us-central1-a" in " ".join(lines), "names are not taken apart"
+    assert "us-central1-a" in " ".join(lines), "names are not split"
 
 
-def test_limits_that_hold_are_one_line() -> None:
+def test_satisfied_limits_are_one_line() -> None:
     held, short, unknown = Limit("a", 1, 2), Limit("b", 1_000, 2, "fewer"), Limit("c", 3, None, "ask for more")
     assert lines_of([held, short, held, unknown]) == [
         "2 limits checked: ok",

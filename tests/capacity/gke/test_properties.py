@@ -1,4 +1,4 @@
-"""Plans of any request: a plan made again after it was carried out is empty, and the node pools add up."""
+"""Any request that is executed leaves nothing to do, and every type's pools are consistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.slices import specs_of_pools
 from xpk.model.accelerators import SliceShape, all_shapes
 
-# One of each kind: of one host and of several, placed compactly or by a workload policy, GPUs, CPUs.
+# One type of each kind: single-host and multi-host, compact or workload placement, GPUs, CPUs.
 TYPES = [
     "v5litepod-4",
     "v5litepod-16",
@@ -58,7 +58,7 @@ def gke() -> Iterator[GkeEmulator]:
 
 @contextmanager
 def empty_site(gke: GkeEmulator) -> Iterator[Site]:
-    """Yield a project without clusters, on an emulator that runs already."""
+    """Yield a project without clusters on a running emulator."""
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder), gke)
         site.environ["XPK_GKE_POLL_SECONDS"] = "0.01"
@@ -71,17 +71,19 @@ def empty_site(gke: GkeEmulator) -> Iterator[Site]:
 @st.composite
 def options(draw: st.DrawFn) -> dict[str, Any]:
     """Return options of one create."""
-    found: dict[str, Any] = {draw(st.sampled_from(["on_demand", "spot", "flex"])): True}
-    found |= dict.fromkeys(draw(st.sets(st.sampled_from(SWITCHES), max_size=4)), True)
+    result: dict[str, Any] = {draw(st.sampled_from(["on_demand", "spot", "flex"])): True}
+    result |= dict.fromkeys(draw(st.sets(st.sampled_from(SWITCHES), max_size=4)), True)
     if draw(st.booleans()):
-        found["authorized_networks"] = tuple(draw(st.sets(st.sampled_from(["10.0.0.0/8", "192.0.2.1/32"]), min_size=1)))
+        result["authorized_networks"] = tuple(
+            draw(st.sets(st.sampled_from(["10.0.0.0/8", "192.0.2.1/32"]), min_size=1))
+        )
     if draw(st.booleans()):
-        found["host_maintenance_interval"] = draw(st.sampled_from(MAINTENANCE_INTERVALS))
+        result["host_maintenance_interval"] = draw(st.sampled_from(MAINTENANCE_INTERVALS))
     if draw(st.booleans()):
-        found["gke_version"] = draw(st.sampled_from(["1.34", "1.33"]))
+        result["gke_version"] = draw(st.sampled_from(["1.34", "1.33"]))
     if draw(st.booleans()):
-        found["custom_nodepool_arguments"] = ("--disk-size=200", "--node-taints=team=a:NoSchedule")
-    return found
+        result["custom_nodepool_arguments"] = ("--disk-size=200", "--node-taints=team=a:NoSchedule")
+    return result
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -89,7 +91,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 3)), min_size=1, max_size=2, unique_by=lambda t: t[0]),
     options(),
 )
-def test_carried_out_and_planned_again_nothing_is_left(
+def test_an_executed_plan_leaves_nothing_to_do(
     gke: GkeEmulator, wanted: list[tuple[str, int]], asked: dict[str, Any]
 ) -> None:
     with empty_site(gke) as site:
@@ -98,22 +100,22 @@ def test_carried_out_and_planned_again_nothing_is_left(
         for tpu_type, count in wanted:
             assert [step.title for step in site.plan(count, tpu_type, **asked).steps] == []
         counts = {
-            each.shape.name: each.num_slices
-            for each in specs_of_pools("c", site.provider()._pools_now("c", site.place))
+            item.shape.name: item.num_slices
+            for item in specs_of_pools("c", site.provider()._pools_now("c", site.place))
         }
         assert counts == dict(wanted)
 
 
 @pytest.mark.parametrize("family", sorted({shape.family for shape in all_shapes()}))
-def test_every_types_pool_is_one_slice_and_is_read_back_as_it(family: str) -> None:
-    for shape in (each for each in all_shapes() if each.family == family):
+def test_a_pool_of_every_type_is_one_slice_and_is_read_as_such(family: str) -> None:
+    for shape in (item for item in all_shapes() if item.family == family):
         check_pool(shape)
 
 
 def check_pool(shape: SliceShape) -> None:
     networks = data_networks("c", "us-central1", shape, 1)
     pool = request_bodies.pool_body("c-np-0", shape, REQUEST, None, None, networks)
-    message = json_format.ParseDict(pool, container_v1.NodePool.pb()())  # a field that GKE does not know raises
+    message = json_format.ParseDict(pool, container_v1.NodePool.pb()())  # an unknown field raises an error
     sides = math.prod(map(int, shape.topology.split("x"))) if shape.topology else shape.chips
     assert shape.chips == sides == shape.hosts * shape.chips_per_host
     assert message.initial_node_count * shape.chips_per_host == shape.chips
@@ -124,14 +126,14 @@ def check_pool(shape: SliceShape) -> None:
     assert shape_of_pool(pool) == shape
     managed = bool(message.network_config.accelerator_network_profile)
     assert len(message.network_config.additional_node_network_configs) == DATA_NICS.get(shape.family, 0)
-    assert not (networks and managed), "GKE makes networks, or we do"
+    assert not (networks and managed), "GKE creates networks, or we do"
     periodic = request_bodies.pool_body(
         "c-np-0", shape, replace(REQUEST, host_maintenance_interval="PERIODIC"), None, None, networks
     )
     assert request_bodies.needs_beta(periodic) and not request_bodies.needs_beta(pool)
     beta = json_format.ParseDict(periodic, container_v1beta1.NodePool.pb()())
     assert beta.config.host_maintenance_policy.maintenance_interval == 2  # PERIODIC
-    if shape.kind != "cpu":  # without our label, as a pool that others made
+    if shape.kind != "cpu":  # without our label, like a pool of another tool
         del pool["config"]["labels"]
         assert shape_of_pool(pool) == shape
 
@@ -139,19 +141,19 @@ def check_pool(shape: SliceShape) -> None:
 @settings(max_examples=60)
 @given(st.sampled_from(sorted(DATA_NICS)), st.integers(1, 2048), st.sampled_from(["us-east5", "europe-west4"]))
 def test_data_networks_hold_all_hosts_and_do_not_overlap(family: str, hosts: int, region: str) -> None:
-    shape = next(each for each in all_shapes() if each.family == family)
+    shape = next(item for item in all_shapes() if item.family == family)
     networks = data_networks("c", region, shape, hosts)
-    blocks = [ipaddress.ip_network(each.block) for each in networks]
+    blocks = [ipaddress.ip_network(item.block) for item in networks]
     assert len(blocks) == DATA_NICS[family]
     assert all(block.num_addresses - RESERVED_ADDRESSES >= hosts for block in blocks)
     assert all(block.subnet_of(ipaddress.ip_network("192.168.0.0/16")) for block in blocks)  # type: ignore[arg-type]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(blocks, 2))
-    assert len({name for each in networks for name in each.names}) == 3 * len(networks)
+    assert len({name for item in networks for name in item.names}) == 3 * len(networks)
     assert all(limit.fits is not False for limit in network_limits(networks, {}, hosts, None))
 
 
 @pytest.mark.parametrize("spot", [False, True])
-def test_every_type_has_a_quota_and_where_it_is(spot: bool) -> None:
+def test_every_type_has_a_quota_with_a_location(spot: bool) -> None:
     for shape in all_shapes():
         name, info = quota_of(shape, spot=spot)
         assert name and (info is None or info.endswith("-per-project-region"))

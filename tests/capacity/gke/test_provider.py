@@ -1,4 +1,4 @@
-"""Clusters are made, grown, shrunk, taken over and deleted, against an emulated control plane."""
+"""Clusters are created, grown, shrunk, adopted and deleted, against an emulated control plane."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def test_a_cluster_with_its_slices_and_queues(site: Site) -> None:
     ]
     assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING", "c-np-1": "RUNNING"}
     assert site.quotas() == {"v5litepod-16": 32}
-    assert site.plan(2).steps == [], "the second time nothing is left to do"
+    assert site.plan(2).steps == [], "the second plan has nothing to do"
     target = site.provider().target("c")
     assert (target.emulated, target.sets_slice_environment) == (False, False)
     assert site.provider().names() == ["c"]
 
 
-def test_hosts_that_register_late_are_waited_for(site: Site) -> None:
-    site.api.late, told = {"c-np-1-2", "c-np-1-3"}, list[str]()
+def test_create_waits_for_hosts_that_register_late(site: Site) -> None:
+    site.api.late, message = {"c-np-1-2", "c-np-1-3"}, list[str]()
 
     def live(states: Mapping[str, str]) -> None:
-        told.extend(state for what, state in states.items() if what.startswith("wait until all hosts"))
-        if told:
+        message.extend(state for what, state in states.items() if what.startswith("wait until all hosts"))
+        if message:
             site.api.late = set()
 
     site.plan(2).carry_out(lambda title: None, live)
-    assert told[0].startswith("1 of 2 slices") and told[0].endswith("c-np-1: Missing 2 hosts have not come up")
+    assert message[0].startswith("1 of 2 slices") and message[0].endswith("c-np-1: Missing 2 hosts have not come up")
     assert site.plan(2).steps == []
     site.api.late = {"c-np-0-0"}
     (step,) = site.plan(2).steps
-    assert step.key == "hosts", "a host that went away since then is waited for as well"
+    assert step.key == "hosts", "a host that has disappeared since then is also awaited"
 
 
 def test_more_slices_and_slices_of_another_type_are_added(site: Site) -> None:
@@ -65,7 +65,7 @@ def test_more_slices_and_slices_of_another_type_are_added(site: Site) -> None:
     assert site.plan(2).steps == site.plan(1, "v5litepod-32").steps == []
     info = site.provider().describe("c")
     assert (info.accelerator_type, info.num_slices, info.chips) == ("v5litepod-16,v5litepod-32", 3, 64)
-    assert info.state == "Ready" and [len(each.hosts) for each in info.slices] == [4, 4, 8]
+    assert info.state == "Ready" and [len(item.hosts) for item in info.slices] == [4, 4, 8]
     with pytest.raises(ConflictError, match=r"it is in us-central1 \(requested us-east1-b\)"):
         site.plan(2, zone="us-east1-b")
     assert site.plan(1, "v5litepod-8", zone="us-central1-b").facts["changes"][0]["body"]["locations"] == [
@@ -75,7 +75,7 @@ def test_more_slices_and_slices_of_another_type_are_added(site: Site) -> None:
         site.plan(1)
 
 
-def test_a_number_that_is_not_given_is_that_of_the_slices_that_xpk_made(site: Site) -> None:
+def test_the_default_number_of_slices_is_the_existing_one(site: Site) -> None:
     shape = find_shape("v5litepod-16")
     assert count_existing_slices(site.provider(), "c", shape) is None
     site.create(2)
@@ -86,10 +86,10 @@ def test_a_number_that_is_not_given_is_that_of_the_slices_that_xpk_made(site: Si
         site.plan(1)
     assert caught.value.hint.startswith("--num-slices 2 keeps them")
     site.environ |= {"XPK_GKE_ENDPOINT": "127.0.0.1:1"}
-    assert count_existing_slices(site.provider(), "c", shape) is None, "the plan says why nobody can tell"
+    assert count_existing_slices(site.provider(), "c", shape) is None, "the plan explains why the value is unknown"
 
 
-def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(site: Site) -> None:
+def test_resizing_adds_equal_slices_and_removes_busy_ones_last(site: Site) -> None:
     site.create(2, spot=True)
     site.create(1, "v5litepod-32")
     with pytest.raises(UsageError, match="no slice type given"):
@@ -104,7 +104,7 @@ def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(
     assert resize("c", 3, force=False).steps == []
     site.run_workload("train", "c-np-3")
     plan = resize("c", 2, force=False)
-    assert [step.title for step in plan.steps][-1] == "delete node pool c-np-1", "a free one goes"
+    assert [step.title for step in plan.steps][-1] == "delete node pool c-np-1", "a free slice is removed"
     with pytest.raises(ConflictError, match="2 slices would be removed, but train is running on them"):
         site.run_workload("other", "c-np-0")
         resize("c", 1, force=False)
@@ -116,7 +116,7 @@ def test_resizing_takes_slices_like_those_there_are_and_frees_those_in_use_last(
     assert site.quotas() == {"v5litepod-16": 16, "v5litepod-32": 32}
 
 
-def test_periodic_maintenance_of_hosts_is_asked_for_and_kept_by_those_that_follow(site: Site) -> None:
+def test_periodic_host_maintenance_is_kept_for_later_slices(site: Site) -> None:
     site.create(1, host_maintenance_interval="PERIODIC")
     site.create(1, "v5litepod-32", host_maintenance_interval="AS_NEEDED")
     site.provider(tpu_type="v5litepod-16").plan_resize("c", 2, force=False).carry_out(lambda title: None)
@@ -139,13 +139,13 @@ def test_deleting(site: Site) -> None:
         site.provider().plan_delete("c", force=False)
 
 
-def test_a_cluster_that_others_made_is_taken_over(site: Site) -> None:
+def test_an_existing_cluster_can_be_adapted(site: Site) -> None:
     google = site.provider()._google
     pool = {"name": "theirs", "initial_node_count": 4, "config": {"machine_type": "ct5lp-hightpu-4t"},
             "placement_policy": {"type": "COMPACT", "tpu_topology": "4x4"}, "locations": ["us-central1-a"]}  # fmt: skip
     cluster = {"name": "old", "node_pools": [{"name": "default-pool", "initial_node_count": 1}, pool]}
     google.call("create_cluster", {"parent": "projects/p/locations/us-central1", "cluster": cluster})
-    while not all(each["status"] == "RUNNING" for each in google.call(
+    while not all(item["status"] == "RUNNING" for item in google.call(
         "list_clusters", {"parent": "projects/p/locations/-"})["clusters"]):  # fmt: skip
         site.gke.plane.operations.running()
     plan = site.provider(output_root="gs://bucket/runs").plan_adapt("old")
@@ -155,7 +155,7 @@ def test_a_cluster_that_others_made_is_taken_over(site: Site) -> None:
     assert site.provider().plan_adapt("old").steps == []
 
 
-def test_that_dead_nodes_are_dead_for_certain_is_said_once(site: Site) -> None:
+def test_the_fenced_option_is_remembered(site: Site) -> None:
     site.create(1)
     assert not site.provider().target("c").fenced
     site.provider().plan_adapt("c", fenced=True).carry_out(lambda title: None)
@@ -167,7 +167,7 @@ def test_that_dead_nodes_are_dead_for_certain_is_said_once(site: Site) -> None:
     assert not site.provider().target("c").fenced
 
 
-def test_a_kueue_of_others_without_the_gate_is_said_before_anything_is_changed(site: Site) -> None:
+def test_another_tools_kueue_without_the_feature_gate_is_reported_first(site: Site) -> None:
     site.create(1)
     theirs = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]
     theirs["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
@@ -181,7 +181,7 @@ def test_a_kueue_of_others_without_the_gate_is_said_before_anything_is_changed(s
         assert "lacks feature gate FailureRecoveryPolicy; set it in" in plan.notes[-1]
 
 
-def test_controllers_may_take_more_when_a_cluster_grows(site: Site) -> None:
+def test_controllers_of_a_growing_gke_cluster_get_more_resources(site: Site) -> None:
     site.create(1)
     pod = site.api.objects["Deployment", "kueue-system", "kueue-controller-manager"]["spec"]["template"]["spec"]
     pod["containers"][0]["resources"] = {"limits": {"memory": "512Mi"}}
@@ -189,7 +189,7 @@ def test_controllers_may_take_more_when_a_cluster_grows(site: Site) -> None:
     assert "allow Kueue 1536Mi of memory, for 800 hosts" in titles
 
 
-def test_a_cluster_that_is_known_is_adapted_where_it_is(site: Site) -> None:
+def test_a_registered_cluster_is_adapted_at_its_location(site: Site) -> None:
     site.create(1)
     provider = GkeProvider(site.folder / "state", endpoints=Endpoints.read(site.environ), connect=site._connect)
     assert provider.plan_adapt("c").steps == [], "without its project and zone"
@@ -208,18 +208,18 @@ def test_without_credentials_the_plan_is_for_an_empty_project(site: Site, monkey
     assert site.gke.calls == []
 
 
-def test_a_cluster_that_is_there_keeps_its_identity(site: Site) -> None:
-    """Node pools that change it are made anew, host by host: nobody asked for that."""
+def test_an_existing_cluster_keeps_its_workload_identity(site: Site) -> None:
+    """Changing it would recreate node pools host by host, which was not requested."""
     site.create(1, disable_workload_identity=True)
     more = {change["key"]: change["body"] for change in site.plan(2).facts["changes"]}
     assert (
         set(more) == {"create-pool:c-np-1"} and "workload_metadata_config" not in more["create-pool:c-np-1"]["config"]
     )
     asked = site.plan(1, enable_workload_identity=True).facts["changes"]
-    assert {each["key"] for each in asked} == {"update-cluster:workload_identity_config", "update-pool:c-np-0"}
+    assert {item["key"] for item in asked} == {"update-cluster:workload_identity_config", "update-pool:c-np-0"}
 
 
-def test_new_slices_of_a_cluster_with_identity_have_it(site: Site) -> None:
+def test_new_slices_of_a_cluster_with_workload_identity_use_it(site: Site) -> None:
     site.create(1)
     (change,) = site.plan(2).facts["changes"]
     assert change["body"]["config"]["workload_metadata_config"] == {"mode": "GKE_METADATA"}

@@ -1,4 +1,4 @@
-"""Slices of queued provisioning: what Kueue is told, so that GKE makes nodes for the workload that asks for them."""
+"""Slices of queued provisioning: Kueue's configuration for nodes that GKE creates on request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ TYPE, OTHER = "v5litepod-16", "v5litepod-32"
 def checks(site: Site, queue: str = "cluster-queue") -> list[Obj]:
     """Return the admission checks of a ClusterQueue."""
     strategy = site.api.get("ClusterQueue", queue)["spec"].get("admissionChecksStrategy", {})
-    found: list[Obj] = strategy.get("admissionChecks", [])
-    return found
+    result: list[Obj] = strategy.get("admissionChecks", [])
+    return result
 
 
 def on(*types: str) -> list[Obj]:
-    """Return the checks of a queue that has these types queued."""
+    """Return the checks of a queue in which these types are queued."""
     return [{"name": "dws-prov", "onFlavors": list(types)}]
 
 
 def namespace(site: Site, name: str) -> None:
-    """Make a namespace."""
+    """Create a namespace."""
     site.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
 def team(site: Site, name: str, *quota: str) -> None:
-    """Give a namespace of its own a queue."""
+    """Create a queue with its own namespace."""
     plan_create(site.api, QueueRequest(name=name, namespaces=(name,), quota=quota)).carry_out(lambda title: None)
 
 
@@ -63,7 +63,7 @@ def workload(**given: Any) -> WorkloadSpec:
     return WorkloadSpec(**{**fields, **given})
 
 
-def test_the_queue_asks_gke_for_slices(site: Site) -> None:
+def test_the_queue_requests_slices_from_gke(site: Site) -> None:
     plan = site.plan(2, TYPE, **QUEUED)
     assert any("an admission check that requests slices from GKE" in step.title for step in plan.steps)
     plan.carry_out(lambda title: None)
@@ -77,7 +77,7 @@ def test_the_queue_asks_gke_for_slices(site: Site) -> None:
     assert config["managedResources"] == ["google.com/tpu"]
     flavor = site.api.get("ResourceFlavor", TYPE)["spec"]
     assert flavor["nodeLabels"]["cloud.google.com/gke-queued"] == "true"
-    assert [each["key"] for each in flavor["tolerations"]] == ["cloud.google.com/gke-queued"]
+    assert [item["key"] for item in flavor["tolerations"]] == ["cloud.google.com/gke-queued"]
 
 
 def test_the_quota_is_what_pools_without_nodes_may_grow_to(site: Site) -> None:
@@ -98,7 +98,7 @@ def test_the_quota_is_what_pools_without_nodes_may_grow_to(site: Site) -> None:
     assert site.quotas() == {TYPE: 16} and site.plan(1, TYPE, **QUEUED).steps == []
 
 
-def test_only_types_that_come_so_are_checked(site: Site) -> None:
+def test_only_types_with_queued_provisioning_have_the_admission_check(site: Site) -> None:
     site.create(1, OTHER)
     assert checks(site) == []
     with pytest.raises(NotFoundError):
@@ -112,7 +112,7 @@ def test_only_types_that_come_so_are_checked(site: Site) -> None:
         check_run_duration(queue, workload(shape=find_shape(OTHER), max_run_seconds=60), cluster="c")
 
 
-def test_queues_of_teams_check_the_same_types(site: Site) -> None:
+def test_queues_of_teams_have_the_same_admission_checks(site: Site) -> None:
     site.create(1, OTHER)
     site.create(2, TYPE, **QUEUED)
     for name in ("red", "blue"):
@@ -122,7 +122,7 @@ def test_queues_of_teams_check_the_same_types(site: Site) -> None:
     assert checks(site, "red") == checks(site, "blue") == checks(site) == on(TYPE)
     assert site.plan(2, TYPE, **QUEUED).steps == []
     plain = site.api.get("ClusterQueue", "red")
-    del plain["spec"]["admissionChecksStrategy"]  # as a version of xpk without the check made it
+    del plain["spec"]["admissionChecksStrategy"]  # as created by a version of xpk without the admission check
     site.api.apply(plain)
     assert checks(site, "red") == []
     assert any("set up queue" in step.title for step in site.plan(2, TYPE, **QUEUED).steps)
@@ -130,7 +130,7 @@ def test_queues_of_teams_check_the_same_types(site: Site) -> None:
     assert checks(site, "red") == on(TYPE) and site.plan(2, TYPE, **QUEUED).steps == []
 
 
-def test_the_check_goes_with_the_last_such_slice(site: Site) -> None:
+def test_the_admission_check_is_removed_with_the_last_queued_slice(site: Site) -> None:
     site.create(1, OTHER)
     site.create(2, TYPE, **QUEUED)
     namespace(site, "red")
@@ -138,32 +138,32 @@ def test_the_check_goes_with_the_last_such_slice(site: Site) -> None:
     remove_pools(site, "c-np-1", "c-np-2")
     site.provider().plan_adapt("c").carry_out(lambda title: None)
     assert site.quotas() == {OTHER: 0} and checks(site) == checks(site, "red") == []
-    for each in (CHECK, CONFIG):
+    for item in (CHECK, CONFIG):
         with pytest.raises(NotFoundError):
-            site.api.get(*each)
+            site.api.get(*item)
     assert site.provider().plan_adapt("c").steps == []
 
 
-def test_a_check_that_an_interruption_left_is_removed(site: Site) -> None:
+def test_an_admission_check_left_by_an_interruption_is_removed(site: Site) -> None:
     site.create(1, TYPE, **QUEUED)
-    left = [site.api.get(*each) for each in (CHECK, CONFIG)]
+    left = [site.api.get(*item) for item in (CHECK, CONFIG)]
     remove_pools(site, "c-np-0")
     site.create(1, TYPE)
-    for each in left:
-        site.api.apply(each)
+    for item in left:
+        site.api.apply(item)
     assert any("set up queue" in step.title for step in site.plan(1, TYPE).steps)
     site.create(1, TYPE)
     assert site.plan(1, TYPE).steps == []
 
 
-def test_the_check_of_another_tool_stays(site: Site) -> None:
+def test_an_admission_check_of_another_tool_is_kept(site: Site) -> None:
     for kind, name in (CHECK, CONFIG):
         site.api.create({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}})
     site.create(1, TYPE)
     assert site.plan(1, TYPE).steps == [] and site.api.get(*CHECK) and site.api.get(*CONFIG)
 
 
-def test_slices_of_one_type_come_alike(site: Site) -> None:
+def test_slices_of_one_type_have_the_same_capacity_type(site: Site) -> None:
     site.create(1, TYPE, **QUEUED)
     with pytest.raises(ConflictError, match="slice c-np-0 was created with --queued-provisioning"):
         site.plan(2, TYPE, flex=True)
@@ -172,7 +172,7 @@ def test_slices_of_one_type_come_alike(site: Site) -> None:
         site.plan(2, OTHER, **QUEUED)
 
 
-def test_seven_days_are_the_most() -> None:
+def test_queued_provisioning_lasts_at_most_seven_days() -> None:
     assert workload(shape=find_shape(TYPE), max_run_seconds=604_800).problems() == []
     for seconds in (0, 604_801):
         (problem,) = workload(shape=find_shape(TYPE), max_run_seconds=seconds).problems()

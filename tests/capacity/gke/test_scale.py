@@ -18,7 +18,7 @@ from xpk.model.specs import WorkloadSpec
 
 
 @pytest.mark.slow
-def test_calls_and_steps_at_once_as_slices_grow(make_site: MakeSite) -> None:
+def test_calls_and_parallel_steps_grow_with_the_slices(make_site: MakeSite) -> None:
     for num_slices in (2, 16, 199):
         site = make_site(speed=600, seconds_per_node=1.0)
         begun = time.monotonic()
@@ -27,21 +27,21 @@ def test_calls_and_steps_at_once_as_slices_grow(make_site: MakeSite) -> None:
         calls = site.gke.calls
         assert site.asked("CreateNodePool") == num_slices and site.asked("CreateCluster") == 1
         polls = site.asked("ListOperations")
-        # One listing a poll serves all that wait: polls go with the time, not with the slices.
+        # All waiters share one listing per poll: polls grow with time, not with slices.
         assert polls <= wall / 0.03 + 5
         assert len(calls) - polls <= num_slices + 15
         at_once = max(call.operations for call in calls)
-        assert at_once >= min(num_slices, 100) * 0.5, "a busy machine starts them slowly, the first have ended by then"
-        told = f"{len(calls)} calls, {polls} of them polls, {at_once} at once, {wall:.1f} s"
-        print(f"{num_slices} slices: {told}")
+        assert at_once >= min(num_slices, 100) * 0.5, "a slow machine starts them slowly, so the first may have ended"
+        report = f"{len(calls)} calls, {polls} of them polls, {at_once} at once, {wall:.1f} s"
+        print(f"{num_slices} slices: {report}")
         assert len(site.pools()) == num_slices + 1
 
 
-def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> None:
+def test_every_limit_of_a_large_job_is_shown_with_numbers(site: Site) -> None:
     plan = site.plan(199, "v5litepod-256", spot=True)
     limits = {limit["name"]: limit for limit in plan.facts["limits"]}
     assert {name: (limit["need"], limit["have"], limit["fits"]) for name, limit in limits.items()} == {
-        # 12,736 nodes of 32 addresses (15 pods), 6 of 256: more than the /14 that GKE would choose
+        # 12,736 nodes of 32 addresses (15 pods), 6 of 256: more than GKE's default /14
         "pod addresses (a /13)": (12_736 * 32 + 6 * 256, 2**19, True),
         "node addresses in the subnetwork": (12_742, 2**14 - 4, True),
         "nodes of the cluster": (12_742, 5_000, False),
@@ -54,7 +54,7 @@ def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> N
         "quota SSD_TOTAL_GB": (1_274_200, 10**9, True),
         "quota CPUS (default pool)": (96, 5_000, True),
     }
-    assert plan.refusal is None, "5,000 nodes may have been raised for this project: nobody tells"
+    assert plan.refusal is None, "the limit of 5,000 nodes may have been raised for this project"
     assert "ask Cloud Customer Care" in " ".join(plan.notes)
     cluster = plan.facts["changes"][0]["body"]
     assert cluster["ip_allocation_policy"] == {
@@ -63,12 +63,12 @@ def test_every_limit_of_the_large_job_is_shown_with_its_numbers(site: Site) -> N
         "create_subnetwork": True,
         "node_ipv4_cidr_block": "/18",
     }
-    assert "enable_multi_networking" not in cluster["network_config"], "GKE has none beyond 5,000 nodes"
-    assert "autoscaling" not in cluster["node_pools"][0], "nor its autoscaler"
+    assert "enable_multi_networking" not in cluster["network_config"], "GKE has no nodes beyond 5,000"
+    assert "autoscaling" not in cluster["node_pools"][0], "nor has its autoscaler"
     assert cluster["network_config"]["dns_config"]["cluster_dns"] == "CLOUD_DNS"
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_made(make_site: MakeSite) -> None:
+def test_an_impossible_size_is_rejected_before_anything_is_created(make_site: MakeSite) -> None:
     site = make_site(quotas={"TPU_LITE_PODSLICE_V5": 31, "CPUS": 5_000})
     plan = site.plan(2)
     with pytest.raises(CapacityError, match="quota TPU_LITE_PODSLICE_V5: needs 32 of 31: too little"):
@@ -81,32 +81,32 @@ def test_nodes_need_addresses_unless_they_are_private_and_disks_unless_told_othe
     site = make_site(quotas={"CPUS": 5_000, "IN_USE_ADDRESSES": 8, "SSD_TOTAL_GB": 900, "INSTANCES": 10})
     plan = site.plan(1)
     assert plan.refusal and "quota IN_USE_ADDRESSES: needs 10 of 8" in plan.refusal.message
-    told = {limit["name"]: limit for limit in site.plan(1, private=True).facts["limits"]}
-    assert "quota IN_USE_ADDRESSES" not in told and told["quota INSTANCES"]["fits"] is True
-    assert (told["quota SSD_TOTAL_GB"]["need"], told["quota SSD_TOTAL_GB"]["fits"]) == (1_000, False)
+    report = {limit["name"]: limit for limit in site.plan(1, private=True).facts["limits"]}
+    assert "quota IN_USE_ADDRESSES" not in report and report["quota INSTANCES"]["fits"] is True
+    assert (report["quota SSD_TOTAL_GB"]["need"], report["quota SSD_TOTAL_GB"]["fits"]) == (1_000, False)
     small = ("config.disk_size_gb=50",)
     assert site.plan(1, private=True, custom_nodepool_arguments=small).refusal is None
 
 
-def test_more_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> None:
+def test_additional_slices_are_checked_like_the_first_ones(make_site: MakeSite) -> None:
     site = make_site(quotas={"PREEMPTIBLE_TPU_LITE_PODSLICE_V5": 63, "CPUS": 5_000})
     site.create(2, spot=True)
     plan = site.provider().plan_resize("c", 4, force=False)
     limits = {limit["name"]: (limit["need"], limit["have"], limit["fits"]) for limit in plan.facts["limits"]}
-    assert limits["quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5"] == (32, 31, False), "of the slices that are added"
+    assert limits["quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5"] == (32, 31, False), "only of the additional slices"
     assert limits["nodes of the cluster"] == (22, 5_000, True)
     assert limits["pod addresses (a /14)"] == (16 * 32 + 6 * 256, 2**18, True)
     assert "64 chip-hours an hour, at most 76.80 US dollars" in plan.notes[-1]
     with pytest.raises(CapacityError, match="quota PREEMPTIBLE_TPU_LITE_PODSLICE_V5: needs 32 of 31"):
         plan.carry_out(lambda title: None)
-    assert len(site.pools()) == 3, "nothing is made"
+    assert len(site.pools()) == 3, "nothing is created"
     dear = site.provider(max_cost=50).plan_resize("c", 3, force=False)
     assert dear.refusal and "57.60 US dollars an hour" in dear.refusal.message
     site.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
     assert site.provider().plan_resize("c", 1, force=False).refusal is None
 
 
-def test_more_slices_of_a_reservation_have_to_be_free_there(site: Site) -> None:
+def test_additional_slices_must_be_free_in_the_reservation(site: Site) -> None:
     site.gke.add_reservation("r", project="p", zone="us-central1-a", machine_type="ct5lp-hightpu-4t", count=9)
     site.create(1, reservation=("r",))
     refusal = site.provider().plan_resize("c", 3, force=False).refusal
@@ -126,7 +126,7 @@ def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
         assert "node addresses in the subnetwork: needs 14 of 12: too little" in " ".join(plan.notes)
         assert plan.refusal and "node addresses" in plan.refusal.message
     limit = range_limits(Sizing(nodes=9_000, pod_addresses=1), "10.0.0.0/14", None, is_known=False)[1]
-    assert limit.fits is None, "a subnetwork that this user may not see is no reason to refuse"
+    assert limit.fits is None, "a hidden subnetwork is not a reason to reject the plan"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_addresses_are_those_of_the_clusters_own_subnetwork(site: Site) -> None:
         ("PREEMPTIBLE_NVIDIA_H100_MEGA_GPUS", "h100-mega-80gb-8", "spot", "PREEMPTIBLE_NVIDIA_H100_MEGA_GPUS"),
     ],
 )
-def test_quotas_are_read_where_they_are(
+def test_quotas_are_read_from_their_location(
     make_site: MakeSite, quota: str, tpu_type: str, capacity: str, name: str
 ) -> None:
     other = "GPUS_PER_GPU_FAMILY:NVIDIA_B200"  # of another family: it does not count
@@ -152,7 +152,7 @@ def test_quotas_are_read_where_they_are(
 @pytest.mark.parametrize(
     ("pods", "prefix"), [(8, 28), (15, 27), (16, 27), (17, 26), (32, 26), (64, 25), (110, 24), (256, 23)]
 )
-def test_a_node_gets_twice_the_addresses_of_its_pods(pods: int, prefix: int) -> None:
+def test_a_node_reserves_twice_the_addresses_of_its_pods(pods: int, prefix: int) -> None:
     assert pod_prefix(pods) == prefix
 
 
@@ -178,23 +178,23 @@ def test_cost(site: Site) -> None:
     work = WorkloadSpec(
         name="w", shape=find_shape("v5litepod-16"), num_slices=1, command=("true",), target=target, image="i"
     )
-    told = price(work, None)
-    assert told and "16 chip-hours an hour, at most 19.20 US dollars an hour" in told
+    report = price(work, None)
+    assert report and "16 chip-hours an hour, at most 19.20 US dollars an hour" in report
     with pytest.raises(CapacityError, match="--max-cost is 19"):
         price(work, 19.0)
 
 
-def test_the_cost_of_what_gke_may_add_counts(site: Site) -> None:
+def test_the_cost_includes_nodes_that_gke_may_add(site: Site) -> None:
     limited: dict[str, Any] = {"spot": True, "enable_autoprovisioning": True, "autoprovisioning_max_chips": 1024}
     plan = site.plan(0, max_cost=1228.79, **limited)
     assert "0 chip-hours an hour, at most 0.00 US dollars an hour on demand" in plan.notes[-1]
     assert "with all that GKE may add: 1,024 chip-hours an hour, at most 1,228.80 US dollars" in plan.notes[-1]
-    assert "slices only, no other machines" in plan.notes[-1], "nobody takes the default pool for free"
+    assert "slices only, no other machines" in plan.notes[-1], "the default pool is not free"
     assert (plan.facts["cost"]["most_chips"], plan.facts["cost"]["most_dollars"]) == (1024, pytest.approx(1228.8))
     assert plan.refusal and plan.refusal.exit_code == 5
     assert "with all that GKE may add it costs 1,228.80 US dollars an hour" in plan.refusal.message
     assert "--autoprovisioning-max-chips" in plan.refusal.hint
     site.plan(0, max_cost=1229, **limited).carry_out(lambda title: None)
     again = site.plan(1, spot=True, max_cost=100)
-    assert again.refusal and "1,228.80" in again.refusal.message, "the limit stays where it is not named again"
+    assert again.refusal and "1,228.80" in again.refusal.message, "a limit that is not repeated is kept"
     assert "GKE may add" not in site.plan(1, name="d").notes[-1]

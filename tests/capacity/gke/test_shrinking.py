@@ -1,4 +1,4 @@
-"""Slices that go are closed and looked at again; who came meanwhile keeps them. Pods are evicted."""
+"""Slices to remove are cordoned and checked again; new workloads keep theirs. Pods are evicted."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from xpk.testing import FakeApi
 
 
 def closed(site: Site) -> list[str]:
-    """The pools whose nodes take no pods."""
+    """Return the pools with cordoned nodes."""
     nodes = site.api.list("Node")
-    return sorted({each["metadata"]["name"].rpartition("-")[0] for each in nodes if each["spec"].get("unschedulable")})
+    return sorted({item["metadata"]["name"].rpartition("-")[0] for item in nodes if item["spec"].get("unschedulable")})
 
 
 def marks(site: Site) -> int:
     """Return the number of nodes with our mark."""
-    return sum(MARK in each["metadata"].get("annotations", {}) for each in site.api.list("Node"))
+    return sum(MARK in item["metadata"].get("annotations", {}) for item in site.api.list("Node"))
 
 
 def admitted(name: str, chips: int) -> Obj:
-    """A workload of Kueue's that has quota."""
+    """Return Kueue's object of an admitted workload."""
     used = {"flavors": {"google.com/tpu": "v5litepod-16"}, "resourceUsage": {"google.com/tpu": str(chips)}}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -49,7 +49,7 @@ def admitted(name: str, chips: int) -> Obj:
     }  # fmt: skip
 
 
-def test_a_workload_that_came_after_the_plan_keeps_its_slice(site: Site) -> None:
+def test_a_workload_created_after_the_plan_keeps_its_slice(site: Site) -> None:
     site.create(3)
     plan = site.provider().plan_resize("c", 2, force=False)
     site.run_workload("late", "c-np-2")
@@ -59,10 +59,10 @@ def test_a_workload_that_came_after_the_plan_keeps_its_slice(site: Site) -> None
     assert closed(site) == [] and marks(site) == 0
     assert set(site.pools()) >= {"c-np-0", "c-np-1", "c-np-2"} and site.quotas() == {"v5litepod-16": 48}
     site.provider().plan_resize("c", 2, force=False).carry_out(lambda title: None)
-    assert "c-np-1" not in site.pools() and "c-np-2" in site.pools(), "the same again takes another one"
+    assert "c-np-1" not in site.pools() and "c-np-2" in site.pools(), "repeating the command removes another slice"
 
 
-def test_a_workload_that_was_admitted_and_has_no_pods_yet_counts(site: Site) -> None:
+def test_an_admitted_workload_without_pods_counts(site: Site) -> None:
     site.create(2)
     plan = site.provider().plan_resize("c", 1, force=False)
     site.api.create(admitted("late", 32))
@@ -73,7 +73,7 @@ def test_a_workload_that_was_admitted_and_has_no_pods_yet_counts(site: Site) -> 
         site.provider().plan_resize("c", 1, force=False)
 
 
-def test_workloads_of_one_name_in_two_namespaces_are_two(site: Site) -> None:
+def test_workloads_with_one_name_in_two_namespaces_are_distinct(site: Site) -> None:
     site.create(3)
     for namespace, chips in (("team-a", 32), ("team-b", 16)):
         one = admitted("train", chips)
@@ -84,7 +84,7 @@ def test_workloads_of_one_name_in_two_namespaces_are_two(site: Site) -> None:
     assert "`xpk workload delete train --cluster c --namespace team-a`" in error.value.hint
 
 
-def test_a_slice_that_never_came_up_goes_first(site: Site) -> None:
+def test_a_slice_that_never_became_ready_is_removed_first(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-1"))
     with pytest.raises(CapacityError):
         site.create(3)
@@ -93,7 +93,7 @@ def test_a_slice_that_never_came_up_goes_first(site: Site) -> None:
     assert site.quotas() == {"v5litepod-16": 32}
 
 
-def test_quota_is_of_what_came_up_alone(site: Site) -> None:
+def test_quota_counts_only_ready_slices(site: Site) -> None:
     site.gke.add_fault(PoolFault("stockout", name="c-np-[12]"))
     with pytest.raises(CapacityError):
         site.create(3)
@@ -101,7 +101,7 @@ def test_quota_is_of_what_came_up_alone(site: Site) -> None:
     assert "c-np-2" not in site.pools() and site.quotas() == {"v5litepod-16": 16}
 
 
-def test_a_slice_on_which_a_jobset_of_others_runs_stays(site: Site) -> None:
+def test_a_slice_with_a_jobset_of_another_tool_is_kept(site: Site) -> None:
     site.create(2)
     site.run_workload("theirs", "c-np-1")
     for pod in site.api.list("Pod"):
@@ -111,7 +111,7 @@ def test_a_slice_on_which_a_jobset_of_others_runs_stays(site: Site) -> None:
     assert "c-np-1" in site.pools() and "c-np-0" not in site.pools()
 
 
-def test_a_slice_whose_chips_a_pod_of_no_workload_has_stays(site: Site) -> None:
+def test_a_slice_with_a_pod_outside_workloads_is_kept(site: Site) -> None:
     site.create(2)
 
     def run_alone(name: str, pool: str) -> None:
@@ -130,7 +130,7 @@ def test_a_slice_whose_chips_a_pod_of_no_workload_has_stays(site: Site) -> None:
     assert {"c-np-0", "c-np-1"} <= site.pools().keys()
 
 
-def test_who_comes_while_the_quota_is_taken_gets_all_of_it_back(site: Site) -> None:
+def test_quota_is_restored_for_a_workload_admitted_during_a_resize(site: Site) -> None:
     site.create(2)
     plan = site.provider().plan_resize("c", 1, force=False)
 
@@ -143,7 +143,7 @@ def test_who_comes_while_the_quota_is_taken_gets_all_of_it_back(site: Site) -> N
     assert closed(site) == [] and site.quotas() == {"v5litepod-16": 32} and "c-np-1" in site.pools()
 
 
-def test_with_force_whoever_came_is_drained(site: Site) -> None:
+def test_with_force_new_workloads_are_drained(site: Site) -> None:
     site.create(2)
     plan = site.provider().plan_resize("c", 1, force=True)
     site.run_workload("late", "c-np-1")
@@ -154,14 +154,14 @@ def test_with_force_whoever_came_is_drained(site: Site) -> None:
 
 
 def close(site: Site, pool: str, *, marked: bool = True) -> None:
-    """Leave a pool as a resize does that is killed."""
+    """Cordon a pool like a resize that is killed."""
     patch: Obj = {"metadata": {"annotations": {MARK: "true"} if marked else {}}, "spec": {"unschedulable": True}}
-    for each in site.api.list("Node"):
-        if each["metadata"]["name"].startswith(pool):
-            site.api.patch("Node", each["metadata"]["name"], patch)
+    for item in site.api.list("Node"):
+        if item["metadata"]["name"].startswith(pool):
+            site.api.patch("Node", item["metadata"]["name"], patch)
 
 
-def test_what_an_interrupted_resize_has_closed_goes_first_or_is_opened(site: Site) -> None:
+def test_slices_cordoned_by_an_interrupted_resize_are_removed_first_or_uncordoned(site: Site) -> None:
     site.create(3)
     close(site, "c-np-0")
     plan = site.provider().plan_resize("c", 2, force=False)
@@ -173,7 +173,7 @@ def test_what_an_interrupted_resize_has_closed_goes_first_or_is_opened(site: Sit
     assert site.provider().plan_resize("c", 3, force=False).steps == []
 
 
-def test_closed_slices_are_opened_even_where_none_may_go(site: Site) -> None:
+def test_cordoned_slices_are_uncordoned_even_if_none_is_removed(site: Site) -> None:
     site.create(2)
     for pool in ("c-np-0", "c-np-1"):
         site.run_workload(f"on-{pool}", pool)
@@ -185,7 +185,7 @@ def test_closed_slices_are_opened_even_where_none_may_go(site: Site) -> None:
     assert closed(site) == []
 
 
-def test_what_others_have_closed_stays_closed(site: Site) -> None:
+def test_slices_cordoned_by_others_stay_cordoned(site: Site) -> None:
     site.create(2)
     close(site, "c-np-1", marked=False)
     assert site.provider().plan_resize("c", 2, force=False).steps == []
@@ -196,7 +196,7 @@ def test_what_others_have_closed_stays_closed(site: Site) -> None:
     assert closed(site) == ["c-np-1"] and marks(site) == 0
 
 
-def test_a_cluster_on_which_a_workload_came_meanwhile_is_not_deleted(site: Site) -> None:
+def test_a_cluster_with_a_new_workload_is_not_deleted(site: Site) -> None:
     site.create(1)
     plan = site.provider().plan_delete("c", force=False)
     meta = {"name": "late", "namespace": "default"}
@@ -210,7 +210,7 @@ def test_a_cluster_on_which_a_workload_came_meanwhile_is_not_deleted(site: Site)
     assert "`xpk cluster resize c` to its present size uncordons its slices" in error.value.hint
 
 
-def test_a_queue_of_another_tool_keeps_its_flavors_and_what_is_in_use(site: Site) -> None:
+def test_a_queue_of_another_tool_keeps_its_flavors_and_used_quota(site: Site) -> None:
     site.create(3)
     queue = site.api.get("ClusterQueue", "cluster-queue")
     del queue["metadata"]["labels"]
@@ -237,7 +237,7 @@ def pool_with(*pods: Obj) -> FakeApi:
 
 
 class Clock:
-    """A clock that only pauses move."""
+    """A clock that only pauses advance."""
 
     def __init__(self) -> None:
         self.now, self.waits = 0.0, list[float]()
@@ -250,7 +250,7 @@ class Clock:
         self.waits.append(seconds)
 
 
-def test_a_budget_is_waited_for() -> None:
+def test_a_drain_waits_for_a_disruption_budget() -> None:
     api, clock = pool_with(on_node("a"), on_node("b")), Clock()
     api.budgets["b"] = "the disruption budget web needs 1 healthy pods and has 1 currently"
 
@@ -265,7 +265,7 @@ def test_a_budget_is_waited_for() -> None:
     assert not [call for call in api.calls if call[0] == "delete"]
 
 
-def test_a_budget_that_never_lets_go_is_named() -> None:
+def test_a_disruption_budget_that_blocks_the_drain_is_named() -> None:
     api, clock = pool_with(on_node("b")), Clock()
     api.budgets["b"] = "the disruption budget web needs 1 healthy pods and has 1 currently"
     with pytest.raises(
@@ -275,7 +275,7 @@ def test_a_budget_that_never_lets_go_is_named() -> None:
     assert clock.now == 600 and "\n" not in error.value.message and "-n ml" in error.value.hint
 
 
-def test_the_time_that_listings_take_counts_and_all_pools_share_them() -> None:
+def test_listing_time_counts_and_listings_are_shared_by_all_pools() -> None:
     class Slow(FakeApi):
         def list(self, kind: str, *args: Any, **given: Any) -> Objs:
             if kind == "Pod":
@@ -296,7 +296,7 @@ def test_the_time_that_listings_take_counts_and_all_pools_share_them() -> None:
     assert len(lists) <= 1
 
 
-def test_a_server_that_is_away_for_a_moment_is_asked_again_and_one_that_refuses_is_not() -> None:
+def test_unreachable_servers_are_retried_but_rejections_are_not() -> None:
     class Away(FakeApi):
         errors: list[Exception]
 
@@ -316,15 +316,15 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again_and_one_that_refuses_
         drain(Pods(api, 5.0, clock), "p", clock.pause)
 
 
-def test_an_eviction_that_a_budget_forbids_is_said_at_once(tmp_path: Path) -> None:
+def test_an_eviction_blocked_by_a_budget_is_reported_immediately(tmp_path: Path) -> None:
     from tests.api.scripted_server import Script, kubeconfig, serving
     from xpk.api.kubernetes import KubernetesApi
 
-    said = "The disruption budget web needs 2 healthy pods and has 2 currently"
+    output = "The disruption budget web needs 2 healthy pods and has 2 currently"
     refusal = {
         "kind": "Status", "reason": "TooManyRequests", "code": 429,
         "message": "Cannot evict pod as it would violate the pod's disruption budget.",
-        "details": {"causes": [{"reason": "DisruptionBudget", "message": said}]},
+        "details": {"causes": [{"reason": "DisruptionBudget", "message": output}]},
     }  # fmt: skip
     busy = {"kind": "Status", "reason": "TooManyRequests", "message": "too many requests"}
     path = "POST /api/v1/namespaces/ml/pods/a/eviction"
@@ -333,5 +333,5 @@ def test_an_eviction_that_a_budget_forbids_is_said_at_once(tmp_path: Path) -> No
         api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, url), pause=lambda seconds: None)
         with pytest.raises(ProtectedError, match="Pod 'a' cannot be evicted now: The disruption budget web needs 2"):
             api.evict("a", "ml")
-        assert script.asked == [path, path], "a busy server is asked again"
+        assert script.asked == [path, path], "a request to a busy server is repeated"
         api.evict("a", "ml")

@@ -1,4 +1,4 @@
-"""Slices that workloads share by parts: what the cluster is told, and what a workload asks of Kueue."""
+"""Slices that workloads share in parts: the configuration of the cluster and the requests of workloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED: dict[str, Any] = {"sub_slicing": True, "reservation": ("r",), "zone": "u
 
 @pytest.fixture
 def shared(site: Site) -> Site:
-    """A project with reservations for v6e: `r` is Cluster Director's, `plain` is not."""
+    """Return a project with v6e reservations: `r` is Cluster Director's, `plain` is not."""
     for name, dense in (("r", True), ("plain", False)):
         site.gke.add_reservation(
             name, project="p", zone="us-east5-a", machine_type="ct6e-standard-4t", count=64, dense=dense
@@ -46,7 +46,7 @@ def test_a_cluster_with_shared_slices(shared: Site) -> None:
     flavor = shared.api.get("ResourceFlavor", "v6e-16")
     assert flavor["spec"]["topologyName"] == "sub-slice-topology"
     levels = shared.api.get("Topology", "sub-slice-topology")["spec"]["levels"]
-    assert [each["nodeLabel"] for each in levels] == sub_slices.levels(find_shape("v6e-16"))
+    assert [item["nodeLabel"] for item in levels] == sub_slices.levels(find_shape("v6e-16"))
     assert shared.quotas() == {"v6e-16": 32}
     assert shared.plan(2, "v6e-16", **SHARED).steps == []
     shared.provider().plan_resize("c", 3, force=False).carry_out(lambda title: None)
@@ -87,7 +87,7 @@ def test_workloads_take_parts_of_slices(shared: Site) -> None:
         workload("v6e-32")
 
 
-def test_where_slices_cannot_be_shared(shared: Site) -> None:
+def test_sharing_slices_is_rejected_where_unsupported(shared: Site) -> None:
     with pytest.raises(UsageError) as caught:
         shared.plan(1, "v6e-16", sub_slicing=True, zone="us-east5-a")
     assert any("--sub-slicing requires --reservation" in problem for problem in caught.value.problems)

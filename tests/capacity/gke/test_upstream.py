@@ -1,4 +1,4 @@
-"""The command lines that Google's xpk documents give the plans that it would carry out."""
+"""Command lines documented by Google's xpk give equal plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITES = {f"{AUTH}devstorage.full_control", f"{AUTH}cloud-platform"}
 
 
 class Xpk:
-    """The program, with an emulated project behind it."""
+    """The program with an emulated project."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         for name, value in site.environ.items():
@@ -40,7 +40,7 @@ class Xpk:
         return code, out, err
 
     def plan(self, flags: str) -> dict[str, dict[str, Any]]:
-        """Return what a create would ask for, by the changes' keys."""
+        """Return the requests of a create by the keys of its changes."""
         code, out, err = self(f"cluster create {PLACE} {flags} --dry-run -o json")
         assert code == 0, err
         return {change["key"]: change["body"] for change in json.loads(out)["changes"]}
@@ -56,7 +56,7 @@ def xpk(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     return Xpk(site, monkeypatch, capsys)
 
 
-def test_the_cluster_is_as_theirs(xpk: Xpk) -> None:
+def test_the_cluster_equals_that_of_googles_xpk(xpk: Xpk) -> None:
     cluster = xpk.plan("--tpu-type=v4-8 --spot --num-slices=1")["create-cluster:golden-cluster"]
     (default,) = cluster["node_pools"]
     assert (default["initial_node_count"], default["config"]["machine_type"]) == (6, "e2-standard-16")
@@ -100,7 +100,7 @@ def test_the_cluster_is_as_theirs(xpk: Xpk) -> None:
         ),
     ],
 )
-def test_node_pools_are_as_theirs(
+def test_node_pools_equal_those_of_googles_xpk(
     xpk: Xpk, flags: str, machine: str, nodes: int, placement: dict[str, str] | None
 ) -> None:
     plan = xpk.plan(flags)
@@ -122,7 +122,7 @@ def test_every_slice_has_a_pool_and_every_gpu_host_is_a_slice(xpk: Xpk) -> None:
         assert pools == [f"create-pool:golden-cluster-np-{index}" for index in range(4)]
 
 
-def test_networks_of_a3_hosts_are_as_theirs(xpk: Xpk) -> None:
+def test_networks_of_a3_hosts_equal_those_of_googles_xpk(xpk: Xpk) -> None:
     plan = xpk.plan("--device-type=h100-80gb-8 --num-nodes=2 --reservation=golden-reservation")
     for number in range(1, 5):
         body = plan[f"create-network:golden-cluster-net-{number}"]
@@ -136,7 +136,7 @@ def test_networks_of_a3_hosts_are_as_theirs(xpk: Xpk) -> None:
     }
 
 
-def test_maintenance_of_hosts_is_as_theirs(xpk: Xpk) -> None:
+def test_host_maintenance_equals_that_of_googles_xpk(xpk: Xpk) -> None:
     line = "--tpu-type=v5p-16 --reservation=golden-reservation --host-maintenance-interval"
     pool = xpk.plan(f"{line}=PERIODIC")["create-pool:golden-cluster-np-0"]
     assert pool["config"]["host_maintenance_policy"] == {"maintenance_interval": "PERIODIC"}
@@ -145,7 +145,7 @@ def test_maintenance_of_hosts_is_as_theirs(xpk: Xpk) -> None:
     assert "--host-maintenance-interval=PERIODIC" in out and "no flag sets" not in out
 
 
-def test_private_clusters_are_as_theirs(xpk: Xpk) -> None:
+def test_private_clusters_equal_those_of_googles_xpk(xpk: Xpk) -> None:
     line = "--private --tpu-type=v5p-8 --num-slices=1 --default-pool-cpu-machine-type=n1-standard-16 --on-demand "
     cluster = xpk.plan(f"{line} --default-pool-cpu-num-nodes=4")["create-cluster:golden-cluster"]
     assert cluster["private_cluster_config"] == {"enable_private_nodes": True}
@@ -162,7 +162,7 @@ def test_private_clusters_are_as_theirs(xpk: Xpk) -> None:
         "private_endpoint_subnetwork": "golden-cp-subnet",
     }
     endpoints = cluster["control_plane_endpoints_config"]
-    assert "dns_endpoint_config" not in endpoints, "theirs has no DNS endpoint either then"
+    assert "dns_endpoint_config" not in endpoints, "Google's xpk creates no DNS endpoint in this case either"
     blocks = endpoints["ip_endpoints_config"]["authorized_networks_config"]["cidr_blocks"]
     assert [block["cidr_block"] for block in blocks] == ["10.0.0.0/8", "192.168.0.0/16"]
 
@@ -178,7 +178,7 @@ def test_private_clusters_are_as_theirs(xpk: Xpk) -> None:
         ),
     ],
 )
-def test_reservations_are_as_theirs(xpk: Xpk, reservation: str, values: list[str]) -> None:
+def test_reservations_equal_those_of_googles_xpk(xpk: Xpk, reservation: str, values: list[str]) -> None:
     pool = xpk.plan(f"--tpu-type=v5p-16 --reservation={reservation}")["create-pool:golden-cluster-np-0"]
     assert pool["config"]["reservation_affinity"] == {
         "consume_reservation_type": "SPECIFIC_RESERVATION",
@@ -203,7 +203,7 @@ def test_blocks_and_sub_blocks_of_reservations(xpk: Xpk) -> None:
     assert code == 5 and "needs 2 of 1: too little" in out and "the request does not fit" in err
 
 
-def test_flex_start_is_as_theirs(xpk: Xpk) -> None:
+def test_flex_start_equals_that_of_googles_xpk(xpk: Xpk) -> None:
     pool = xpk.plan("--tpu-type=v6e-16 --flex --queued-provisioning")["create-pool:golden-cluster-np-0"]
     assert pool["initial_node_count"] == 0 and pool["config"]["flex_start"]
     assert pool["autoscaling"] == {"enabled": True, "max_node_count": 4, "location_policy": "ANY"}
@@ -230,7 +230,7 @@ def test_storage_and_autoprovisioning_and_arguments_of_gcloud(xpk: Xpk) -> None:
     assert pool["config"]["workload_metadata_config"] == {"mode": "GKE_METADATA"}
     limits = {limit["resource_type"]: limit["maximum"] for limit in cluster["autoscaling"]["resource_limits"]}
     assert limits == {"cpu": 1_000_000, "memory": 10_000_000, "tpu-v5p-slice": 128}
-    assert cluster["release_channel"] == {"channel": "REGULAR"}, "as theirs with --gke-version"
+    assert cluster["release_channel"] == {"channel": "REGULAR"}, "equal to Google's with --gke-version"
     assert cluster["initial_cluster_version"] == pool["version"] == "1.34.3-gke.1051000"
     assert pool["management"] == {"auto_upgrade": False, "auto_repair": True}
     assert cluster["subnetwork"] == "default" and cluster["network_config"]["enable_l4ilb_subsetting"] is True
@@ -260,10 +260,12 @@ def test_a_plan_as_commands(xpk: Xpk) -> None:
     }  # fmt: skip
     assert cluster <= set(commands[1]), cluster - set(commands[1])
     assert xpk(f"cluster create {PLACE} --tpu-type=v5p-8 --spot -o gcloud")[0] == 2, "only a plan can be printed"
-    assert xpk("cluster create here --tpu-type v5litepod-8 --dry-run -o gcloud")[0] == 2, "local has no such commands"
+    assert xpk("cluster create here --tpu-type v5litepod-8 --dry-run -o gcloud")[0] == 2, (
+        "local clusters have no such commands"
+    )
 
 
-def test_shrinking_asks_first(xpk: Xpk) -> None:
+def test_shrinking_prompts_for_confirmation(xpk: Xpk) -> None:
     xpk.site.create(2)
     provider = xpk.site.provider()
     plan = provider.plan_resize("c", 1, force=False)
@@ -271,7 +273,7 @@ def test_shrinking_asks_first(xpk: Xpk) -> None:
     assert provider.plan_resize("c", 3, force=False).question == ""
 
 
-def test_flags_that_work_are_not_refused(xpk: Xpk) -> None:
+def test_supported_flags_are_accepted(xpk: Xpk) -> None:
     assert not {"--project", "--zone", "--spot", "--reservation", "--private", "--gke-version"} & set(CLUSTER)
     code, _, err = xpk("cluster create here --tpu-type v5litepod-8 --provider local --spot")
     assert code == 2 and "--spot is not supported by the local provider" in err
@@ -296,8 +298,8 @@ def test_workloads_find_a_cluster_by_its_project(xpk: Xpk) -> None:
     xpk.site.create(1)
     code, _, err = xpk("workload list --cluster=nowhere --project=p --zone=us-central1-a")
     assert code == 3 and "cluster 'nowhere' not found in project p" in err
-    GkeProvider(options=xpk.site.options()).find("c")  # as `workload list` does before it asks the cluster
-    assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is known"
+    GkeProvider(options=xpk.site.options()).find("c")  # like `workload list` before it contacts the cluster
+    assert (xpk.site.folder / "gke" / "c" / "cluster.json").exists(), "from now on it is registered"
     code, _, err = xpk("workload list --cluster=c --project=other --zone=us-central1-a")
     assert code == 2 and "cluster 'c' is in project p (requested other)" in err
 
@@ -306,7 +308,7 @@ def test_workloads_find_a_cluster_by_the_project_that_is_set(
     xpk: Xpk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XPK_CONFIG_DIR", str(tmp_path / "config"))
-    for variable in ("XPK_GKE_PROJECT", "XPK_GKE_ZONE"):  # they would come before what is set
+    for variable in ("XPK_GKE_PROJECT", "XPK_GKE_ZONE"):  # they would take precedence over the settings
         monkeypatch.delenv(variable, raising=False)
     assert xpk("config set project-id p zone us-central1-a cluster-name nowhere")[0] == 0
     code, _, err = xpk("workload list")
@@ -315,7 +317,7 @@ def test_workloads_find_a_cluster_by_the_project_that_is_set(
     assert code == 3 and "cluster 'nowhere' not found in project other" in err
 
 
-def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:
+def test_workload_command_lines_match_googles_xpk(xpk: Xpk) -> None:
     assert xpk("cluster create golden --provider local --tpu-type v5litepod-16 --num-slices 2")[0] == 0
     try:
         code, out, err = xpk(
@@ -324,7 +326,7 @@ def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:
             " --ttl-seconds-after-finished=60 -tgps 45 --dry-run"
         )
         assert code == 0, err
-        (jobset,) = [each for each in yaml.safe_load_all(out) if each["kind"] == "JobSet"]
+        (jobset,) = [item for item in yaml.safe_load_all(out) if item["kind"] == "JobSet"]
         assert jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "multislice-queue"
         assert jobset["metadata"]["labels"]["xpk.google.com/workload"] == "maxtext-1b"
         spec = jobset["spec"]
@@ -343,7 +345,7 @@ def test_workload_lines_are_as_theirs(xpk: Xpk) -> None:
         assert xpk("cluster delete golden --yes")[0] == 0
 
 
-def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk) -> None:
+def test_pods_get_credentials_of_nodes_only_on_request(xpk: Xpk) -> None:
     line = "--tpu-type=v5p-8 --spot --enable-autoprovisioning"
     plan = xpk.plan(line)
     cluster, pool = plan["create-cluster:golden-cluster"], plan["create-pool:golden-cluster-np-0"]
@@ -360,7 +362,9 @@ def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk
     assert "workload_identity_config" not in cluster and "workload_metadata_config" not in pool["config"]
     defaults = cluster["autoscaling"]["autoprovisioning_node_pool_defaults"]
     for config in (cluster["node_pools"][0]["config"], pool["config"], defaults):
-        assert set(config["oauth_scopes"]) >= WRITES, "without an identity, pods reach buckets through their nodes"
+        assert set(config["oauth_scopes"]) >= WRITES, (
+            "without workload identity, pods access buckets through their nodes"
+        )
     code, out, err = xpk(f"cluster create {PLACE} {line} --disable-workload-identity --dry-run")
     assert code == 0 and "pods act as the nodes' service account" in out and "scopes storage-full" in out, err
 
@@ -368,18 +372,18 @@ def test_pods_have_no_credentials_of_their_nodes_unless_it_is_asked_for(xpk: Xpk
     assert not WRITES & set(narrow["create-pool:golden-cluster-np-0"]["config"]["oauth_scopes"])
 
 
-def test_new_slices_of_a_cluster_without_workload_identity_write_to_buckets_as_before(xpk: Xpk) -> None:
+def test_new_slices_without_workload_identity_keep_bucket_access(xpk: Xpk) -> None:
     asked = xpk.site.options(project="golden-project", spot=True)
     spec = ClusterSpec(name="golden-cluster", shape=find_shape("v5p-8"), num_slices=1)
     for identity, wide in (({}, True), ({"workload_pool": "golden-project.svc.id.goog"}, False)):
         cluster = {"name": spec.name, "location": "us-central1", "workload_identity_config": identity}
         (change,) = (
-            each for each in draft(spec, asked, Observed(cluster=cluster)).changes if each.kind == "create-pool"
+            item for item in draft(spec, asked, Observed(cluster=cluster)).changes if item.kind == "create-pool"
         )
         assert (set(change.body["config"]["oauth_scopes"]) >= WRITES) is wide
 
 
-def test_workload_identity_cannot_be_asked_for_and_refused(xpk: Xpk) -> None:
+def test_conflicting_workload_identity_options_are_rejected(xpk: Xpk) -> None:
     both = "--disable-workload-identity --enable-gcsfuse-csi-driver"
     code, _, err = xpk(f"cluster create {PLACE} --tpu-type=v5p-8 --spot --dry-run {both}")
     assert code == 2 and "--enable-gcsfuse-csi-driver and --disable-workload-identity exclude each other" in err
@@ -388,7 +392,7 @@ def test_workload_identity_cannot_be_asked_for_and_refused(xpk: Xpk) -> None:
 @pytest.mark.parametrize(
     "argument", ["node_pools.x=3", "network.x=3", "node_pool.config=3", "node_pool.config.oauth_scopes={}"]
 )
-def test_arguments_of_another_form_than_the_field_are_refused(xpk: Xpk, argument: str) -> None:
+def test_custom_arguments_of_a_wrong_type_are_rejected(xpk: Xpk, argument: str) -> None:
     line = f"--tpu-type=v5p-8 --spot --network=n --custom-cluster-arguments='{argument}' --dry-run"
     code, _, err = xpk(f"cluster create {PLACE} {line}")
     assert code == 2 and f"--custom-cluster-arguments: {argument}: " in err, err

@@ -1,7 +1,4 @@
-"""The image cache on nodes: requests to the cluster, and what is printed.
-
-The drill on real nodes is e2e/test_kind_images.py.
-"""
+"""The image cache on nodes: requests to the cluster, and output. The drill on real nodes is e2e/test_kind_images.py."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ from xpk_shared.percentiles import percentile
 TRAINER, TOOLS = "registry.example/trainer:7", "tools:1"
 DENIED = 'failed to pull and unpack image "x": failed to resolve reference "x": pull access denied'
 BUSY = "429 Too Many Requests"
-Behavior = float | str | None  # seconds that a pull takes, why it fails, or None: the image is there
+Behavior = float | str | None  # seconds of a pull, the error of a failed one, or None: the image exists
 
 
 class Cluster(FakeApi):
-    """Nodes of two slices, a DaemonSet controller, kubelets, and a clock that only goes while we wait."""
+    """Nodes of two slices, a DaemonSet controller, kubelets, and a clock that advances only while the command waits."""
 
     def __init__(self, behave: Callable[[str, int], Behavior] = lambda image, index: 1.0, hosts: int = 2) -> None:
         nodes = [node(f"np-{pool}-{host}", f"np-{pool}", 4) for pool in range(2) for host in range(hosts)]
@@ -48,13 +45,13 @@ class Cluster(FakeApi):
         return self.now
 
     def pause(self, seconds: float) -> None:
-        """Let time go by, and the cluster do its work."""
+        """Advance the time, and run the cluster's controllers."""
         self.now += seconds
         for daemons in [obj for key, obj in self.objects.items() if key[0] == "DaemonSet"]:
             self._run(daemons)
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
-        """See `ObjectApi.delete`; what it owns goes with it."""
+        """See `ObjectApi.delete`; owned objects are deleted too."""
         gone = {self.objects[kind, namespace, name]["metadata"]["uid"]}
         super().delete(kind, name, namespace)
         while gone:
@@ -62,28 +59,28 @@ class Cluster(FakeApi):
             gone = {self.objects.pop(key)["metadata"]["uid"] for key in owned}
 
     def run(self, wanted: CacheRequest, seconds: float = 600.0) -> cache.CacheOutcome:
-        """Do what the command does."""
+        """Run the command."""
         caching = cache.plan(self, wanted)
         cache.begin(self, caching)
         return cache.await_all(self, caching, seconds, lambda *progress: None, clock=self.clock, pause=self.pause)
 
     def left(self) -> set[str]:
-        """Return the kinds of objects that are there beside nodes."""
+        """Return the kinds of the existing objects except nodes."""
         return {key[0] for key in self.objects} - {"Node", "Event"}
 
     def _run(self, daemons: Obj) -> None:
         spec, meta = daemons["spec"]["template"]["spec"], daemons["metadata"]
         terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         pools = terms[0]["matchExpressions"][0]["values"]
-        tolerated = {each["key"] for each in spec["tolerations"]} | {"node.kubernetes.io/not-ready"}
+        tolerated = {item["key"] for item in spec["tolerations"]} | {"node.kubernetes.io/not-ready"}
         fitting = [
-            each
-            for each in list(self.objects.values())
-            if each["kind"] == "Node"
-            and each["metadata"]["labels"].get("cloud.google.com/gke-nodepool") in pools
-            and {taint["key"] for taint in each["spec"].get("taints", [])} <= tolerated
+            item
+            for item in list(self.objects.values())
+            if item["kind"] == "Node"
+            and item["metadata"]["labels"].get("cloud.google.com/gke-nodepool") in pools
+            and {taint["key"] for taint in item["spec"].get("taints", [])} <= tolerated
         ]
-        ready = sum(self._kubelet(daemons, each, index) for index, each in enumerate(fitting))
+        ready = sum(self._kubelet(daemons, item, index) for index, item in enumerate(fitting))
         daemons["status"] = {"observedGeneration": 1, "desiredNumberScheduled": len(fitting), "numberReady": ready}
         meta["generation"] = 1
 
@@ -91,7 +88,7 @@ class Cluster(FakeApi):
         meta, name = daemons["metadata"], f"{daemons['metadata']['name']}-{where['metadata']['name']}"
         is_up = where["status"]["conditions"][0]["status"] == "True"
         containers = daemons["spec"]["template"]["spec"]["containers"]
-        statuses = [self._container(name, each, index) for each in containers] if is_up else []
+        statuses = [self._container(name, item, index) for item in containers] if is_up else []
         self._store({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": meta["namespace"], "labels": meta["labels"], "uid": name,
@@ -99,32 +96,32 @@ class Cluster(FakeApi):
             "spec": {"nodeName": where["metadata"]["name"], "containers": containers},
             "status": {"phase": "Pending", "containerStatuses": statuses},
         })  # fmt: skip
-        return bool(statuses) and all("running" in each["state"] for each in statuses)
+        return bool(statuses) and all("running" in item["state"] for item in statuses)
 
     def _container(self, pod: str, container: Obj, index: int) -> Obj:
         image, how = container["image"], self.behave(container["image"], index)
-        found: dict[str, Any] = {"name": container["name"], "image": image, "imageID": ""}
+        result: dict[str, Any] = {"name": container["name"], "image": image, "imageID": ""}
         if isinstance(how, str):
-            return found | {"state": {"waiting": {"reason": "ImagePullBackOff", "message": how}}}
+            return result | {"state": {"waiting": {"reason": "ImagePullBackOff", "message": how}}}
         if how is not None and how > self.now:
-            return found | {"state": {"waiting": {"reason": "ContainerCreating"}}}
-        said = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            return result | {"state": {"waiting": {"reason": "ContainerCreating"}}}
+        text = f'Container image "{image}" already present on machine and can be accessed by the pod'
         if how is not None:
-            said = f'Successfully pulled image "{image}" in {how:g}s (9m0s including waiting). Image size: 1000 bytes.'
+            text = f'Successfully pulled image "{image}" in {how:g}s (9m0s including waiting). Image size: 1000 bytes.'
         about = {"kind": "Pod", "uid": pod, "fieldPath": f"spec.containers{{{container['name']}}}"}
         name = f"{pod}.{container['name']}"
         self._store({"kind": "Event", "metadata": {"name": name, "namespace": "default"}, "reason": "Pulled",
-                     "message": said, "involvedObject": about})  # fmt: skip
+                     "message": text, "involvedObject": about})  # fmt: skip
         if image in self.cannot_run:
-            return found | {"state": {"waiting": {"reason": "RunContainerError", "message": "exec: not found"}}}
-        return found | {"state": {"running": {}}, "imageID": "sha256:1"}
+            return result | {"state": {"waiting": {"reason": "RunContainerError", "message": "exec: not found"}}}
+        return result | {"state": {"running": {}}, "imageID": "sha256:1"}
 
 
 def _owners(obj: Obj) -> list[str]:
     return [owner["uid"] for owner in obj["metadata"].get("ownerReferences", [])]
 
 
-def test_all_nodes_pull_and_it_is_measured_and_nothing_is_left() -> None:
+def test_all_nodes_pull_the_image_with_times_and_nothing_remains() -> None:
     times = [10.0, 20.0, 30.0, 200.0]
     cluster = Cluster(lambda image, index: times[index] if image == TRAINER else None)
     outcome = cluster.run(CacheRequest(images=(TRAINER, TOOLS)))
@@ -145,12 +142,12 @@ def test_requests_do_not_grow_with_the_nodes() -> None:
         counts.append(Counter(f"{verb} {kind}" for verb, kind, _ in cluster.calls))
     assert counts[0] == counts[1]
     assert counts[0].pop("get DaemonSet") <= 300 / 2 + 1, "one each two seconds"
-    # The lists are in pages. Four stalls in 300 s: after 10, 30, 70 and 150 s.
+    # Lists are paginated. Four pauses in 300 s: after 10, 30, 70 and 150 s.
     assert counts[0] == {"list Node": 6, "create Job": 1, "apply ConfigMap": 1, "apply DaemonSet": 1, "list Pod": 5,
                          "list Event": 1, "delete Job": 1}  # fmt: skip
 
 
-def test_what_cannot_be_pulled_is_named_before_the_time_is_over() -> None:
+def test_a_failed_pull_is_reported_before_the_timeout() -> None:
     cluster = Cluster(lambda image, index: DENIED if index < 3 else 5.0)
     outcome = cluster.run(CacheRequest(images=(TRAINER,)))
     error = outcome.error()
@@ -161,7 +158,7 @@ def test_what_cannot_be_pulled_is_named_before_the_time_is_over() -> None:
     assert outcome.images[0].pulled == 1 and cluster.left() == set()
 
 
-def test_a_registry_that_is_busy_is_waited_for_and_then_given_up() -> None:
+def test_a_busy_registry_is_retried_until_the_timeout() -> None:
     cluster = Cluster()
     cluster.behave = lambda image, index: BUSY if cluster.now < 100 else 100.0
     assert cluster.run(CacheRequest(images=(TRAINER,))).error() is None
@@ -171,41 +168,45 @@ def test_a_registry_that_is_busy_is_waited_for_and_then_given_up() -> None:
     assert outcome.images[0].failed[0].message == BUSY and cluster.left() == set()
 
 
-def test_an_image_that_nothing_can_run_in_is_there_all_the_same() -> None:
+def test_an_image_without_a_program_counts_as_pulled() -> None:
     cluster = Cluster()
     cluster.cannot_run.add(TOOLS)
     outcome = cluster.run(CacheRequest(images=(TRAINER, TOOLS)))
     assert outcome.error() is None and outcome.in_time and outcome.seconds < 60
-    assert [each.pulled for each in outcome.images] == [4, 4]
+    assert [item.pulled for item in outcome.images] == [4, 4]
 
 
-def test_nodes_that_are_away_or_closed_are_named_and_not_waited_for() -> None:
+def test_unreachable_and_cordoned_nodes_are_named_and_skipped() -> None:
     cluster = Cluster()
     away, closed = (cluster.objects["Node", "", name] for name in ("np-0-1", "np-1-0"))
     away["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     closed["spec"]["taints"] = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
     outcome = cluster.run(CacheRequest(images=(TRAINER,)))
-    failed = {each.node: f"{each.reason} {each.message}".strip() for each in outcome.images[0].failed}
+    failed = {item.node: f"{item.reason} {item.message}".strip() for item in outcome.images[0].failed}
     assert failed == {"np-0-1": "NotReady", "np-1-0": "NoPod it has the taint team"}
     assert outcome.seconds < 60 and outcome.images[0].pulled == 2
 
 
-def test_whoever_is_killed_leaves_a_clock_that_ends_the_rest() -> None:
+def test_a_killed_command_leaves_a_deadline_that_removes_the_rest() -> None:
     cluster = Cluster()
     cache.begin(cluster, cache.plan(cluster, CacheRequest(images=(TRAINER,), seconds=600)))
     (job,), (daemons,) = cluster.list("Job"), cluster.list("DaemonSet")
-    assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 0), "no pod, and gone when over"
-    assert job["spec"]["activeDeadlineSeconds"] == 660, "a tenth more than we wait"
+    assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 0), (
+        "no pod remains after the end"
+    )
+    assert job["spec"]["activeDeadlineSeconds"] == 660, "a tenth more than the command waits"
     for obj in (daemons, *cluster.list("ConfigMap")):
         assert [owner["uid"] for owner in obj["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     before = daemons["metadata"]["uid"]
-    assert cluster.run(CacheRequest(images=(TRAINER,), seconds=600)).error() is None, "the next command continues it"
+    assert cluster.run(CacheRequest(images=(TRAINER,), seconds=600)).error() is None, (
+        "the next command continues with it"
+    )
     assert ("apply", "DaemonSet", daemons["metadata"]["name"]) in cluster.calls and before
     assert cluster.left() == set()
 
 
 class Suspending(Cluster):
-    """As with Kueue where it manages Jobs without a queue too."""
+    """An API server with a Kueue that also suspends Jobs without a queue."""
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""
@@ -213,7 +214,7 @@ class Suspending(Cluster):
 
 
 class Refusing(Cluster):
-    """As where a user may create Jobs and no DaemonSets."""
+    """An API server for a user who may create Jobs but not DaemonSets."""
 
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Any:
         """See `ObjectApi.apply`."""
@@ -223,14 +224,14 @@ class Refusing(Cluster):
 
 
 @pytest.mark.parametrize(("kind", "says"), [(Suspending, "suspends Jobs"), (Refusing, "not authorized")])
-def test_where_it_could_not_end_or_not_begin_nothing_is_left(kind: type[Cluster], says: str) -> None:
+def test_nothing_remains_if_the_cache_cannot_start_or_end(kind: type[Cluster], says: str) -> None:
     cluster = kind()
     with pytest.raises(XpkError, match=says):
         cluster.run(CacheRequest(images=(TRAINER,)))
     assert cluster.left() == set()
 
 
-def test_interrupted_it_is_removed_at_once() -> None:
+def test_an_interrupted_cache_is_removed_immediately() -> None:
     cluster = Cluster(lambda image, index: 50.0)
     caching = cache.plan(cluster, CacheRequest(images=(TRAINER,)))
     cache.begin(cluster, caching)
@@ -243,7 +244,7 @@ def test_interrupted_it_is_removed_at_once() -> None:
     assert cluster.left() == set()
 
 
-def test_which_nodes() -> None:
+def test_nodes_are_selected_by_type() -> None:
     cluster = Cluster()
     assert cache.plan(cluster, CacheRequest(images=(TRAINER,), pools=("np-1",))).spec.pools == ("np-1",)
     caching = cache.plan(cluster, CacheRequest(images=(TRAINER,), shape=find_shape("v5litepod-8")))
@@ -274,15 +275,15 @@ def test_which_nodes() -> None:
     ],
 )  # fmt: skip
 def test_events_of_every_release_are_read(message: str, expected: tuple[bool, float, int | None] | None) -> None:
-    found = pull_status.fetched_of(message)
-    assert (found and (found.present, round(found.seconds, 6), found.size)) == expected
+    result = pull_status.fetched_of(message)
+    assert (result and (result.present, round(result.seconds, 6), result.size)) == expected
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1), st.integers(1, 100))
-def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], percent: int) -> None:
-    found = percentile(values, percent)
-    assert sum(value <= found for value in values) * 100 >= percent * len(values)
-    assert sum(value < found for value in values) * 100 < percent * len(values)
+def test_a_percentile_uses_the_nearest_rank(values: list[float], percent: int) -> None:
+    result = percentile(values, percent)
+    assert sum(value <= result for value in values) * 100 >= percent * len(values)
+    assert sum(value < result for value in values) * 100 < percent * len(values)
 
 
 def test_the_program_that_holds_an_image_waits_until_it_is_killed(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ def _executable(pid: int) -> str:
     return str(Path("/proc", str(pid), "exe").readlink())
 
 
-def test_conflicts_that_end_just_now_say_so() -> None:
+def test_concurrent_pulls_that_are_ending_are_reported() -> None:
     cluster = Cluster()
     caching = cache.plan(cluster, CacheRequest(images=(TRAINER,)))
     cache.begin(cluster, caching)

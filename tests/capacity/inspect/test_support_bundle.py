@@ -1,4 +1,4 @@
-"""A support bundle has everything that can be read, and nothing that looks like a secret."""
+"""A support bundle has everything that can be read, without secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpk.model.redaction import redact, redacted
 from xpk.testing import FakeApi
 
 
-def test_sections_are_read_at_once_and_one_that_fails_says_why() -> None:
+def test_sections_are_read_concurrently_and_failures_are_explained() -> None:
     both = threading.Barrier(2, timeout=20)
 
     def wait() -> dict[str, str]:
@@ -28,7 +28,7 @@ def test_sections_are_read_at_once_and_one_that_fails_says_why() -> None:
     assert "not read: not authorized" in text and "hunter2" not in text and "\x1b" not in text
 
 
-def test_a_cluster_that_has_little_gives_a_bundle_all_the_same() -> None:
+def test_a_minimal_cluster_gives_a_bundle() -> None:
     sections = of_cluster(FakeApi()) | of_workload(FakeApi(), "w", "default")
     text = bundle(sections)
     assert all(title in text for title in ("nodes", "ClusterQueue objects", "Kueue: deployment", "JobSet w"))
@@ -57,7 +57,7 @@ def test_secrets_are_redacted(text: str, secret: str) -> None:
     assert secret not in redact(text) and "[redacted]" in redact(text)
 
 
-def test_objects_keep_what_is_no_secret() -> None:
+def test_objects_keep_non_secret_fields() -> None:
     pod = {
         "metadata": {"name": "p", "managedFields": [1], "annotations": {
             "kubectl.kubernetes.io/last-applied-configuration": "{x}", "xpk.dev/user": "ann",
@@ -76,17 +76,17 @@ def test_objects_keep_what_is_no_secret() -> None:
             }],
         },
     }  # fmt: skip
-    found = redacted(pod)
-    assert found["spec"]["containers"][0]["env"] == [
+    result = redacted(pod)
+    assert result["spec"]["containers"][0]["env"] == [
         {"name": "WANDB_API_KEY", "value": "[redacted]"},
         {"name": "SLACK_WEBHOOK", "value": "[redacted]"},
         {"name": "PLAIN", "value": "[redacted]"},
         {"name": "XPK_NUM_SLICES", "value": "5"},
     ]
-    assert found["spec"]["containers"][0]["args"] == ["train", "--password", "[redacted]", "--tokenizer", "gpt2"]
-    assert found["spec"]["tolerations"] == [{"key": "google.com/tpu", "operator": "Exists"}]
-    assert found["metadata"]["annotations"]["xpk.dev/user"] == "ann" and "managedFields" not in found["metadata"]
-    assert "{x}" not in str(found) and found["spec"]["serviceAccountName"] == "xpk-sa"
+    assert result["spec"]["containers"][0]["args"] == ["train", "--password", "[redacted]", "--tokenizer", "gpt2"]
+    assert result["spec"]["tolerations"] == [{"key": "google.com/tpu", "operator": "Exists"}]
+    assert result["metadata"]["annotations"]["xpk.dev/user"] == "ann" and "managedFields" not in result["metadata"]
+    assert "{x}" not in str(result) and result["spec"]["serviceAccountName"] == "xpk-sa"
 
 
 def test_versions_of_a_cluster() -> None:
@@ -100,5 +100,5 @@ def test_versions_of_a_cluster() -> None:
         "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
         "spec": {"template": {"spec": {"containers": [{"name": "manager", "image": "r/kueue:v0.16.0"}]}}},
     }
-    found = {each.name: each.version for each in versions_of(lambda: Server([deployment]))}
-    assert found == {"API server": "v1.34.3", "JobSet": "not installed", "Kueue": "0.16.0"}
+    result = {item.name: item.version for item in versions_of(lambda: Server([deployment]))}
+    assert result == {"API server": "v1.34.3", "JobSet": "not installed", "Kueue": "0.16.0"}

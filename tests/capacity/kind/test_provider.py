@@ -1,4 +1,4 @@
-"""The kind provider's plans, on a machine of doubles. The real thing is in e2e/test_kind.py."""
+"""Plans of the kind provider, on a test machine. The drill is e2e/test_kind.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def carry_out(plan: Plan) -> list[str]:
     return done
 
 
-def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine) -> None:
+def test_a_second_create_has_nothing_to_do(machine: Machine) -> None:
     provider = machine.provider()
     plan = provider.plan_create(spec())
     assert [step.title for step in plan.steps] == [
@@ -50,12 +50,12 @@ def test_create_builds_all_and_a_second_one_finds_nothing_to_do(machine: Machine
     assert stat.S_IMODE(Path(str(target.shared_folder)).stat().st_mode) == 0o1777, "sticky: pods have different users"
 
 
-def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine: Machine) -> None:
+def test_quotas_of_teams_are_kept_by_a_second_create(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))
     api = machine.api("dev")
-    wanted = QueueRequest(name="red", namespaces=("red",), quota=("1",), create_namespace=True)
-    assert len(carry_out(plan_create(api, wanted))) == 3
+    expected = QueueRequest(name="red", namespaces=("red",), quota=("1",), create_namespace=True)
+    assert len(carry_out(plan_create(api, expected))) == 3
     assert provider.plan_create(spec()).steps == [] and provider.describe("dev").state == "Ready"
     api.patch("ClusterQueue", "cluster-queue", {"spec": {"resourceGroups": []}})
     (again,) = carry_out(provider.plan_create(spec()))
@@ -64,7 +64,7 @@ def test_what_teams_were_promised_stays_when_a_cluster_is_created_again(machine:
     assert quotas_of(api.get("ClusterQueue", "red")) == {"v5litepod-8": 1}
 
 
-def test_what_is_there_is_brought_up_to_date(machine: Machine) -> None:
+def test_an_existing_cluster_is_updated(machine: Machine) -> None:
     provider = machine.provider()
     with pytest.raises(NotFoundError, match="cluster 'dev' not found"):
         provider.plan_adapt("dev")
@@ -80,35 +80,35 @@ def test_what_is_there_is_brought_up_to_date(machine: Machine) -> None:
     assert "xpk cluster create dev --provider kind" in caught.value.hint
 
 
-def test_pods_of_other_tools_find_the_priorities_that_they_name(machine: Machine) -> None:
+def test_priority_classes_of_other_tools_are_created(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     classes = machine.provider().connect("dev").list("PriorityClass")
-    assert {each["metadata"]["name"]: each["value"] for each in classes} == names.PRIORITIES
+    assert {entry["metadata"]["name"]: entry["value"] for entry in classes} == names.PRIORITIES
 
 
-def test_nothing_of_the_users_is_touched(machine: Machine) -> None:
+def test_the_users_own_files_are_not_changed(machine: Machine) -> None:
     carry_out(machine.provider().plan_create(spec()))
     for call in machine.runner.ran("kind create") + machine.runner.ran("kind delete"):
         kubeconfig = call[call.index("--kubeconfig") + 1]
         assert kubeconfig.startswith(str(machine.state / "kind" / "dev"))
-    assert machine.networks == {"xpk-dev"}, "its network is its own"
+    assert machine.networks == {"xpk-dev"}, "it has its own network"
 
 
 @pytest.mark.parametrize("steps", range(8))
-def test_an_interrupted_create_goes_on_where_it_was(machine: Machine, steps: int) -> None:
+def test_an_interrupted_create_resumes(machine: Machine, steps: int) -> None:
     provider = machine.provider()
     plan = provider.plan_create(spec())
     for step in plan.steps[:steps]:
         step.act()
     rest = provider.plan_create(spec())
     left = [step.title for step in plan.steps[steps:]]
-    # Hosts that are ready already are not waited for.
+    # Ready hosts are not awaited.
     assert [step.title for step in rest.steps] == (left if steps < 2 else left[:-1])
     carry_out(rest)
     assert provider.describe("dev").state == "Ready"
 
 
-def test_a_half_made_cluster_is_removed_first(machine: Machine) -> None:
+def test_an_incomplete_cluster_is_removed_first(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))
     (machine.state / "kind" / "dev" / "kubeconfig").unlink()
@@ -129,7 +129,7 @@ def test_a_failed_create_leaves_nothing_unless_retained(machine: Machine, retain
     assert provider.describe("dev").state == "Ready"
 
 
-def test_what_a_failed_create_could_not_remove_is_taken_up_by_the_next(machine: Machine) -> None:
+def test_remains_of_a_failed_create_are_reused_by_the_next(machine: Machine) -> None:
     machine.fails |= {"kind create cluster", "kind delete cluster"}
     with pytest.raises(XpkError, match="port taken"):
         carry_out(machine.provider().plan_create(spec()))
@@ -148,7 +148,7 @@ def test_another_shape_is_a_conflict(machine: Machine) -> None:
         provider.plan_create(spec("v5litepod-16"))
 
 
-def test_somebody_elses_kind_cluster_is_left_alone(machine: Machine) -> None:
+def test_a_kind_cluster_of_another_tool_is_not_changed(machine: Machine) -> None:
     other = machine.provider()
     carry_out(other.plan_create(spec()))
     machine.state = machine.folder / "another user"
@@ -164,7 +164,7 @@ def test_nodes_per_slice_and_spares(machine: Machine) -> None:
     assert "advertise 4 google.com/tpu" in plan.steps[1].title
     carry_out(plan)
     assert provider.plan_create(spec()).steps == []
-    assert machine.provider().plan_create(spec()).steps == [], "how it was made counts, not what is asked for now"
+    assert machine.provider().plan_create(spec()).steps == [], "the original options count"
     info = provider.describe("dev")
     assert info.num_slices == 2, "spare slices are not counted"
     assert info.slices[0].hosts == ("dev-worker1", "dev-worker2")
@@ -172,7 +172,7 @@ def test_nodes_per_slice_and_spares(machine: Machine) -> None:
     assert sum(names.SPARE_LABEL in node["metadata"]["labels"] for node in nodes) == 2
 
 
-def test_all_that_is_wrong_is_said_at_once(machine: Machine) -> None:
+def test_all_problems_are_reported_together(machine: Machine) -> None:
     with pytest.raises(UsageError) as caught:
         machine.provider(nodes_per_slice=3).plan_create(spec("n2-standard-32-4", 0, name="Bad_Name"))
     assert len(caught.value.problems) == 4
@@ -186,10 +186,10 @@ def test_a_missing_program_is_named(machine: Machine, program: str) -> None:
     machine.runner.missing.add(program)
     with pytest.raises(MissingToolError, match=f"needs `{program}`"):
         machine.provider().plan_create(spec())
-    assert machine.provider().names() == [], "other commands go on without it"
+    assert machine.provider().names() == [], "other commands continue without it"
 
 
-def test_docker_stopped_and_kind_too_old(machine: Machine) -> None:
+def test_a_stopped_docker_and_an_old_kind_are_reported(machine: Machine) -> None:
     machine.fails.add("docker version")
     with pytest.raises(MissingToolError, match="Docker does not answer"):
         machine.provider().plan_create(spec())
@@ -222,13 +222,13 @@ def test_a_workload_that_came_after_the_plan_keeps_its_cluster(machine: Machine)
         carry_out(plan)
     assert provider.names() == ["dev"]
     assert not any(node["spec"].get("unschedulable") for node in api.list("Node"))
-    cordon(api, api.list("Node"))  # as a delete that was killed leaves them
+    cordon(api, api.list("Node"))  # as left by a killed delete
     (title,) = carry_out(provider.plan_resize("dev", 2, force=False))
     assert title == "uncordon dev-np-0, dev-np-1: an interrupted command has cordoned it"
     assert provider.plan_resize("dev", 2, force=False).steps == []
 
 
-def test_resize_says_what_to_do_instead(machine: Machine) -> None:
+def test_resize_suggests_an_alternative(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))
     assert provider.plan_resize("dev", 2, force=False).steps == []
@@ -247,7 +247,7 @@ def test_a_changed_trainer_is_loaded_again(machine: Machine) -> None:
     assert provider.target("dev").trainer_image == "xpk-trainer:newer"
 
 
-def test_an_image_that_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None:
+def test_a_failed_image_build_is_explained(machine: Machine, tmp_path: Path) -> None:
     machine.runner.script["docker build"] = Result((), 1, "Step 1/9", "The command 'pip install' returned 1")
     with pytest.raises(XpkError, match=r"cannot build image xpk-trainer:[0-9a-f]{12}: The command 'pip install'"):
         carry_out(machine.provider(trainer_image=None, base_image="python:3.13").plan_create(spec()))
@@ -273,7 +273,7 @@ def test_machines_are_the_containers_of_nodes(machine: Machine) -> None:
     missing = "Error response from daemon: No such container: dev-worker7"
     machine.runner.script["docker container inspect"] = Result((), 1, shown, missing)
     machines = provider.machines("dev", [node for node in machine.api("dev").list("Node") if "worker" in str(node)])
-    assert {name: (each.state.value, each.words) for name, each in machines.items() if "worker" in name} == {
+    assert {name: (entry.state.value, entry.words) for name, entry in machines.items() if "worker" in name} == {
         "dev-worker1": ("running", "its container is running"),
         "dev-worker2": ("running", "its container is paused"),
         "dev-worker3": ("gone", "its container has ended"),
@@ -297,7 +297,7 @@ def test_machines_are_the_containers_of_nodes(machine: Machine) -> None:
         (container("dev-control-plane", "running", cluster="other"), "", "dev-control-plane"),
     ],
 )  # fmt: skip
-def test_an_engine_without_the_control_plane_knows_of_no_machine(
+def test_an_engine_without_the_control_plane_lists_no_machines(
     machine: Machine, shown: str, said: str, message: str
 ) -> None:
     provider = machine.provider()

@@ -1,4 +1,4 @@
-"""Queues with quotas of their own: what is asked for, what is refused, and that no slice is promised twice."""
+"""Queues with their own quotas: requests, rejections, and no slice in two quotas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPECS = [ClusterSpec(name="c", shape=find_shape(kind), num_slices=number) for ki
 
 
 class Cluster:
-    """A cluster of eight slices of one type and two of another; every write is checked against them."""
+    """A cluster of eight slices of one type and two of another; every write is checked against the capacity."""
 
     def __init__(self, *extra: Obj) -> None:
         self.overcommitted = True
@@ -40,22 +40,22 @@ class Cluster:
     def _check(self, kind: str, obj: Obj) -> None:
         if kind == "ClusterQueue" and not self.overcommitted:
             sums = self.sums()
-            assert all(sums[each] <= TOTAL[each] for each in TOTAL), "no slice is promised twice, not for a moment"
+            assert all(sums[item] <= TOTAL[item] for item in TOTAL), "no slice is in two quotas at any time"
 
     def sums(self) -> dict[str, float]:
-        """The quotas of all queues together."""
-        found = dict.fromkeys(TOTAL, 0.0)
+        """Return the sums of the quotas of all queues."""
+        result = dict.fromkeys(TOTAL, 0.0)
         for queue in self.api.list("ClusterQueue"):
             for kind, number in quotas_of(queue).items():
-                found[kind] += number
-        return found
+                result[kind] += number
+        return result
 
     def quotas(self, name: str) -> dict[str, float]:
-        """The quotas of a queue."""
+        """Return the quotas of a queue."""
         return quotas_of(self.api.get("ClusterQueue", name))
 
     def create(self, name: str, *quota: str, **more: Any) -> list[str]:
-        """Make or change a queue; return what was done."""
+        """Create or change a queue; return the executed plan."""
         given: dict[str, Any] = {"namespaces": (name,), **more}
         plan = plan_create(self.api, QueueRequest(name=name, quota=quota, **given))
         done: list[str] = []
@@ -68,7 +68,7 @@ class Cluster:
 
 
 def refusal(cluster: Cluster, name: str, *quota: str, **more: Any) -> XpkError:
-    """Return the error of a queue that is refused; nothing changes."""
+    """Return the error of a rejected queue; nothing changes."""
     before = dict(cluster.api.objects)
     with pytest.raises(XpkError) as raised:
         cluster.create(name, *quota, **more)
@@ -76,7 +76,7 @@ def refusal(cluster: Cluster, name: str, *quota: str, **more: Any) -> XpkError:
     return raised.value
 
 
-def test_what_one_gets_the_clusters_own_queue_loses() -> None:
+def test_a_new_quota_is_taken_from_the_clusters_own_queue() -> None:
     cluster = Cluster()
     done = cluster.create("red", f"{TYPE}=3", f"{OTHER}=50%")
     assert done[0].endswith(
@@ -85,14 +85,14 @@ def test_what_one_gets_the_clusters_own_queue_loses() -> None:
     assert cluster.quotas("red") == {TYPE: 3, OTHER: 1}
     assert cluster.quotas("cluster-queue") == {TYPE: 5, OTHER: 1}
     assert cluster.create("red", f"{TYPE}=3", f"{OTHER}=1") == []
-    assert cluster.create("red") == [], "what is not asked for stays"
+    assert cluster.create("red") == [], "settings that are not requested stay"
     (changed,) = cluster.create("red", f"{TYPE}=64chips")
     assert "from a quota of 3 x v5litepod-16, 1 x v4-8 to a quota of 4 x v5litepod-16, 1 x v4-8" in changed
     cluster.create("blue", f"{TYPE}=4")
     assert cluster.quotas("cluster-queue") == {TYPE: 0, OTHER: 1}
     cluster.delete("red")
     assert cluster.quotas("cluster-queue") == {TYPE: 4, OTHER: 2}
-    assert "red" not in [each.name for each in Queues.read(cluster.api).infos()]
+    assert "red" not in [item.name for item in Queues.read(cluster.api).infos()]
 
 
 AMOUNT = st.integers(0, 9)
@@ -104,7 +104,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=40)
 @given(ACTIONS, st.integers(0, 30))
-def test_no_slice_is_promised_twice_or_lost_whenever_a_command_is_cut_off(
+def test_an_interrupted_command_never_duplicates_or_loses_quota(
     actions: list[tuple[str, str, int, int]], writes: int
 ) -> None:
     cluster = Cluster()
@@ -141,7 +141,7 @@ class CutOffError(Exception):
 
 
 class Limited:
-    """Lets so many writes through."""
+    """An API server that accepts this number of writes."""
 
     def __init__(self, api: FakeApi, left: int) -> None:
         self.api, self.left = api, left
@@ -164,7 +164,7 @@ class Limited:
         return call
 
 
-def test_too_much_is_refused_with_what_is_left() -> None:
+def test_excessive_quota_is_rejected_with_the_available_one() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=6")
     refused = refusal(cluster, "blue", f"{TYPE}=3", f"{OTHER}=1")
@@ -175,7 +175,7 @@ def test_too_much_is_refused_with_what_is_left() -> None:
     cluster.create("blue", f"{TYPE}=3", force=True)
     assert (cluster.quotas("blue"), cluster.quotas("cluster-queue")[TYPE]) == ({TYPE: 3}, 0)
     cluster.delete("red")
-    assert cluster.quotas("cluster-queue") == {TYPE: 5, OTHER: 2}, "what was promised beyond does not come back"
+    assert cluster.quotas("cluster-queue") == {TYPE: 5, OTHER: 2}, "excess quota is not restored"
 
 
 @pytest.mark.parametrize(
@@ -195,20 +195,20 @@ def test_too_much_is_refused_with_what_is_left() -> None:
         ((f"{TYPE}=1",), {"namespaces": ("Red",)}, "namespace name 'Red' is not a DNS label"),
     ],
 )
-def test_what_cannot_be_asked_for(quota: tuple[str, ...], more: dict[str, Any], says: str) -> None:
+def test_invalid_queue_requests_are_rejected(quota: tuple[str, ...], more: dict[str, Any], says: str) -> None:
     refused = refusal(Cluster(), "red", *quota, **more)
     assert isinstance(refused, UsageError)
     assert len(refused.problems) == 1 and says in refused.problems[0]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     refused = refusal(Cluster(), "Red", f"{TYPE}=9", f"{OTHER}=x", namespaces=("red",))
     assert isinstance(refused, UsageError) and len(refused.problems) == 3
     refused = refusal(Cluster(), "red", f"{TYPE}=9", namespaces=("green",))
     assert isinstance(refused, UsageError) and len(refused.problems) == 2
 
 
-def test_namespaces_are_made_only_if_that_is_said() -> None:
+def test_namespaces_are_created_only_on_request() -> None:
     cluster = Cluster()
     refused = refusal(cluster, "green", f"{TYPE}=1")
     assert isinstance(refused, NotFoundError) and "--create-namespace" in refused.hint
@@ -218,7 +218,7 @@ def test_namespaces_are_made_only_if_that_is_said() -> None:
     assert Queues.read(cluster.api).info(cluster.api.get("ClusterQueue", "green")).namespaces == ("green", "red")
 
 
-def test_the_clusters_own_queue_takes_namespaces_only() -> None:
+def test_the_clusters_own_queue_accepts_only_namespaces() -> None:
     cluster = Cluster()
     refused = refusal(cluster, "multislice-queue", f"{TYPE}=1", namespaces=("red",), reclaim="any")
     assert isinstance(refused, UsageError) and len(refused.problems) == 2
@@ -229,26 +229,26 @@ def test_the_clusters_own_queue_takes_namespaces_only() -> None:
     with pytest.raises(UsageError, match="it is deleted with the cluster"):
         cluster.delete("multislice-queue")
     cluster.delete("multislice-queue", "red")
-    assert [each["metadata"]["namespace"] for each in cluster.api.list("LocalQueue", None)] == ["default"]
+    assert [item["metadata"]["namespace"] for item in cluster.api.list("LocalQueue", None)] == ["default"]
 
 
 def theirs(kind: str, name: str, **spec: Any) -> Obj:
-    """An object that somebody else made."""
+    """Return an object of another tool."""
     meta = {"name": name, "namespace": "red"} if kind == "LocalQueue" else {"name": name}
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, "spec": spec}
 
 
-def test_what_somebody_else_made_is_left_alone() -> None:
+def test_objects_of_other_tools_are_not_changed() -> None:
     cluster = Cluster(theirs("ClusterQueue", "red"), theirs("LocalQueue", "blue", clusterQueue="red"))
     assert isinstance(refusal(cluster, "red", f"{TYPE}=1"), ConflictError)
     assert "points to ClusterQueue 'red'" in refusal(cluster, "blue", f"{TYPE}=1", namespaces=("red",)).message
     with pytest.raises(ConflictError, match="created by another tool"):
         cluster.delete("red")
-    listed = {each.name: each for each in Queues.read(cluster.api).infos()}
+    listed = {item.name: item for item in Queues.read(cluster.api).infos()}
     assert (listed["red"].namespaces, listed["red"].shares) == (("red/blue",), ())
 
 
-def test_limits_and_policies_reach_kueue_and_stay() -> None:
+def test_limits_and_policies_are_set_in_kueue_and_kept() -> None:
     cluster = Cluster()
     limits = {"borrowing_limit": (f"{TYPE}=2",), "lending_limit": (f"{TYPE}=0",), "reclaim": "never"}
     cluster.create("red", f"{TYPE}=4", **limits)
@@ -264,7 +264,7 @@ def test_limits_and_policies_reach_kueue_and_stay() -> None:
     assert (share.borrowing_limit, share.most) == (None, 8)
 
 
-def test_who_would_run_beyond_his_quota_is_told_and_asked() -> None:
+def test_reducing_quota_below_usage_requires_confirmation() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=4")
     for name, used in (("red", "48"), ("cluster-queue", "64")):
@@ -279,7 +279,7 @@ def test_who_would_run_beyond_his_quota_is_told_and_asked() -> None:
 
 
 def workload(name: str, namespace: str, queue: str, *, finished: bool = False) -> Obj:
-    """Kueue's object of a JobSet."""
+    """Return Kueue's object of a JobSet."""
     conditions = [{"type": "Finished", "status": "True"}] if finished else []
     owner = {"kind": "JobSet", "name": name}
     return {
@@ -291,9 +291,9 @@ def workload(name: str, namespace: str, queue: str, *, finished: bool = False) -
     }
 
 
-def test_a_queue_with_workloads_stays_unless_they_may_be_ended() -> None:
+def test_a_queue_with_workloads_is_kept_unless_forced() -> None:
     jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
-    runs, others = (jobset | {"metadata": {"name": "w", "namespace": each}} for each in ("red", "blue"))
+    runs, others = (jobset | {"metadata": {"name": "w", "namespace": item}} for item in ("red", "blue"))
     inside = [workload("w", "red", "red"), workload("old", "red", "red", finished=True), workload("w", "blue", "blue")]
     cluster = Cluster(runs, others, *inside)
     cluster.create("red", f"{TYPE}=4")
@@ -302,13 +302,13 @@ def test_a_queue_with_workloads_stays_unless_they_may_be_ended() -> None:
         cluster.delete("red")
     assert raised.value.hint == "`xpk workload delete w --cluster c -n red`, or --force to end them"
     cluster.delete("red", force=True)
-    assert [each["metadata"]["namespace"] for each in cluster.api.list("JobSet", None)] == ["blue"]
+    assert [item["metadata"]["namespace"] for item in cluster.api.list("JobSet", None)] == ["blue"]
     with pytest.raises(NotFoundError) as missing:
         cluster.delete("red")
     assert missing.value.hint == "choose from multislice-queue, blue"
 
 
-def test_a_queue_that_is_about_to_be_gone_counts_no_more() -> None:
+def test_a_queue_that_is_being_deleted_does_not_count() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=4")
     cluster.api.patch("ClusterQueue", "red", {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}})
@@ -316,13 +316,13 @@ def test_a_queue_that_is_about_to_be_gone_counts_no_more() -> None:
     assert Queues.read(cluster.api).promised() == {}
 
 
-def test_without_a_queue_of_its_own_a_cluster_has_nothing_to_give() -> None:
+def test_a_cluster_without_its_own_queue_has_no_quota_to_give() -> None:
     empty: ObjectApi = FakeApi()
     with pytest.raises(NotFoundError, match="no queue of its own"):
         plan_create(empty, QueueRequest(name="red", namespaces=("red",), quota=("1",)))
 
 
-def test_what_is_promised_beyond_may_stay_but_not_grow() -> None:
+def test_quota_above_the_capacity_may_be_kept_but_not_increased() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=6")
     cluster.overcommitted = True
@@ -332,11 +332,11 @@ def test_what_is_promised_beyond_may_stay_but_not_grow() -> None:
     assert isinstance(refusal(cluster, "red", f"{TYPE}=6"), CapacityError)
 
 
-def test_two_who_take_the_same_slices_at_once_are_told() -> None:
+def test_concurrent_requests_for_the_same_slices_conflict() -> None:
     cluster = Cluster()
     plans = [
-        plan_create(cluster.api, QueueRequest(name=each, namespaces=(each,), quota=(f"{TYPE}=8",)))
-        for each in ("red", "blue")
+        plan_create(cluster.api, QueueRequest(name=item, namespaces=(item,), quota=(f"{TYPE}=8",)))
+        for item in ("red", "blue")
     ]
     plans[0].carry_out(lambda step: None)
     cluster.overcommitted = True
@@ -345,8 +345,8 @@ def test_two_who_take_the_same_slices_at_once_are_told() -> None:
     assert cluster.quotas("cluster-queue")[TYPE] == 0
 
 
-def test_slices_are_not_counted_by_the_cpus_of_their_hosts() -> None:
-    """Another tool's queue may have quotas of all that its pods ask for."""
+def test_slices_are_counted_by_chips_not_by_cpus() -> None:
+    """Another tool's queue may have quotas for all resources of its pods."""
     amounts = {"google.com/tpu": 16, "cpu": 112, "memory": "100Gi"}
     theirs = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -375,7 +375,7 @@ def test_slices_are_not_counted_by_the_cpus_of_their_hosts() -> None:
     assert (share.type, share.quota) == (TYPE, 1)
 
 
-def test_who_was_promised_more_than_would_be_left_is_named_with_what_helps() -> None:
+def test_queues_above_the_remaining_capacity_are_named_with_a_hint() -> None:
     cluster = Cluster()
     for name, slices in (("blue", 1), ("red", 4), ("green", 0)):
         cluster.create(name, f"{TYPE}={slices}", namespaces=("red",))
@@ -386,26 +386,26 @@ def test_who_was_promised_more_than_would_be_left_is_named_with_what_helps() -> 
 
 
 def policies(cluster: Cluster) -> list[str]:
-    """The policies that an API server keeps to."""
+    """Return the policies that an API server enforces."""
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     return [obj["metadata"]["name"] for kind in kinds for obj in cluster.api.list(kind)]
 
 
-def test_a_limit_of_priorities_is_set_kept_and_lifted() -> None:
+def test_a_priority_limit_is_set_kept_and_removed() -> None:
     cluster = Cluster()
     done = cluster.create("red", f"{TYPE}=2", max_priority="medium")
     assert "reject priorities above medium in queue 'red'" in done
     assert len(policies(cluster)) == 4
-    assert cluster.create("red", max_priority="medium") == [], "the second time nothing is left to do"
+    assert cluster.create("red", max_priority="medium") == [], "the second plan has nothing to do"
     cluster.create("red", f"{TYPE}=3")
-    find = next(each for each in Queues.read(cluster.api).infos() if each.name == "red")
-    assert find.max_priority == "medium", "what is not named stays"
+    find = next(item for item in Queues.read(cluster.api).infos() if item.name == "red")
+    assert find.max_priority == "medium", "settings that are not named stay"
     done = cluster.create("red", max_priority="very-high")
     assert "accept all priorities in queue 'red'" in done and policies(cluster) == []
     assert "annotations" not in cluster.api.get("ClusterQueue", "red")["metadata"]
 
 
-def test_the_policies_go_with_the_queue() -> None:
+def test_admission_policies_are_removed_with_the_queue() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=2", max_priority="low")
     plan_delete(cluster.api, "red", None, where="", force=False).carry_out(lambda title: None)

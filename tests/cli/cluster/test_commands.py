@@ -51,7 +51,7 @@ def test_a_dry_run_creates_nothing(xpk: Xpk, state: Path) -> None:
     assert xpk(*CREATE, "--dry-run", "-o", "json").data["steps"]
 
 
-def test_an_interrupted_create_is_finished_by_the_next(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_create_is_completed_by_the_next(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     from xpk.capacity.local.provider import LocalProvider
     from xpk.model.accelerators import find_shape
     from xpk.model.specs import ClusterSpec
@@ -65,7 +65,7 @@ def test_an_interrupted_create_is_finished_by_the_next(xpk: Xpk, monkeypatch: py
         assert xpk("cluster", "delete", "dev", "--yes").code == 0
 
 
-def test_resize_both_ways(dev: Xpk) -> None:
+def test_resize_adds_and_removes_slices(dev: Xpk) -> None:
     for num_slices in ("3", "1", "2"):
         assert dev("cluster", "resize", "dev", "--num-slices", num_slices).code == 0
         info = dev("cluster", "describe", "dev", "-o", "json").data
@@ -73,7 +73,7 @@ def test_resize_both_ways(dev: Xpk) -> None:
     assert "nothing to do" in dev("cluster", "resize", "dev", "--num-slices", "2").err
 
 
-def test_slices_in_use_do_not_go_unless_forced(dev: Xpk) -> None:
+def test_busy_slices_are_removed_only_with_force(dev: Xpk) -> None:
     assert dev("workload", "create", "busy", "--num-slices", "2", "--command", "sleep 60").code == 0
     dev("workload", "wait", "busy", "--timeout", "1")
     refused = dev("cluster", "resize", "dev", "--num-slices", "1")
@@ -109,20 +109,20 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
     assert not state.exists()
 
 
-def test_all_that_is_wrong_is_told_at_once(xpk: Xpk) -> None:
+def test_all_problems_are_reported_together(xpk: Xpk) -> None:
     outcome = xpk("cluster", "create", "Dev", "--tpu-type", "v5lite-8", "--num-slices", "0")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3
-    for each in ("unknown accelerator type 'v5lite-8'", "'Dev' is not a DNS label", "between 1 and 1024, got 0"):
-        assert each in outcome.err
+    for entry in ("unknown accelerator type 'v5lite-8'", "'Dev' is not a DNS label", "between 1 and 1024, got 0"):
+        assert entry in outcome.err
 
 
-def test_deleting_what_is_not_there_can_be_fine(xpk: Xpk) -> None:
+def test_deleting_a_missing_cluster_can_succeed(xpk: Xpk) -> None:
     assert xpk("cluster", "delete", "nope", "--ignore-not-found").code == 0
 
 
-def test_health_of_slices_and_its_exit_code(dev: Xpk, state: Path) -> None:
+def test_health_reports_slices_and_an_exit_code(dev: Xpk, state: Path) -> None:
     outcome = dev("cluster", "health", "dev", "-o", "json")
-    assert outcome.code == 0 and [each["state"] for each in outcome.data] == ["Ready", "Ready"]
+    assert outcome.code == 0 and [entry["state"] for entry in outcome.data] == ["Ready", "Ready"]
     assert "dev-np-1  v5litepod-8  2/2    8/8    Ready" in dev("cluster", "health", "dev").out
     api = LocalProvider(state).connect("dev")
     api.delete("Node", "dev-np-1-0")
@@ -131,13 +131,13 @@ def test_health_of_slices_and_its_exit_code(dev: Xpk, state: Path) -> None:
     assert "dev-np-1  -     Missing" in outcome.out and "  hint: " in outcome.err
 
 
-def test_hosts_that_are_processes_need_no_images(dev: Xpk) -> None:
+def test_image_commands_are_rejected_for_local_clusters(dev: Xpk) -> None:
     outcome = dev("cluster", "cache-image", "dev", "--image", "trainer:1", "-o", "json")
     assert outcome.code == 0 and outcome.data["images"] == [] and "need no images" in outcome.err
     assert dev("cluster", "cache-image", "dev").code == 2
 
 
-def test_a_state_folder_that_cannot_be_written(xpk: Xpk, state: Path) -> None:
+def test_an_unwritable_state_folder_is_reported(xpk: Xpk, state: Path) -> None:
     state.write_text("a file where the folder should be")
     outcome = xpk(*CREATE)
     assert outcome.code == 1 and str(state) in outcome.err and "XPK_STATE_DIR" in outcome.err
@@ -155,7 +155,7 @@ def test_a_damaged_store_is_named_and_can_be_deleted(dev: Xpk, state: Path) -> N
     assert dev("cluster", "list", "-o", "json").data == []
 
 
-def test_a_plan_that_was_overtaken_is_not_carried_out(xpk: Xpk) -> None:
+def test_an_outdated_plan_is_not_executed(xpk: Xpk) -> None:
     from xpk.capacity.local.provider import LocalProvider
     from xpk.model.accelerators import find_shape
     from xpk.model.errors import ConflictError
@@ -171,7 +171,7 @@ def test_a_plan_that_was_overtaken_is_not_carried_out(xpk: Xpk) -> None:
     assert xpk("cluster", "describe", "dev", "-o", "json").data["accelerator_type"] == "v5litepod-16"
 
 
-def test_an_interrupted_shrink_is_finished_by_the_next(dev: Xpk) -> None:
+def test_an_interrupted_shrink_is_completed_by_the_next(dev: Xpk) -> None:
     from xpk.capacity.local.provider import LocalProvider
 
     LocalProvider().plan_resize("dev", 1, force=False).steps[0].act()
@@ -180,7 +180,7 @@ def test_an_interrupted_shrink_is_finished_by_the_next(dev: Xpk) -> None:
     assert len(dev("cluster", "describe", "dev", "-o", "json").data["slices"]) == 1
 
 
-def test_on_this_machine_there_is_nothing_to_adapt(dev: Xpk) -> None:
+def test_adapt_is_rejected_for_local_clusters(dev: Xpk) -> None:
     outcome = dev("cluster", "adapt", "dev")
     assert outcome.code == 0 and "there is nothing to install" in outcome.err
     outcome = dev("cluster", "adapt", "dev", "--context", "theirs", "--no-fenced")
@@ -193,7 +193,7 @@ def test_on_this_machine_there_is_nothing_to_adapt(dev: Xpk) -> None:
     assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
 
 
-def test_what_was_done_is_data_for_those_who_ask_for_it(xpk: Xpk) -> None:
+def test_json_output_describes_the_executed_plan(xpk: Xpk) -> None:
     create = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2", "-o", "json")
     made = xpk(*create).data
     assert "2 x v5litepod-8" in made["summary"] and made["steps"]

@@ -1,4 +1,4 @@
-"""`xpk cluster fence` on the command line. A real node dies in e2e/test_kind_recovery.py."""
+"""`xpk cluster fence` on the command line. The drill with a real node is in e2e/test_kind_recovery.py."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_a_local_cluster_has_no_nodes_to_fence(dev: Xpk) -> None:
         (("dev", "--watch", "-o", "json"), 2, "--watch only prints lines"),
     ],
 )
-def test_bad_input_is_refused(dev: Xpk, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_bad_input_is_rejected(dev: Xpk, arguments: tuple[str, ...], code: int, says: str) -> None:
     done = dev("cluster", "fence", *arguments)
     assert done.code == code and says in done.err and done.out == "" and "Traceback" not in done.err

@@ -1,4 +1,4 @@
-"""Checks of the options of `xpk cluster create` and `resize` before any request leaves: no cloud is reached."""
+"""Checks of the options of `xpk cluster create` and `resize` before any request: no cloud is contacted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ON_GKE = ("--project", "p", "--zone", "us-central1-a", "--spot")
 
 @pytest.fixture
 def plan(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
-    """Plan a cluster of GKE without credentials."""
+    """Plan a GKE cluster without credentials."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-key.json"))
 
     def create(*flags: str) -> Outcome:
@@ -23,28 +23,28 @@ def plan(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
 
 
 @pytest.mark.parametrize("time", ["600", "90s", "10m", "2h"])
-def test_times_are_given_as_everywhere(plan: Xpk, time: str) -> None:
+def test_durations_have_the_usual_format(plan: Xpk, time: str) -> None:
     outcome = plan("--timeout", time)
     assert outcome.code == 0, outcome.err
 
 
 @pytest.mark.parametrize("time", ["10 minutes", "0"])
-def test_what_is_no_time_is_refused(plan: Xpk, time: str) -> None:
+def test_invalid_durations_are_rejected(plan: Xpk, time: str) -> None:
     outcome = plan("--timeout", time)
     assert outcome.code == 2 and time in outcome.err and "hint:" in outcome.err
 
 
-def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk) -> None:
+def test_all_problems_are_reported_together_from_every_reader(plan: Xpk, xpk: Xpk) -> None:
     outcome = xpk("cluster", "create", "c", "--tpu-type", "v5lite-16", "--zone", "us-x", "--timeout", "soon")
     assert outcome.code == 2 and outcome.err.count("error: ") == 5, outcome.err
-    told = (
+    message = (
         "unknown accelerator type",
         "'us-x' is not a zone",
         "--timeout 'soon'",
         "no capacity given",
         "no project given",
     )
-    assert all(each in outcome.err for each in told)
+    assert all(item in outcome.err for item in message)
     outcome = plan("--on-demand", "--num-slices", "0", "--at-once", "1")
     assert outcome.code == 2 and outcome.err.count("error: ") == 3 and outcome.err.count("hint: ") == 1
     for problem in ("exclude each other", "between 1 and 1024, got 0", "--at-once must be at least 2, got 1"):
@@ -55,15 +55,15 @@ def test_all_that_is_wrong_is_told_at_once_whatever_reads_it(plan: Xpk, xpk: Xpk
     assert outcome.err.count("error: ") == 3 and "no cluster given" in outcome.err and "no accelerator" in outcome.err
 
 
-def test_hints_are_of_the_command_that_was_given(dev: Xpk) -> None:
+def test_hints_name_the_command_of_the_user(dev: Xpk) -> None:
     outcome = dev("cluster", "resize", "dev", "--num-slices", "0")
     assert outcome.code == 2 and "between 1 and 1024, got 0" in outcome.err
     assert "hint: see `xpk cluster resize --help`" in outcome.err
     outcome = dev("cluster", "resize", "--timeout", "soon")
-    assert all(each in outcome.err for each in ("no cluster given", "no number of slices given", "--timeout 'soon'"))
+    assert all(item in outcome.err for item in ("no cluster given", "no number of slices given", "--timeout 'soon'"))
 
 
-def test_create_offers_the_providers_that_make_clusters(xpk: Xpk) -> None:
+def test_create_offers_providers_that_can_create_clusters(xpk: Xpk) -> None:
     assert "--provider local|kind|gke" in xpk("cluster", "create", "--help").out
     outcome = xpk("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--provider", "moon")
     assert outcome.code == 2 and "unknown provider 'moon'" in outcome.err
@@ -72,17 +72,17 @@ def test_create_offers_the_providers_that_make_clusters(xpk: Xpk) -> None:
     assert outcome.code == 2 and "xpk cluster adapt dev" in outcome.err
 
 
-def test_without_credentials_what_needs_none_is_refused_all_the_same(plan: Xpk) -> None:
+def test_without_credentials_offline_problems_are_reported(plan: Xpk) -> None:
     outcome = plan("--num-slices", "2", "--max-cost", "10")
     assert outcome.code == 5 and "it costs 38.40 US dollars an hour" in outcome.err
-    assert "create node pool c-np-1" in outcome.out, "the plan is shown all the same"
+    assert "create node pool c-np-1" in outcome.out, "the plan is shown nevertheless"
     outcome = plan("--num-slices", "2", "--max-cost", "39")
     assert outcome.code == 0 and "quotas are unknown" in outcome.out
     outcome = plan("--num-slices", "1024", "--tpu-type", "v5litepod-256")
     assert outcome.code == 5 and "pods of the cluster: needs 327,704 of 200,000" in outcome.err
 
 
-def test_without_credentials_what_nobody_could_look_up_is_unknown(plan: Xpk) -> None:
+def test_without_credentials_cloud_values_are_unknown(plan: Xpk) -> None:
     outcome = plan("--num-slices", "1024", "--subnetwork", "large-enough")
     assert outcome.code == 0, outcome.err
     assert "node addresses in the subnetwork: needs 4,102, available: unknown" in outcome.out
@@ -98,7 +98,7 @@ def test_a_plan_names_the_reservations(
     assert shown in outcome.out, outcome.err
 
 
-def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
+def test_the_default_number_of_slices_is_the_current_one(dev: Xpk) -> None:
     again = dev("cluster", "create", "dev", "--tpu-type", "v5litepod-8")
     assert again.code == 0 and "nothing to do" in again.err and "2 x v5litepod-8" in again.err
     other = dev("cluster", "create", "dev", "--tpu-type", "v5p-8")
@@ -107,7 +107,7 @@ def test_a_number_that_is_not_given_is_the_one_there_is(dev: Xpk) -> None:
     assert new.code == 0 and "1 x v5litepod-8" in new.out
 
 
-def test_flags_beat_variables_and_those_beat_preferences_and_gcloud(
+def test_flags_override_variables_which_override_preferences_and_gcloud(
     xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configurations = tmp_path / "gcloud" / "configurations"
@@ -142,7 +142,7 @@ def test_values_of_variables_are_checked_under_their_names(xpk: Xpk, monkeypatch
 
 
 def test_a_resize_is_shown_without_credentials(plan: Xpk, xpk: Xpk) -> None:
-    done = plan()  # sets up the missing credentials
+    done = plan()  # configures the missing credentials
     done = xpk("cluster", "resize", "c", "--num-slices", "4", "--project", "p", "--zone", "us-central1-a", "--dry-run")
     assert done.code == 0 and "no Google Cloud credentials found" in done.out and "4 slices" in done.out, done.err
     done = xpk("cluster", "resize", "c", "--num-slices", "4", "--project", "p", "--zone", "us-central1-a", "--yes")

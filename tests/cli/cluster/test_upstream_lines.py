@@ -25,7 +25,7 @@ TPU7X = "--project=p --zone=us-central1-c --cluster c --cluster-cpu-machine-type
 NETWORK = "--custom-cluster-arguments='--network=n --subnetwork=s'"
 TENSORBOARD = "cluster create --cluster xpk-test --num-slices=1 --tpu-type=v4-8 --create-vertex-tensorboard"
 
-# What a plan has to say; in brackets how many warnings there are, none if left out.
+# Required content of a plan; in brackets the number of warnings, none by default.
 PLANS: dict[str, tuple[str, int]] = {
     # Clusters of TPUs
     "cluster create --cluster xpk-test --tpu-type=v5litepod-256 --num-slices=2 --reservation=r": ("2 x v5litepod", 0),
@@ -64,7 +64,7 @@ PLANS: dict[str, tuple[str, int]] = {
     "--enable-private-endpoint --authorized-networks 10.0.0.0/8 --tpu-type=v5p-8 --num-slices=1 --on-demand": (
         "no public address", 0,
     ),
-    # Tensorboard and diagnostics, which are left out by name
+    # Tensorboard and diagnostics, which are ignored with a warning
     TENSORBOARD: ("1 x v4-8", 2),
     f"{TENSORBOARD} --tensorboard-region=us-west1": ("1 x v4-8", 3),
     f"{TENSORBOARD} --tensorboard-name=tb-testing": ("1 x v4-8", 3),
@@ -133,7 +133,7 @@ PLANS: dict[str, tuple[str, int]] = {
     "--reservation=r": ("4 x h200-141gb-8", 0),
     "cluster create --cluster=c --device-type=h100-mega-80gb-8 --zone=us-central1-b --project=p --num-nodes=2 "
     "--reservation=r": ("2 x h100-mega-80gb-8", 0),
-    # Clusters that exist
+    # Existing clusters
     f"cluster adapt {GOLDEN} --tpu-type=tpu7x-8": ("1 x tpu7x-8", 0),
     "cluster adapt --cluster=c --device-type=h200-141gb-8 --zone=us-central1-b --project=p --num-nodes=4 "
     "--reservation=r": ("4 x h200-141gb-8", 1),
@@ -152,7 +152,7 @@ PLANS: dict[str, tuple[str, int]] = {
         "gcr.io/your_docker_image", 1,
     ),
     "cluster cacheimage --cluster c --docker-image gcr.io/p/u_runner --tpu-type=v5litepod-256": ("p/u_runner", 1),
-    # Looking
+    # Read commands
     "info --cluster my-cluster": ("changes nothing", 0),
     "info --cluster my-cluster --localqueue": ("changes nothing", 0),
     "info --cluster my-cluster --clusterqueue": ("changes nothing", 0),
@@ -187,12 +187,12 @@ PLANS: dict[str, tuple[str, int]] = {
     f"storage list {STORAGE}": ("changes nothing", 0),
     f"storage list {GOLDEN}": ("changes nothing", 0),
     "storage list --cluster c --zone=us-central2-b": ("changes nothing", 0),
-    f"storage detach n {STORAGE}": ("detach storage 'n'", 1),  # nobody can be asked
-    "storage detach n --cluster=c --zone=us-central2-b": ("detach storage 'n'", 1),  # nobody can be asked
-    f"storage delete test-fs-instance {STORAGE}": ("delete storage 'test-fs-instance'", 1),  # nobody can be asked
-    "storage delete n --cluster=c --zone=us-central2-b": ("delete storage 'n'", 1),  # nobody can be asked
+    f"storage detach n {STORAGE}": ("detach storage 'n'", 1),  # there is no server to ask
+    "storage detach n --cluster=c --zone=us-central2-b": ("detach storage 'n'", 1),  # there is no server to ask
+    f"storage delete test-fs-instance {STORAGE}": ("delete storage 'test-fs-instance'", 1),  # there is no server to ask
+    "storage delete n --cluster=c --zone=us-central2-b": ("delete storage 'n'", 1),  # there is no server to ask
 }  # fmt: skip
-# These write to this machine at once, and have no dry run: what they print, and their warnings.
+# These write to this machine immediately, without a dry run: their output and warnings.
 SETTINGS: dict[str, tuple[str, int]] = {
     "config set send-telemetry false": ("", 1),
     "config set send-telemetry true": ("", 1),
@@ -207,7 +207,7 @@ ALMOST_ALL = 0.95
 
 @pytest.fixture
 def newcomer(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
-    """Somebody who has said where to work, and has no credentials."""
+    """Return the command line of a user with a project and zone but without credentials."""
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     (tmp_path / "volume.yaml").write_text(MANIFEST)
@@ -215,14 +215,14 @@ def newcomer(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
     return xpk
 
 
-def test_documented_lines_are_taken_and_mean_the_same(newcomer: Xpk) -> None:
+def test_documented_command_lines_are_accepted_with_the_same_meaning(newcomer: Xpk) -> None:
     refused = []
-    for line, (told, warnings) in (PLANS | SETTINGS).items():
+    for line, (message, warnings) in (PLANS | SETTINGS).items():
         done = newcomer(*shlex.split(line), *(["--dry-run"] if line in PLANS else []))
         count = done.err.count("warning: ")
-        if done.code or told not in done.out + done.err or count != warnings:
+        if done.code or message not in done.out + done.err or count != warnings:
             refused.append(
-                f"xpk {line}\n  exit code {done.code}, {count} warnings, without {told!r}: {done.err}{done.out}"
+                f"xpk {line}\n  exit code {done.code}, {count} warnings, without {message!r}: {done.err}{done.out}"
             )
     share = 1 - len(refused) / len(PLANS | SETTINGS)
     assert share >= ALMOST_ALL and not refused, f"{share:.1%} are taken; not:\n" + "\n".join(refused)

@@ -1,4 +1,4 @@
-"""The command line on a terminal."""
+"""The command line on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def on_terminal(*arguments: str, do: Callable[[subprocess.Popen[bytes], str], bo
     while True:
         try:
             seen += os.read(ours, 65536)
-        except OSError:  # the other side is closed
+        except OSError:  # the other end is closed
             break
         done = done or do(running, seen.decode(errors="replace"))
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Help pages: sections, whole summaries, examples that are commands, short names, and what shells complete."""
+"""Help pages: sections, complete summaries, valid examples, short names, and shell completion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xpk.cli.terminal.help import EXAMPLES, SECTIONS
 
 
 def commands(group: click.Group, path: str = "xpk") -> Iterator[tuple[str, click.Command]]:
-    """Yield every command that is no group, with its path."""
+    """Yield every command except groups, with its path."""
     ctx = click.Context(group)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -42,12 +42,12 @@ def test_options_of_large_commands_are_in_sections(path: str) -> None:
     text = page(*path.split())
     (command,) = (command for known, command in COMMANDS.items() if known == f"xpk {path}")
     listed = {flag for flags in SECTIONS.values() for flag in flags}
-    shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    assert [each.opts for each in shown if not listed & set(each.opts)] == []
+    shown = [item for item in command.params if isinstance(item, click.Option) and not item.hidden]
+    assert [item.opts for item in shown if not listed & set(item.opts)] == []
     assert text.index("\nCapacity:") < text.index("\nOutput:") < text.index("\nExamples:")
 
 
-def test_summaries_are_whole_at_80_columns() -> None:
+def test_summaries_fit_80_columns() -> None:
     for group in ("cluster", "workload", "queue", "image"):
         text = page(group)
         assert "..." not in text.partition("Commands:")[2]
@@ -55,7 +55,7 @@ def test_summaries_are_whole_at_80_columns() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(set(COMMANDS) - {"xpk completion"}))
-def test_each_command_has_an_example_of_itself(path: str) -> None:
+def test_each_command_has_an_example(path: str) -> None:
     examples = EXAMPLES.get(path, ())
     assert examples or "\n      xpk " in (COMMANDS[path].help or "") or "\n  xpk " in page(*path.split()[1:])
 
@@ -85,7 +85,7 @@ def test_flags_of_examples_exist(line: str) -> None:
     ("arguments", "shown"),
     [(["cluster", "ls"], ""), (["help", "workload", "wait"], "Usage: xpk workload wait"), (["help"], "Usage: xpk ")],
 )
-def test_habits_of_other_tools_work(arguments: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_aliases_from_other_tools_work(arguments: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert shown in capsys.readouterr().out
 
@@ -105,7 +105,7 @@ def test_names_of_other_tools_lead_to_ours(arguments: list[str], ours: str, caps
 
 
 @pytest.mark.parametrize("flag", ["-q", "--quiet", "-v", "--verbose", "--color=never"])
-def test_global_flags_stand_anywhere(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_global_flags_are_accepted_anywhere(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["cluster", "list", flag], ["cluster", flag, "list"], [flag, "cluster", "list"]):
         assert main(words) == 0
     assert main(["image", "build", "--script-dir", ".", flag]) == 2
@@ -125,10 +125,10 @@ def test_global_flags_stand_anywhere(flag: str, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_values_are_completed(words: list[str], begun: str, expected: set[str]) -> None:
-    found = ShellComplete(xpk, {}, "xpk", "_XPK_COMPLETE").get_completions(words, begun)
-    assert {each.value for each in found} >= expected
+    result = ShellComplete(xpk, {}, "xpk", "_XPK_COMPLETE").get_completions(words, begun)
+    assert {item.value for item in result} >= expected
     if not expected:
-        assert not found
+        assert not result
 
 
 def test_pages_of_the_documentation_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Progress as people see it: the bar, its words, and what waiting shows on a terminal and elsewhere."""
+"""Progress output: the bar, its text, and waiting with and without a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpk.cli.terminal.output import duration
 from xpk.jobs.output.folder import Progress
 
 FULL = Progress(75, 3.28421, 1.4, 0, 150, 2099.6, "tokens/s", 105.0)
-# The first host of the first slice writes what the trainer would; before its last step it waits for the file `go`.
+# The first host of the first slice writes the trainer's records; before its last step it waits for the file `go`.
 PROGRAM = """
 import json, os, time
 if (os.environ["TPU_WORKER_ID"], os.environ["MEGASCALE_SLICE_ID"]) != ("0", "0"):
@@ -42,14 +42,14 @@ def test_times_have_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_the_words_of_progress() -> None:
+def test_progress_messages() -> None:
     words = "step 75 of 150, loss 3.2842, 1.4 s a step, 2,100 tokens/s, ETA 1m45s"
     assert ", ".join(progress_words(FULL)) == words
     assert progress_words(Progress(5, None)) == ["step 5", "loss not finite"]
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 79, 100, 140])
-def test_a_bar_fits_and_keeps_what_matters_most(width: int) -> None:
+def test_a_progress_bar_fits_and_keeps_the_most_important_parts(width: int) -> None:
     line = click.unstyle(progress_bar(FULL, width, losses=[3.0, 2.0, 1.0] * 20))
     assert len(line) <= width and "step 75/150" in line
     assert 0 <= line.count("╌") - line.count("━") <= 1 and "━" in line
@@ -57,7 +57,7 @@ def test_a_bar_fits_and_keeps_what_matters_most(width: int) -> None:
     assert bool(re.search("[▁-█]", line)) is (width >= 140)
 
 
-def test_a_note_stands_in_place_of_the_rates() -> None:
+def test_a_note_replaces_the_rates() -> None:
     line = click.unstyle(progress_bar(FULL, 79, "Restarting: 2 of 4 hosts running"))
     assert line.endswith("step 75/150  loss 3.2842  Restarting: 2 of 4 hosts running")
 
@@ -84,7 +84,7 @@ def test_wait_draws_a_bar_on_a_terminal(dev: Xpk, tmp_path: Path) -> None:
     assert click.unstyle(seen).splitlines()[-1] == " ✓ run: Succeeded, all hosts finished"
 
 
-def test_wait_says_what_goes_on_when_it_is_interrupted(dev: Xpk, tmp_path: Path) -> None:
+def test_interrupted_wait_says_that_the_workload_continues(dev: Xpk, tmp_path: Path) -> None:
     start(dev, tmp_path, 3)
 
     def interrupt(running: subprocess.Popen[bytes], seen: str) -> bool:
@@ -99,10 +99,10 @@ def test_wait_says_what_goes_on_when_it_is_interrupted(dev: Xpk, tmp_path: Path)
     assert "xpk workload wait run --cluster dev" in seen
 
 
-def test_without_a_terminal_steps_are_told_in_plain_lines(dev: Xpk, tmp_path: Path) -> None:
+def test_without_a_terminal_progress_is_plain_lines(dev: Xpk, tmp_path: Path) -> None:
     start(dev, tmp_path, 5)
     threading.Timer(1.0, (tmp_path / "go").touch).start()
-    told = dev("workload", "wait", "run", "--timeout", "60")
-    assert told.code == 0
-    assert " • run: step 5 of 5, loss 1.8000, 0.2 s a step, 1,234 tokens/s" in told.err.splitlines()
-    assert "\x1b" not in told.err and "\r" not in told.err
+    message = dev("workload", "wait", "run", "--timeout", "60")
+    assert message.code == 0
+    assert " • run: step 5 of 5, loss 1.8000, 0.2 s a step, 1,234 tokens/s" in message.err.splitlines()
+    assert "\x1b" not in message.err and "\r" not in message.err

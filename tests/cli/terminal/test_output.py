@@ -1,4 +1,4 @@
-"""Terminals and pipes get no foreign control sequences, short errors, and one exit code when nobody reads."""
+"""Terminals and pipes get no foreign control sequences, short errors, and one exit code if the output is closed."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def is_clean(text: str) -> bool:
 
 @pytest.mark.parametrize("command", ["status w", "describe w", "list", "list -o wide", "delete w", "wait w"])
 @pytest.mark.parametrize("form", [(), ("-o", "json"), ("-o", "yaml")])
-def test_an_object_cannot_write_to_the_terminal(xpk: Xpk, state: Path, command: str, form: tuple[str, ...]) -> None:
+def test_control_sequences_in_objects_are_removed(xpk: Xpk, state: Path, command: str, form: tuple[str, ...]) -> None:
     if form and command in ("delete w", "list -o wide"):
         return
     folder = state / "kind" / "far"
     folder.mkdir(parents=True)
     failed = {"type": "Failed", "status": "True", "reason": EVIL, "message": EVIL, "lastTransitionTime": EVIL}
-    found = jobset(annotations={"xpk.dev/user": EVIL, "xpk.dev/accelerator-type": EVIL}, conditions=[failed])
-    found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"] = [EVIL]
+    result = jobset(annotations={"xpk.dev/user": EVIL, "xpk.dev/accelerator-type": EVIL}, conditions=[failed])
+    result["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"] = [EVIL]
     script: dict[str, list[Answer | None]] = {
-        f"GET {JOBSETS}": [listed(found)],
-        f"GET {JOBSETS}/w": [(200, found)],
+        f"GET {JOBSETS}": [listed(result)],
+        f"GET {JOBSETS}/w": [(200, result)],
         "*": [listed()],
     }
     with serving(Script({**script, f"DELETE {JOBSETS}/w": [(500, {"message": EVIL})]})) as server:
@@ -52,7 +52,7 @@ def test_an_object_cannot_write_to_the_terminal(xpk: Xpk, state: Path, command: 
     assert "internal error" not in outcome.err
     if form == ("-o", "json") and command != "wait w":
         (first,) = outcome.data if command == "list" else [outcome.data]
-        assert first["user"] == EVIL, "data are the same, written otherwise"
+        assert first["user"] == EVIL, "the data are equal in another form"
 
 
 def test_a_log_line_is_shown_and_raw_on_demand() -> None:
@@ -74,9 +74,9 @@ def test_our_own_colors_stay(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_, **__: False)
     Console().done(f"{EVIL} done")
     echo("\x1b[8mhidden\x1b[0m")
-    told = capsys.readouterr()
-    assert "\x1b[32m✓\x1b[0m" in told.err and "\x1b[2J" not in told.err
-    assert told.out == "hidden\x1b[0m\n"
+    report = capsys.readouterr()
+    assert "\x1b[32m✓\x1b[0m" in report.err and "\x1b[2J" not in report.err
+    assert report.out == "hidden\x1b[0m\n"
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_our_own_colors_stay(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("\x1b[2J" * 1000,),
     ],
 )
-def test_an_argument_is_not_echoed_whole(dev: Xpk, arguments: tuple[str, ...]) -> None:
-    found = dev(*arguments)
-    assert found.code in (2, 3) and len(found.err) < 10_000 and is_clean(found.err)
-    assert found.err.startswith("error: ") and "  hint: " in found.err
+def test_a_long_argument_is_shortened_in_errors(dev: Xpk, arguments: tuple[str, ...]) -> None:
+    result = dev(*arguments)
+    assert result.code in (2, 3) and len(result.err) < 10_000 and is_clean(result.err)
+    assert result.err.startswith("error: ") and "  hint: " in result.err
 
 
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("accelerator", "list", "-o", "json"), ("workload", "create", "-h")]
 )
 @pytest.mark.parametrize("both", [False, True])
-def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...], both: bool, state: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(arguments: tuple[str, ...], both: bool, state: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as pipe:
@@ -108,7 +108,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...], both: bo
     assert (ended.returncode, ended.stderr or b"") == (0, b"")
 
 
-def test_an_error_that_nobody_reads_is_still_one(state: Path) -> None:
+def test_an_error_with_a_closed_stderr_keeps_its_exit_code(state: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as pipe:
@@ -116,7 +116,7 @@ def test_an_error_that_nobody_reads_is_still_one(state: Path) -> None:
     assert ended.returncode in (1, 2)
 
 
-def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
+def test_an_interrupt_during_imports_is_handled(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-m", "xpk"], env=environment, capture_output=True, text=True, timeout=60)
@@ -130,13 +130,13 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
         timeout=60,
     )
     assert set(loaded.stdout.split()) == {"__future__", "xpk", "xpk.__main__", "xpk.version"}, (
-        "where an interrupt is a traceback"
+        "an interrupt causes a traceback there"
     )
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["cluster list", "accelerator list -o json"])
-def test_a_stream_that_is_closed_is_no_error(state: Path, closed: str, command: str) -> None:
+def test_a_closed_stream_is_not_an_error(state: Path, closed: str, command: str) -> None:
     script = f"{sys.executable} -m xpk {command} {closed}"
     ended = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and "error" not in ended.stderr

@@ -1,4 +1,4 @@
-"""Tables and facts that fit a terminal; sorting; colors."""
+"""Tables and details that fit the terminal; sorting; colors."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ DEMAND = Quota(
 
 
 def titles(width: int | None, workload: WorkloadStatus = LONG) -> list[str]:
-    """Return the titles of the list's table, after a check that it fits."""
+    """Return the titles of the list's table after checking that it fits."""
     lines = table([workload], views.COLUMNS, width=width).splitlines()
     assert len(lines) == 2 and all(len(line) <= (width or 1000) for line in lines)
     return lines[0].split()
 
 
-def test_columns_are_left_out_where_the_terminal_is_narrow() -> None:
+def test_columns_are_omitted_on_a_narrow_terminal() -> None:
     everything = ["NAME", "PHASE", "PRIORITY", "TYPE", "SLICES", "HOSTS", "RESTARTS", "USER", "AGE"]
     assert titles(None) == titles(120) == everything
     assert titles(88) == [title for title in everything if title != "USER"]
     assert titles(80) == [title for title in everything if title not in ("USER", "PRIORITY")]
 
 
-def test_nothing_that_is_needed_is_left_out_however_narrow_the_terminal_is() -> None:
+def test_required_columns_are_never_omitted() -> None:
     assert table([LONG], views.COLUMNS, width=20).split()[:4] == ["NAME", "PHASE", "SLICES", "HOSTS"]
 
 
-def test_long_cells_are_wrapped_at_words_or_cut() -> None:
+def test_long_cells_are_wrapped_at_words_or_truncated() -> None:
     columns = [Column("A", lambda r: r[0], cut=6), Column("B", lambda r: r[1], wrap=True)]
     row = ("team-a,team-b,team-c", "the quick brown fox jumps over the-lazy-dog")
     shown = table([row], columns, width=36)
@@ -71,7 +71,7 @@ def test_long_cells_are_wrapped_at_words_or_cut() -> None:
     assert len(table([row], columns, width=30, whole=True).splitlines()) == 2
 
 
-def test_facts_hang_below_their_first_word_and_words_stay_whole() -> None:
+def test_details_have_a_hanging_indent_and_words_are_not_split() -> None:
     text = f"  quota      needs 16 of {'x' * 30} and more words"
     assert wrapped(text, 40, 13).splitlines() == [
         "  quota      needs 16 of",
@@ -80,7 +80,7 @@ def test_facts_hang_below_their_first_word_and_words_stay_whole() -> None:
     ]
 
 
-def test_a_workload_that_waits_says_for_which_slices_and_who_has_them() -> None:
+def test_a_pending_workload_names_the_slices_and_their_users() -> None:
     waiting = replace(
         FOUND,
         phase=Phase.QUEUED,
@@ -100,9 +100,9 @@ def test_a_workload_that_waits_says_for_which_slices_and_who_has_them() -> None:
     assert "needs 2 slices of v5litepod-8, but its queue can have at most 1" in never
 
 
-def test_rows_are_sorted_by_what_they_mean() -> None:
+def test_rows_are_sorted_by_value() -> None:
     rows = [replace(LONG, name=name, priority=name) for name in ("medium", "very-low", "high", "low")]
-    assert [row.name for row in sort_rows(rows, next(each for each in views.COLUMNS if each.title == "PRIORITY"))] == [
+    assert [row.name for row in sort_rows(rows, next(item for item in views.COLUMNS if item.title == "PRIORITY"))] == [
         "very-low",
         "low",
         "medium",
@@ -137,10 +137,10 @@ def test_colors(choice: str, environ: dict[str, str], expected: bool | None, mon
     assert colors(choice) is expected
 
 
-def test_colors_are_used_where_they_are_asked_for(dev: Xpk) -> None:
+def test_colors_are_used_on_request(dev: Xpk) -> None:
     for choice in ("always", "never"):
-        told = dev("--color", choice, "workload", "create", choice, "--command", "true")
-        assert ("\x1b[32m✓" in told.err) is (choice == "always")
+        message = dev("--color", choice, "workload", "create", choice, "--command", "true")
+        assert ("\x1b[32m✓" in message.err) is (choice == "always")
 
 
 def test_info_fits_the_terminal() -> None:

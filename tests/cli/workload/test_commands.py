@@ -34,7 +34,7 @@ def test_from_create_to_delete(dev: Xpk) -> None:
     assert dev("workload", "list", "-o", "json").data == []
 
 
-def test_mounts_are_refused_where_hosts_are_processes_of_this_machine(dev: Xpk) -> None:
+def test_mounts_are_rejected_for_local_clusters(dev: Xpk) -> None:
     for source in ("data", "gs://bucket/data"):
         done = dev("workload", "create", "w", "--command", "true", "--mount", f"source={source},target=/data")
         assert done.code == 2 and len(done.err.splitlines()) == 2, done.err
@@ -54,7 +54,7 @@ def test_a_dry_run_prints_what_create_applies_and_creates_nothing(dev: Xpk) -> N
     assert stored["spec"]["replicatedJobs"] == manifest["spec"]["replicatedJobs"]
 
 
-def test_a_time_for_slices_that_are_there_already_is_refused(dev: Xpk) -> None:
+def test_a_run_duration_is_rejected_for_existing_slices(dev: Xpk) -> None:
     for time_, words in (("2h", "for slices of queued provisioning"), ("soon", "is not a time")):
         refused = dev("workload", "create", "hello", "--command", "true", "--max-run-duration", time_)
         assert refused.code == 2 and words in refused.err and "Traceback" not in refused.err
@@ -122,7 +122,7 @@ def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
     assert "attempt 2" in dev("workload", "logs", "phoenix", "--no-prefix", "--slice", "1", "--host", "0").out
 
 
-def test_no_restart_in_place_is_left(dev: Xpk) -> None:
+def test_restarts_in_place_are_limited(dev: Xpk) -> None:
     dev("workload", "create", "bad", "--max-restarts", "1", "--command", "exit 7")
     failed = dev("workload", "wait", "bad", "--timeout", "60")
     assert failed.code == 8 and "ended with exit code 7, and no restart is left" in failed.err
@@ -130,7 +130,7 @@ def test_no_restart_in_place_is_left(dev: Xpk) -> None:
     assert (status["restarts"], status["restarts_counted"], status["max_restarts"]) == (1, 1, 1)
 
 
-def test_without_restarts_in_place_the_hosts_are_new(dev: Xpk) -> None:
+def test_without_restarts_in_place_hosts_are_recreated(dev: Xpk) -> None:
     command = "[ $XPK_RESTART_ATTEMPT = 1 ] || exit 7"
     dev("workload", "create", "anew", "--max-restarts", "1", "--no-restart-in-place", "--command", command)
     assert dev("workload", "wait", "anew", "--timeout", "60").code == 0
@@ -154,7 +154,7 @@ def test_a_killed_host_restarts_the_workload(dev: Xpk) -> None:
     assert previous.count("attempt 0") == 4 and "attempt 1" not in previous
 
 
-def test_follow_goes_on_over_a_restart(dev: Xpk) -> None:
+def test_follow_continues_after_a_restart(dev: Xpk) -> None:
     waits = "[ $XPK_RESTART_ATTEMPT = 1 ] || sleep 2"  # for the command that follows
     command = f"echo attempt $XPK_RESTART_ATTEMPT; {waits}; exit $((1 - XPK_RESTART_ATTEMPT))"
     dev("workload", "create", "twice", "--max-restarts", "1", "--command", command)
@@ -174,7 +174,7 @@ def test_follow_ends_with_the_outcome_of_a_workload_that_fails(dev: Xpk) -> None
         assert followed.err.splitlines()[-1] == "  hint: `xpk workload status bad --cluster dev`"
 
 
-def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
+def test_a_preempted_workload_resumes(dev: Xpk) -> None:
     dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
     described(dev, "small", is_running)
     dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 5")
@@ -185,7 +185,7 @@ def test_priority_preempts_and_the_preempted_one_comes_back(dev: Xpk) -> None:
     assert described(dev, "small", is_running)["restarts"] == 0
 
 
-def test_the_queue_says_who_is_ahead(dev: Xpk) -> None:
+def test_the_queue_position_names_workloads_ahead(dev: Xpk) -> None:
     for name in ("first", "second", "third"):
         dev("workload", "create", name, "--num-slices", "2", "--command", "sleep 60")
     found = described(dev, "third", lambda found: found["position"] == 2)
@@ -208,13 +208,13 @@ def test_interrupting_create_wait_detaches(dev: Xpk) -> None:
         while "Running" not in waiting.stderr.readline():
             assert waiting.poll() is None
         waiting.send_signal(signal.SIGINT)
-        told = waiting.stderr.read()
+        message = waiting.stderr.read()
     assert waiting.returncode == 130
-    assert "stopped waiting" in told and "xpk workload wait long --cluster dev" in told
+    assert "stopped waiting" in message and "xpk workload wait long --cluster dev" in message
     assert dev("workload", "status", "long", "-o", "json").data["phase"] == "Running"
 
 
-def test_the_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(dev: Xpk) -> None:
+def test_output_of_an_earlier_run_is_neither_lost_nor_continued_by_accident(dev: Xpk) -> None:
     create = (
         "workload",
         "create",
@@ -280,14 +280,14 @@ def test_bad_input_is_one_line_with_a_hint_and_creates_nothing(
     assert dev("workload", "list", "--cluster", "dev", "-o", "json").data == []
 
 
-def test_all_that_is_wrong_is_told_at_once(dev: Xpk) -> None:
+def test_all_problems_are_reported_together(dev: Xpk) -> None:
     wrong = ("--env", "X", "--fatal-exit-codes", "999", "--max-run-duration", "soon", "--command", "")
     outcome = dev("workload", "create", "Bad_Name", *wrong, "--output-root", "gs:/runs")
     assert outcome.code == 2
     lines = outcome.err.splitlines()
     for part in ("--env 'X'", "--fatal-exit-codes '999'", "'soon' is not a time", "--command is empty", "Bad_Name"):
         assert sum(part in line for line in lines) == 1, outcome.err
-    assert "(use a list such as 3,10-12)" in outcome.err, "the hint of each stands beside it"
+    assert "(use a list such as 3,10-12)" in outcome.err, "each problem is followed by its hint"
     assert lines[-1] == "  hint: see `xpk workload create --help`" and outcome.err.count("hint:") == 1
 
 
@@ -301,7 +301,7 @@ def test_flags_types_and_settings_are_reported_together(dev: Xpk, tpu_type: str)
     for word in words + ["'v5litepd-8'"] * (tpu_type == "v5litepd-8"):
         assert sum(word in problem for problem in problems) == 1, outcome.err
     assert "'two' is not a valid integer" in outcome.err and "Traceback" not in outcome.err
-    assert len(problems) == len(words) + (tpu_type == "v5litepd-8"), "a run is not checked for a size that is unknown"
+    assert len(problems) == len(words) + (tpu_type == "v5litepd-8"), "a run is not checked for an unknown size"
 
 
 def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> None:
@@ -312,7 +312,7 @@ def test_a_missing_cluster_is_reported_together_with_wrong_options(dev: Xpk) -> 
     assert "'nope'" in problems[1] and "choose from dev" in problems[1]
 
 
-def test_a_name_that_is_taken(dev: Xpk) -> None:
+def test_an_existing_name_is_rejected(dev: Xpk) -> None:
     create = ("workload", "create", "one", "--command", "sleep 60")
     assert dev(*create).code == 0
     same, other = dev(*create), dev(*create, "--max-restarts", "2")
@@ -329,7 +329,7 @@ def test_all_output_formats_keep_stdout_clean(dev: Xpk) -> None:
     assert "NAMESPACE" in dev("workload", "list", "-o", "wide").out
 
 
-def test_exec_runs_beside_a_host(dev: Xpk, tmp_path: Path) -> None:
+def test_exec_runs_next_to_a_host(dev: Xpk, tmp_path: Path) -> None:
     dev("workload", "create", "long", "--num-slices", "2", "--command", "sleep 60", "--env", "MINE=a b")
     described(dev, "long", is_running)
     echo = f"echo $MEGASCALE_SLICE_ID-$TPU_WORKER_ID $MINE > {tmp_path}/told; exit 5"
@@ -346,7 +346,7 @@ def test_a_long_log_is_followed_to_its_end(dev: Xpk) -> None:
     assert dev("workload", "logs", "long", "--host", "0", "-f", "--no-prefix").out.count("\n") == 200_000
 
 
-def test_the_users_xla_flags_come_beside_ours(dev: Xpk) -> None:
+def test_the_users_xla_flags_are_added_to_ours(dev: Xpk) -> None:
     create = ("workload", "create", "w", "--command", "true", "--env", "XLA_FLAGS=--xla_dump_to=/tmp/d", "--dry-run")
     (manifest,) = yaml.safe_load_all(dev(*create).out)
     container = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
@@ -354,12 +354,12 @@ def test_the_users_xla_flags_come_beside_ours(dev: Xpk) -> None:
     assert flags.endswith(" --xla_dump_to=/tmp/d") and "concurrency_optimized_scheduler=false" in flags
 
 
-def test_a_workload_that_is_gone_as_soon_as_it_ends_still_tells_how(dev: Xpk) -> None:
+def test_a_workload_deleted_at_its_end_still_reports_its_outcome(dev: Xpk) -> None:
     create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--wait")
     assert dev(*create, "--command", "exit 3").code == 8
 
 
-def test_what_cannot_fit_in_the_chips_memory_is_refused(dev: Xpk) -> None:
+def test_a_model_larger_than_the_chips_memory_is_rejected(dev: Xpk) -> None:
     large = ("--", "--config", "16b", "--set", "data.path=stdlib", "--set", "data.batch_per_chip=1")
     refused = dev("workload", "create", "large", *large)
     assert (refused.code, refused.out) == (5, "")
@@ -383,7 +383,7 @@ def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
     assert xpk("workload", "estimate", "--tpu-type", "l4-4").code == 2
 
 
-def test_a_former_name_of_a_setting_is_a_warning(dev: Xpk) -> None:
+def test_a_former_setting_name_gives_a_warning(dev: Xpk) -> None:
     former = ("--", "--set", "checkpoint.keep=2")
     created = dev("workload", "create", "w", "--dry-run=client", *former)
     assert (created.code, created.err.count("warning: setting 'checkpoint.keep' is deprecated")) == (0, 1), created.err
@@ -416,13 +416,13 @@ def test_options_of_ray_need_ray(dev: Xpk) -> None:
     assert outcome.code == 2 and "add --launcher ray" in outcome.err
 
 
-def test_a_dry_run_is_data_for_those_who_ask_for_it(dev: Xpk) -> None:
+def test_a_dry_run_can_be_printed_as_json(dev: Xpk) -> None:
     command = ("workload", "create", "run", "--command", "true", "--dry-run")
     shown = dev(*command, "-o", "json").data
-    assert shown["kind"] == "List" and [each["kind"] for each in shown["items"]] == ["JobSet"]
+    assert shown["kind"] == "List" and [item["kind"] for item in shown["items"]] == ["JobSet"]
     assert dev(*command, "-o", "name").out == "jobset/run\n"
 
 
-def test_a_dry_run_of_the_server_refuses_what_create_would(dev: Xpk) -> None:
+def test_a_server_side_dry_run_rejects_what_create_would(dev: Xpk) -> None:
     refused = dev("workload", "create", "run", "--num-slices", "3", "--command", "true", "--dry-run=server")
     assert refused.code == 5 and refused.out == "" and "--num-slices 2" in refused.err

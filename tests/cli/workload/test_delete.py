@@ -1,4 +1,4 @@
-"""`xpk workload delete`: hosts that do not end, many at once, and the output that goes with them."""
+"""`xpk workload delete`: hung hosts, several workloads, and the removal of output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.cli.conftest import Xpk
 from tests.waiting import until
 
 
-def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk, state: Path) -> None:
+def test_hung_hosts_are_ended_by_the_hinted_command(dev: Xpk, state: Path) -> None:
     stubborn = "trap '' TERM; echo up > $XPK_OUTPUT_DIR/up-$$; while true; do sleep 0.1; done"
     dev("workload", "create", "run", "-tgps", "300", "--command", stubborn)
     output = Path(dev("workload", "status", "run", "-o", "json").data["output_dir"])
@@ -25,7 +25,7 @@ def test_hosts_that_do_not_end_are_ended_by_the_command_that_is_hinted(dev: Xpk,
     assert dev("workload", "delete", "run").code == 3
 
 
-def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) -> None:
+def test_deleting_many_admits_none_of_them(dev: Xpk, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         dev("workload", "create", name, "--num-slices", "2", "--command", f"touch {tmp_path}/$XPK_WORKLOAD; sleep 60")
     until((tmp_path / "a").exists)
@@ -34,14 +34,14 @@ def test_of_many_none_is_let_in_by_the_end_of_another(dev: Xpk, tmp_path: Path) 
     assert not (tmp_path / "b").exists() and not (tmp_path / "c").exists()
 
 
-def test_output_is_not_removed_while_hosts_write_there(dev: Xpk) -> None:
+def test_output_is_not_removed_while_hosts_write_to_it(dev: Xpk) -> None:
     dev("workload", "create", "run", "--command", "sleep 60")
     refused = dev("workload", "delete", "run", "--with-output", "--no-wait")
     assert refused.code == 2 and "omit --no-wait" in refused.err
     assert dev("workload", "status", "run").code == 0
 
 
-def test_a_dry_run_foresees_what_a_run_would_do(dev: Xpk, state: Path) -> None:
+def test_a_dry_run_of_delete_predicts_the_run(dev: Xpk, state: Path) -> None:
     gone = dev("workload", "delete", "x", "--ignore-not-found", "--dry-run")
     assert gone.code == 0 and "refused" not in gone.err and "there is no workload 'x'" in gone.err
     dev("workload", "create", "run", "--command", "true", "--wait")

@@ -17,7 +17,7 @@ def running(dev: Xpk) -> Xpk:
     return dev
 
 
-def test_the_same_options_make_the_same(running: Xpk) -> None:
+def test_the_same_options_have_no_diff(running: Xpk) -> None:
     same = running("workload", "diff", "one", *COMMAND, "--env", "A=1")
     assert (same.code, same.out) == (0, "") and "no difference" in same.err
     data = running("workload", "diff", "--workload", "one", *COMMAND, "--env=A=1", "-o", "json").data
@@ -33,10 +33,10 @@ def test_other_options_are_a_diff_and_exit_code_1(running: Xpk) -> None:
     data = running("workload", "diff", "one", *COMMAND, "--env", "A=2", "-o", "json").data
     assert not data["equal"] and data["fields"][0]["before"] == "1" and data["fields"][0]["after"] == "2"
     assert running("workload", "diff", "one", *COMMAND, "-o", "name").out == "one\n"
-    assert running("workload", "list", "-o", "name").out == "one\n"  # nothing was made
+    assert running("workload", "list", "-o", "name").out == "one\n"  # nothing was created
 
 
-def test_two_that_run(running: Xpk) -> None:
+def test_two_running_workloads_are_compared(running: Xpk) -> None:
     running("workload", "create", "two", *COMMAND, "--env", "A=1")
     assert running("workload", "diff", "one", "two").code == 0
     running("workload", "create", "three", *COMMAND, "--env", "A=3")
@@ -45,7 +45,7 @@ def test_two_that_run(running: Xpk) -> None:
     assert refused.code == 2 and refused.err.count("error: ") == 3
 
 
-def test_what_cannot_be_compared_is_no_difference(running: Xpk, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+def test_incomparable_fields_are_not_differences(running: Xpk, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     for words in (("gone", *COMMAND), ("gone", "one"), ("one", "gone")):
         missing = running("workload", "diff", *words)
         assert missing.code == 3 and "there is no workload 'gone'" in missing.err

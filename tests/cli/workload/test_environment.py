@@ -6,13 +6,13 @@ import pytest
 
 from tests.cli.conftest import Xpk
 
-LONG = "llama-70b-pretraining-ablation-rope-0007"  # as long as Google's xpk allows
+LONG = "llama-70b-pretraining-ablation-rope-0007"  # the maximum of Google's xpk
 ASKED = ("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 MORE = ("JAX_COORDINATOR_PORT", "JAX_PROCESS_COUNT", "JAX_PROCESS_ID", "PROCESSES_IN_JOB", "JOB_INDEX")
 
 
 def environments(xpk: Xpk, *flags: str) -> list[list[str]]:
-    """Return what each host of a workload with a long name finds, by rank."""
+    """Return the environment of each host of a workload with a long name, by rank."""
     values = " ".join(f"${{{name}-none}}" for name in (*ASKED, *MORE))
     assert xpk("cluster", "create", "c", *flags).code == 0
     done = xpk("workload", "create", LONG, flags[-2], flags[-1], "--command", f"echo {values}", "--wait")
@@ -28,13 +28,13 @@ def environments(xpk: Xpk, *flags: str) -> list[list[str]]:
         (("--device-type", "n2-standard-4-2", "--num-slices", "1"), "none", "2", ["0", "0"]),
     ],
 )
-def test_hosts_find_each_other_as_under_googles_xpk(
+def test_hosts_have_the_environment_of_googles_xpk(
     xpk: Xpk, flags: tuple[str, ...], gpus: str, in_job: str, jobs: list[str]
 ) -> None:
-    found = environments(xpk, *flags)
-    for rank, words in enumerate(found):
+    result = environments(xpk, *flags)
+    for rank, words in enumerate(result):
         address = words[3]
-        assert address.startswith("127.")  # of the first host, as a name is on Kubernetes
-        first = [str(len(found)), str(rank), gpus, address, "6002", address]
-        assert words == [*first, "6002", str(len(found)), str(rank), in_job, jobs[rank]]
-    assert len(found) == 2
+        assert address.startswith("127.")  # of the first host, like a name on Kubernetes
+        first = [str(len(result)), str(rank), gpus, address, "6002", address]
+        assert words == [*first, "6002", str(len(result)), str(rank), in_job, jobs[rank]]
+    assert len(result) == 2

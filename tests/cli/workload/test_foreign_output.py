@@ -1,4 +1,4 @@
-"""Clusters whose objects name folders that are not their workloads': nothing is removed or read there."""
+"""Clusters whose objects name folders of other workloads: nothing is removed or read there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listed(*items: Any) -> Answer:
 
 @pytest.fixture
 def serve(state: Path, xpk: Xpk) -> Serve:
-    """Serve one workload whose objects say that its output is at a place, as kind cluster `far`."""
+    """Serve a workload whose objects name an output folder, as kind cluster `far`."""
 
     @contextmanager
     def with_output(place: str, *, name: str = "w", is_gone: bool = False) -> Iterator[Script]:
@@ -59,7 +59,7 @@ def serve(state: Path, xpk: Xpk) -> Serve:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder of this machine that no cluster has to do with, with the files that a run would leave."""
+    """Return a local folder outside any cluster, with the files of a run."""
     folder = tmp_path / "victim"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text(json.dumps({"time": 1.0, "step": 7, "loss": 1.5, "attempt": 0}) + "\n")
@@ -71,24 +71,24 @@ def test_delete_removes_no_folder_that_an_object_names(
     xpk: Xpk, serve: Serve, victim: Path, which: tuple[str, ...], is_gone: bool
 ) -> None:
     with serve(str(victim), is_gone=is_gone) as script:
-        found = xpk("workload", "delete", *which, "--with-output", "-y", "--timeout", "5", "--cluster", "far")
-    assert found.code == 4 and f"'{victim}'" in one_line(found.err) and "is not removed" in found.err
+        result = xpk("workload", "delete", *which, "--with-output", "-y", "--timeout", "5", "--cluster", "far")
+    assert result.code == 4 and f"'{victim}'" in one_line(result.err) and "is not removed" in result.err
     assert (victim / "metrics.jsonl").exists()
-    assert not [each for each in script.asked if each.startswith("DELETE")], "the workload stays, too"
+    assert not [item for item in script.asked if item.startswith("DELETE")], "the workload is kept, too"
 
 
 def test_delete_removes_no_bucket_that_an_object_names(xpk: Xpk, serve: Serve) -> None:
     with serve("gs://others/run/w"):
-        found = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
-    assert found.code == 4 and "--output-root gs://others/run" in found.err
+        result = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
+    assert result.code == 4 and "--output-root gs://others/run" in result.err
 
 
 def test_delete_removes_the_output_that_belongs_to_the_workload(xpk: Xpk, serve: Serve, state: Path) -> None:
     own = state / "kind" / "far" / "output" / "w"
     own.mkdir(parents=True)
     with serve(str(own)):
-        found = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
-    assert found.code == 0 and not own.exists() and own.parent.exists(), found.err
+        result = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
+    assert result.code == 0 and not own.exists() and own.parent.exists(), result.err
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", ".", "", "a/b", "a\n", "a..b"])
@@ -108,8 +108,8 @@ def test_a_name_cannot_lead_out_of_the_root(name: str) -> None:
         ("", None, False),
     ],
 )
-def test_a_cluster_of_others_chooses_no_folder_of_this_machine(root: str, stated: str | None, removes: bool) -> None:
-    """The root of an adapted cluster is in a ConfigMap, which is not the user's own word."""
+def test_another_tools_cluster_cannot_choose_local_folders(root: str, stated: str | None, removes: bool) -> None:
+    """The root of an adapted cluster is in a ConfigMap, which the user has not written."""
     shared = root if root.startswith("/") else None
     target = Target(emulated=False, sets_slice_environment=False, output_root=root, shared_folder=shared)
     roots, claim = OutputRoots(lambda: target, stated), f"{root or stated}/w"
@@ -125,9 +125,9 @@ def test_a_link_in_place_of_the_output_is_not_followed(xpk: Xpk, serve: Serve, s
     own.parent.mkdir(parents=True)
     own.symlink_to(victim)
     with serve(str(own)):
-        found = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
+        result = xpk("workload", "delete", "w", "--with-output", "-y", "--timeout", "5", "--cluster", "far")
         shown = xpk("workload", "status", "w", "--cluster", "far", "-o", "json")
-    assert found.code == 1 and "symbolic link" in one_line(found.err)
+    assert result.code == 1 and "symbolic link" in one_line(result.err)
     assert (victim / "metrics.jsonl").exists()
     assert shown.code == 0 and shown.data["progress"] is None
 
@@ -135,19 +135,19 @@ def test_a_link_in_place_of_the_output_is_not_followed(xpk: Xpk, serve: Serve, s
 @pytest.mark.parametrize("command", ["status", "describe"])
 def test_status_reads_no_folder_that_an_object_names(xpk: Xpk, serve: Serve, victim: Path, command: str) -> None:
     with serve(str(victim)):
-        found = xpk("workload", command, "w", "--cluster", "far")
-    assert found.code == 0 and "step 7" not in found.out
-    assert "warning: cannot read the progress" in found.err and "is not read" in found.err
+        result = xpk("workload", command, "w", "--cluster", "far")
+    assert result.code == 0 and "step 7" not in result.out
+    assert "warning: cannot read the progress" in result.err and "is not read" in result.err
 
 
 def test_report_reads_no_folder_that_an_object_names(xpk: Xpk, serve: Serve, victim: Path, tmp_path: Path) -> None:
     with serve(str(victim)):
-        found = xpk("workload", "report", "w", "--cluster", "far")
-    assert found.code == 4 and "is not read" in one_line(found.err)
+        result = xpk("workload", "report", "w", "--cluster", "far")
+    assert result.code == 4 and "is not read" in one_line(result.err)
     assert not (tmp_path / "w.html").exists()
 
 
-def test_on_this_machine_another_root_is_read_and_removed_if_it_is_named(dev: Xpk, tmp_path: Path) -> None:
+def test_another_local_root_is_used_only_if_it_is_named(dev: Xpk, tmp_path: Path) -> None:
     command = 'mkdir -p $XPK_OUTPUT_DIR; echo {\\"step\\": 3, \\"loss\\": 1.5} > $XPK_OUTPUT_DIR/metrics.jsonl'
     create = ("workload", "create", "run", "--command", command, "--output-root", "elsewhere")
     assert dev(*create, "--wait", "--timeout", "30").code == 0

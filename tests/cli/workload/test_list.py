@@ -1,4 +1,4 @@
-"""Lists: sorted, selected, of all namespaces, watched; and several workloads deleted at once."""
+"""Lists: sorted, filtered, of all namespaces, and watched; deletion of several workloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xpk.testing import FakeApi
 
 
 def create(xpk: Xpk, name: str, *options: str) -> None:
-    """Create a workload that stays."""
+    """Create a long-running workload."""
     done = xpk("workload", "create", name, "--command", "sleep 100", *options)
     assert done.code == 0, done.err
 
@@ -27,22 +27,22 @@ def listed(xpk: Xpk, *options: str) -> list[str]:
     return xpk("workload", "list", "-o", "name", *options).out.split()
 
 
-def test_lists_are_sorted_and_have_no_titles_where_nobody_wants_them(dev: Xpk) -> None:
+def test_lists_are_sorted_and_headers_can_be_omitted(dev: Xpk) -> None:
     for name, priority in (("b", "high"), ("a", "very-low"), ("c", "medium")):
         create(dev, name, "--priority", priority)
     assert listed(dev, "--sort-by", "name") == ["a", "b", "c"]
     assert listed(dev, "--sort-by", "priority") == ["a", "c", "b"]
-    assert [each["name"] for each in dev("workload", "list", "--sort-by", "name", "-o", "json").data] == ["a", "b", "c"]
+    assert [item["name"] for item in dev("workload", "list", "--sort-by", "name", "-o", "json").data] == ["a", "b", "c"]
     plain = dev("workload", "list", "--no-headers").out.splitlines()
     assert sorted(line.split()[0] for line in plain) == ["a", "b", "c"]
     refused = dev("workload", "list", "--sort-by", "color")
     assert refused.code == 2 and "priority" in refused.err
     assert dev("queue", "list", "--no-headers").out.startswith("multislice-queue")
-    assert listed(dev, "--sort-by", "namespace") == listed(dev)  # a column that is not shown
+    assert listed(dev, "--sort-by", "namespace") == listed(dev)  # a hidden column
 
 
-def test_every_list_is_sorted_and_may_leave_out_its_titles(xpk: Xpk) -> None:
-    types = [each["name"] for each in xpk("accelerator", "list", "--sort-by", "chips", "-o", "json").data]
+def test_every_list_is_sorted_and_headers_are_optional(xpk: Xpk) -> None:
+    types = [item["name"] for item in xpk("accelerator", "list", "--sort-by", "chips", "-o", "json").data]
     assert types.index("v5litepod-16") < types.index("v5litepod-128")
     assert "TYPE" not in xpk("accelerator", "list", "--no-headers").out
     assert "NAME" not in xpk("config", "list", "--no-headers", "--sort-by", "name").out
@@ -50,12 +50,12 @@ def test_every_list_is_sorted_and_may_leave_out_its_titles(xpk: Xpk) -> None:
     assert "--sort-by" in xpk("storage", "list", "--help").out
 
 
-def test_a_list_that_asks_nobody_is_still_data(xpk: Xpk) -> None:
-    found = xpk("cluster", "list", "--dry-run", "-o", "json")
-    assert found.data == [] and "changes nothing" in found.err
+def test_an_offline_list_can_be_json(xpk: Xpk) -> None:
+    result = xpk("cluster", "list", "--dry-run", "-o", "json")
+    assert result.data == [] and "changes nothing" in result.err
 
 
-def test_labels_select(dev: Xpk) -> None:
+def test_lists_are_filtered_by_labels(dev: Xpk) -> None:
     create(dev, "one")
     create(dev, "two")
     assert listed(dev, "-l", "xpk.google.com/workload=two") == ["two"]
@@ -67,7 +67,7 @@ def test_labels_select(dev: Xpk) -> None:
     assert listed(dev) == ["one"]
 
 
-def test_of_all_namespaces_each_is_named(dev: Xpk) -> None:
+def test_lists_of_all_namespaces_name_each_namespace(dev: Xpk) -> None:
     assert dev("queue", "create", "multislice-queue", "-n", "red", "--create-namespace", "--yes").code == 0
     create(dev, "try-1")
     create(dev, "try-1", "-n", "red")
@@ -77,7 +77,7 @@ def test_of_all_namespaces_each_is_named(dev: Xpk) -> None:
     assert dev("workload", "list", "-o", "wide").out.split()[0] == "NAMESPACE"
 
 
-def test_several_are_deleted_or_none(dev: Xpk) -> None:
+def test_several_workloads_are_deleted_or_none(dev: Xpk) -> None:
     for name in ("a", "b", "c"):
         create(dev, name)
     refused = dev("workload", "delete", "a", "nix", "b", "nada")
@@ -105,19 +105,19 @@ def test_a_watched_list_is_redrawn_and_ends_with_ctrl_c(dev: Xpk) -> None:
 
     code, seen = on_terminal("workload", "list", "--watch", do=act)
     assert code == 130 and not steps
-    assert "\x1b[2A" in seen  # the two lines of the first table are rewritten
+    assert "\x1b[2A" in seen  # the two lines of the first table are redrawn
 
 
 def test_a_watched_status_ends_with_its_workload(dev: Xpk) -> None:
     dev("workload", "create", "short", "--command", "sleep 1")
-    told = dev("workload", "status", "short", "-w")
-    assert told.code == 0 and "short: Succeeded" in told.out
+    message = dev("workload", "status", "short", "-w")
+    assert message.code == 0 and "short: Succeeded" in message.out
     refused = dev("workload", "status", "short", "-w", "-o", "json")
     assert refused.code == 2 and "--watch" in refused.err
 
 
 class Counting(FakeApi):
-    """A server whose watch gives what is there, then what is put into `later`."""
+    """A server whose watch yields existing objects, then those put into `later`."""
 
     def __init__(self, objects: list[Obj]) -> None:
         super().__init__(objects)
@@ -131,15 +131,15 @@ class Counting(FakeApi):
             yield self.later.pop(0)
 
 
-def test_a_change_between_two_looks_is_noticed() -> None:
+def test_a_change_between_two_polls_is_detected() -> None:
     api = Counting([jobset() | {"kind": "JobSet"}])
     changes = Changes(api, "JobSet", None, pause_seconds=0.05)
-    changes.wait()  # all that is there is known now
+    changes.wait()  # all existing objects are known now
     assert api.later == []
     api.later = [("MODIFIED", {"metadata": {"uid": "other", "resourceVersion": "9"}}), ("ADDED", {"metadata": {}})]
     changes.wait()
     assert len(api.later) == 1  # returned at the first one
     api.patch("JobSet", "w", {"status": {"restarts": 1}})
     changes.wait()
-    assert len(api.later) == 1  # it was changed before the watch began
+    assert len(api.later) == 1  # it was changed before the watch started
     assert json.dumps(api.calls).count("watch") == 3

@@ -1,4 +1,4 @@
-"""Workloads that write to a bucket: create, status, report, resume, fresh, delete; and what may be wrong with it."""
+"""Workloads that write to a bucket: create, status, report, resume, --fresh and delete, and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.conftest import Xpk
 from xpk.storage import open_folder
 
 ROOT = "gs://runs/ada"
-# What the trainer does, in short: metrics and events of one host, by the variables that every host finds.
+# A short version of the trainer: metrics and events of one host, written with the variables of every host.
 PROGRAM = """
 import json, os, time, urllib.parse, urllib.request
 url = os.environ["XPK_OUTPUT_DIR"]
@@ -33,7 +33,7 @@ if os.environ["TPU_WORKER_ID"] == "0":
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[bucket.BucketServer]:
-    """A storage server with one bucket."""
+    """Return a storage server with one bucket."""
     if bucket.missing():
         pytest.skip(bucket.missing())
     with bucket.bucket_server() as running:
@@ -44,7 +44,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[bucket.BucketServer]:
 
 @pytest.fixture
 def create(tmp_path: Path) -> tuple[str, ...]:
-    """The command that runs the program above."""
+    """Return the command that runs the program above."""
     (tmp_path / "put.py").write_text(PROGRAM)
     return ("workload", "create", "run", "--wait", "--timeout", "60", "--command", f"python {tmp_path}/put.py")
 
@@ -79,17 +79,15 @@ def test_from_create_to_delete(
     assert open_folder(f"{ROOT}/run").is_empty() and not open_folder(f"{ROOT}/{aside}").is_empty()
 
 
-def test_a_bucket_that_went_away_costs_a_warning(
-    dev: Xpk, server: bucket.BucketServer, create: tuple[str, ...]
-) -> None:
+def test_an_unreachable_bucket_gives_a_warning(dev: Xpk, server: bucket.BucketServer, create: tuple[str, ...]) -> None:
     assert dev(*create, "--output-root", ROOT).code == 0
     server.pause()
     for command in ("status", "describe"):
         began = time.monotonic()
-        told = dev("workload", command, "run")
+        message = dev("workload", command, "run")
         assert time.monotonic() - began < 10
-        assert told.code == 0 and "Succeeded" in told.out
-        assert told.err.count("warning: cannot read the progress: cannot read gs://runs/ada/run") == 1
+        assert message.code == 0 and "Succeeded" in message.out
+        assert message.err.count("warning: cannot read the progress: cannot read gs://runs/ada/run") == 1
     assert dev("workload", "status", "run", "-o", "json").data["progress"] is None
 
 
@@ -103,7 +101,7 @@ def test_a_bucket_that_went_away_costs_a_warning(
         ("gs://runs", "localhost:9", 2, "is not a URL"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_created(
+def test_problems_are_reported_before_anything_is_created(
     dev: Xpk,
     server: bucket.BucketServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,9 +117,9 @@ def test_what_is_wrong_is_said_before_anything_is_created(
     assert dev("workload", "list", "-o", "json").data == []
 
 
-def test_a_folder_elsewhere(dev: Xpk, tmp_path: Path) -> None:
+def test_output_in_another_folder(dev: Xpk, tmp_path: Path) -> None:
     command = 'mkdir -p $XPK_OUTPUT_DIR; echo {\\"step\\": 3, \\"loss\\": 1.5} > $XPK_OUTPUT_DIR/metrics.jsonl'
     create = ("workload", "create", "run", "--command", command, "--output-root", "elsewhere")
     assert dev(*create, "--wait", "--timeout", "30").code == 0
-    found = json.loads(dev("workload", "status", "run", "-o", "json").out)
-    assert found["output_dir"] == str(tmp_path / "elsewhere" / "run") and found["progress"]["step"] == 3
+    result = json.loads(dev("workload", "status", "run", "-o", "json").out)
+    assert result["output_dir"] == str(tmp_path / "elsewhere" / "run") and result["progress"]["step"] == 3

@@ -1,4 +1,4 @@
-"""`xpk workload create --script-dir`: on this machine with real processes, elsewhere by the calls it makes."""
+"""`xpk workload create --script-dir`: on local clusters with real processes, elsewhere by its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALWAYS = "import helper, os, time; print(helper.VERSION, os.environ['XPK_RESTART
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A program of two files."""
+    """Return a program of two files."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(f"{ALWAYS}if os.environ['XPK_RESTART_ATTEMPT'] == '0': time.sleep(60)\n")
@@ -45,7 +45,7 @@ def test_later_edits_reach_neither_a_running_nor_a_restarting_workload(dev: Xpk,
     assert sorted(filter(None, lines)) == ["one 1", "one 1"]
 
 
-def test_files_of_the_current_folder_are_not_there_unless_shipped(dev: Xpk, tmp_path: Path) -> None:
+def test_files_of_the_current_folder_are_absent_unless_shipped(dev: Xpk, tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("pwd; ls -A; touch mark\n")
     create = ("workload", "create", "--wait")
     refused = dev(*create, "one", "--command", "bash train.sh")
@@ -67,7 +67,7 @@ def test_files_of_the_current_folder_are_not_there_unless_shipped(dev: Xpk, tmp_
         ("python /train.py lib train", []),
     ],
 )
-def test_what_a_command_names_of_the_current_folder(
+def test_a_command_that_names_local_files_gets_a_warning(
     command: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -77,7 +77,7 @@ def test_what_a_command_names_of_the_current_folder(
     assert files_here([command]) == found
 
 
-def test_the_same_code_is_not_shipped_again(dev: Xpk, project: Path, state: Path) -> None:
+def test_unchanged_code_is_not_shipped_again(dev: Xpk, project: Path, state: Path) -> None:
     create = ("workload", "create", "--script-dir", str(project), "--command", "true")
     assert "code shipped" in dev(*create, "one").err and "code unchanged, not shipped again" in dev(*create, "two").err
     (project / "helper.py").write_text("VERSION = 'two'\n")
@@ -99,7 +99,7 @@ def test_the_bundled_trainer_reads_files_of_the_folder(dev: Xpk, project: Path) 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The command line in a process of its own, on a cluster that counts."""
+    """The command line in its own process, on a cluster that counts calls."""
 
     folder: Path
 
@@ -114,12 +114,12 @@ class Counted:
 
     @property
     def noted(self) -> dict[str, Any]:
-        """Return the record that the last command left."""
+        """Return the record of the last command."""
         found: dict[str, Any] = json.loads((self.folder / "calls.json").read_text())
         return found
 
     def add(self, obj: dict[str, Any]) -> None:
-        """Add an object to those that are there."""
+        """Add an object to the existing ones."""
         state = self.folder / "objects.json"
         state.write_text(json.dumps([*json.loads(state.read_text()), obj]))
 
@@ -130,7 +130,7 @@ class Counted:
 
 @pytest.fixture
 def counted(state: Path, tmp_path: Path) -> Counted:
-    """A cluster that counts what is asked of it."""
+    """Return a cluster that counts calls."""
     metadata = tmp_path / "counted-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: counted\nVersion: 1.0\n")
@@ -152,9 +152,9 @@ def test_create_makes_few_calls_and_starts_no_process(counted: Counted, project:
             counted.xpk("workload", "delete", name, "--cluster", "counted", "--no-wait")
             (counted.folder / "shared" / name).mkdir()
             (counted.folder / "shared" / name / "metrics.jsonl").write_text("{}\n")
-        said = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
-        assert ("code unchanged" in said) is ((name, again) != kinds[0])
-        # A Secret that the deleted workload has left, and Kubernetes has yet to remove, takes two more.
+        words_printed = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
+        assert ("code unchanged" in words_printed) is ((name, again) != kinds[0])
+        # A Secret of the deleted workload, which Kubernetes has not removed yet, takes two more calls.
         assert len(counted.noted["calls"]) <= (12 if again else 9), counted.noted["calls"]
         assert counted.noted["started"] == []
     assert len(counted.objects("ConfigMap")) == (0 if size else 1)
@@ -171,7 +171,7 @@ CLAIM = {
 DRIVER = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "gcsfuse.csi.storage.gke.io"}}
 
 
-def test_mounts_are_checked_first_with_few_calls_and_seen_in_describe(counted: Counted, project: Path) -> None:
+def test_mounts_are_checked_first_with_few_calls_and_shown_in_describe(counted: Counted, project: Path) -> None:
     command = ("lm", "--command", "true", *MOUNT)
     assert "there is no PersistentVolumeClaim 'data'" in counted.xpk(*CREATE, *command, code=3).stderr
     assert counted.objects("JobSet") == []
@@ -183,19 +183,21 @@ def test_mounts_are_checked_first_with_few_calls_and_seen_in_describe(counted: C
     counted.xpk(*CREATE, *command)
     kinds = [(verb, kind) for verb, kind, _ in counted.noted["calls"]]
     for_mounts = [("list", "PersistentVolumeClaim"), ("get", "CSIDriver")]
-    # Code and both kinds of storage at once: the looks at those come on top.
-    assert [each for each in kinds if each in for_mounts] == for_mounts and len(kinds) - len(for_mounts) <= 8
+    # Code and both kinds of storage together: their checks are additional.
+    assert [item for item in kinds if item in for_mounts] == for_mounts and len(kinds) - len(for_mounts) <= 8
     counted.xpk("workload", "create", "plain", "--cluster", "counted", "--command", "true", *MOUNT)
     assert len(counted.noted["calls"]) <= 8
-    said = counted.xpk("workload", "describe", "lm", "--cluster", "counted").stdout
-    assert "  mounts     /data from claim data\n             /tokens from gs://bucket/tokens, read-only\n" in said
+    words_printed = counted.xpk("workload", "describe", "lm", "--cluster", "counted").stdout
+    assert (
+        "  mounts     /data from claim data\n             /tokens from gs://bucket/tokens, read-only\n" in words_printed
+    )
     (shown, _) = json.loads(counted.xpk("workload", "describe", "lm", "--cluster", "counted", "-o", "json").stdout)[
         "mounts"
     ]
     assert {"source": "data", "target": "/data", "sub_path": "", "read_only": False}.items() <= shown.items()
 
 
-def test_the_trainers_data_may_be_in_a_mount_that_is_not_here(counted: Counted, project: Path) -> None:
+def test_the_trainers_data_may_be_in_a_remote_mount(counted: Counted, project: Path) -> None:
     mount = ("--mount", "source=data,target=/data")
     train = ("--", "--config", "tiny", "--set", "data.path=/data/tokens.json")
     assert "does not exist here" in counted.xpk(*CREATE, "lm", *train, code=2).stderr
@@ -207,9 +209,9 @@ def test_the_trainers_data_may_be_in_a_mount_that_is_not_here(counted: Counted, 
     assert len(counted.objects("JobSet")) == 1
 
 
-def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Counted, project: Path) -> None:
-    said = counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib").stderr
-    assert "warning" not in said
+def test_the_bundled_trainer_is_checked_in_process(counted: Counted, project: Path) -> None:
+    words_printed = counted.xpk(*CREATE, "lm", "--", "--config", "tiny", "--set", "data.path=stdlib").stderr
+    assert "warning" not in words_printed
     assert counted.noted["started"] == [] and len(counted.noted["calls"]) <= 8
     refused = counted.xpk(
         *CREATE, "huge", "--", "--config", "128b", "--set", "mesh.tp=8", "--set", "data.path=stdlib", code=5
@@ -220,7 +222,7 @@ def test_the_bundled_trainer_is_asked_without_a_process_of_its_own(counted: Coun
     assert counted.noted["started"] == []
 
 
-def test_a_trainer_of_the_users_own_is_asked_in_processes_of_its_own(counted: Counted, project: Path) -> None:
+def test_a_custom_trainer_is_checked_in_its_own_process(counted: Counted, project: Path) -> None:
     (project / "trainer").mkdir()
     (project / "trainer" / "__init__.py").touch()
     (project / "trainer" / "__main__.py").write_text("import sys\nsys.exit('error: mine ' + sys.argv[1])\n")
@@ -242,12 +244,14 @@ def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, proj
     (used,) = counted.objects("Secret")
     assert (counted.folder / "made.yaml").stat().st_mode & 0o077 == 0
     value = base64.b64decode(used["data"]["secret"]).decode()
-    for told in ("describe", "status", "list"):
-        said = counted.xpk(
-            "workload", told, *(() if told == "list" else ("one",)), "--cluster", "counted", "-o", "json"
+    for message in ("describe", "status", "list"):
+        words_printed = counted.xpk(
+            "workload", message, *(() if message == "list" else ("one",)), "--cluster", "counted", "-o", "json"
         )
-        assert value not in said.stdout and used["data"]["secret"] not in said.stdout
-    assert used["data"]["secret"] not in (counted.folder / "made.yaml").read_text(), "what runs has one of its own"
+        assert value not in words_printed.stdout and used["data"]["secret"] not in words_printed.stdout
+    assert used["data"]["secret"] not in (counted.folder / "made.yaml").read_text(), (
+        "a running workload has its own copy"
+    )
     (made,) = counted.objects("ConfigMap")
     assert made["binaryData"] == shown[0]["binaryData"] and made["immutable"]
     assert counted.objects("JobSet")[0]["spec"] == shown[1]["spec"]

@@ -1,4 +1,4 @@
-"""A workload in a file: the same fields as the flags, written by a dry run and read by -f."""
+"""A workload in a file: the fields of the flags, written by a dry run and read with -f."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_file_asks_for_what_it_was_written_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spec_file_reproduces_its_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "lm", *ASKED, *SPEC, "--", "--config", "tiny")
     (tmp_path / "lm.yaml").write_text(text)
     assert yaml.safe_load(text) == {
@@ -32,10 +32,10 @@ def test_a_file_asks_for_what_it_was_written_from(tmp_path: Path, capsys: pytest
 
 def test_flags_take_precedence_and_mappings_are_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lm.yaml").write_text("name: lm\nnum-slices: 2\nenv: {A: 1, B: two}\nargs: [--config, tiny]\n")
-    found = yaml.safe_load(
+    result = yaml.safe_load(
         printed(capsys, "other", "-f", str(tmp_path / "lm.yaml"), "--num-slices", "4", *SPEC, "--", "--config", "128b")
     )
-    assert found == {"name": "other", "num-slices": 4, "env": ["A=1", "B=two"], "args": ["--config", "128b"]}
+    assert result == {"name": "other", "num-slices": 4, "env": ["A=1", "B=two"], "args": ["--config", "128b"]}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_flags_take_precedence_and_mappings_are_variables(tmp_path: Path, capsys
         ("num-slices: many", "'many' is not a valid integer"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_line(
+def test_a_problem_of_a_file_is_one_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.yaml").write_text(text)
@@ -61,13 +61,13 @@ def test_what_is_wrong_with_a_file_is_one_line(
     assert said in error and "hint:" in error and "Traceback" not in error
 
 
-def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_of_a_file_are_reported_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.yaml").write_text("spot: 3\nnum-slice: 2\n")
     assert main(["workload", "create", "x", "-f", str(tmp_path / "bad.yaml"), *SPEC]) == 2
     assert capsys.readouterr().err.count("error:") == 2
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file, said in (
         (tmp_path, "is not a file"),
         (tmp_path / "none", "does not exist"),
@@ -99,11 +99,11 @@ def test_fields_take_precedence_over_variables(
     (tmp_path / "lm.yaml").write_text("name: lm\nnamespace: red\ncluster: ours\nnum-slices: 2\nenv: [A=1]\n")
     for name, value in (("NAMESPACE", "blue"), ("CLUSTER", "theirs"), ("WORKLOAD_CREATE_NUM_SLICES", "5")):
         monkeypatch.setenv(f"XPK_{name}", value)
-    found = yaml.safe_load(printed(capsys, "-f", str(tmp_path / "lm.yaml"), "-n", "green", *SPEC))
-    assert found == {"name": "lm", "namespace": "green", "cluster": "ours", "num-slices": 2, "env": ["A=1"]}
+    result = yaml.safe_load(printed(capsys, "-f", str(tmp_path / "lm.yaml"), "-n", "green", *SPEC))
+    assert result == {"name": "lm", "namespace": "green", "cluster": "ours", "num-slices": 2, "env": ["A=1"]}
 
 
-def test_a_file_keeps_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_keeps_the_cluster_location(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "lm", "--context", "c", "--project", "p", "--zone", "z", *SPEC)
     assert yaml.safe_load(text) == {"name": "lm", "context": "c", "project": "p", "zone": "z"}
     (tmp_path / "lm.yaml").write_text(text)
@@ -123,7 +123,7 @@ def test_a_file_keeps_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("max-cost: yes", "max-cost must be a number, got true"),
     ],
 )
-def test_no_value_of_a_file_changes_silently(
+def test_values_of_a_file_do_not_change_silently(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.yaml").write_text(text)
@@ -131,10 +131,10 @@ def test_no_value_of_a_file_changes_silently(
     assert said in capsys.readouterr().err
 
 
-def test_numbers_are_words_as_they_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_kept_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lm.yaml").write_text("env: {A: 010, B: 1_0, C: 1:30, D: -7}\nargs: [--steps, 20]\n")
-    found = yaml.safe_load(printed(capsys, "lm", "-f", str(tmp_path / "lm.yaml"), *SPEC))
-    assert found["env"] == ["A=010", "B=1_0", "C=1:30", "D=-7"] and found["args"] == ["--steps", "20"]
+    result = yaml.safe_load(printed(capsys, "lm", "-f", str(tmp_path / "lm.yaml"), *SPEC))
+    assert result["env"] == ["A=010", "B=1_0", "C=1:30", "D=-7"] and result["args"] == ["--steps", "20"]
 
 
 def test_a_file_may_be_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

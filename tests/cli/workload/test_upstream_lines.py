@@ -1,4 +1,4 @@
-"""The documented `xpk workload` lines of Google's xpk, as dry runs without credentials: each shows what it asks for."""
+"""The documented `xpk workload` lines of Google's xpk as dry runs without credentials: each shows its request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LINES = [(verdict.strip(), line.strip()) for verdict, _, line in ROWS]
 
 
 def lines(verdict: str, *commands: str) -> list[str]:
-    """Return the lines of some commands, of one verdict."""
-    return [line for found, line in LINES if found == verdict and (not commands or line.split()[0] in commands)]
+    """Return the lines of some commands with one verdict."""
+    return [line for result, line in LINES if result == verdict and (not commands or line.split()[0] in commands)]
 
 
 @pytest.fixture
 def offline(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
-    """The command line without clusters of these names and without credentials, in a folder with a file."""
-    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # read when it was first imported
+    """Return the command line without these clusters and without credentials, in a folder with a file."""
+    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # read at its first import
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     (tmp_path / "code").mkdir()
@@ -34,18 +34,18 @@ def offline(xpk: Xpk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Xpk:
 
 def value(arguments: list[str], *flags: str) -> str | None:
     """Return the value of the last of these flags."""
-    found = None
+    result = None
     for index, argument in enumerate(arguments):
         flag, equals, text = argument.partition("=")
         if flag in flags:
-            found = text if equals else arguments[index + 1]
-    return found
+            result = text if equals else arguments[index + 1]
+    return result
 
 
 @pytest.mark.parametrize("line", lines("taken", "create", "create-pathways"))
-def test_create_shows_what_is_asked_for(offline: Xpk, line: str) -> None:
+def test_create_shows_the_request(offline: Xpk, line: str) -> None:
     arguments = shlex.split(line)
-    if value(arguments, "--cluster") == "dev":  # of lines that leave out the type
+    if value(arguments, "--cluster") == "dev":  # of lines without a type
         assert offline("cluster", "create", "dev", "--tpu-type", "v5litepod-8").code == 0
     done = offline("workload", *arguments, "--dry-run")
     assert done.code == 0, done.err
@@ -71,7 +71,7 @@ def check_jobset(done: Outcome, arguments: list[str]) -> None:
     if command := value(arguments, "--command"):
         assert command in [*container["command"], *container.get("args", ())]
     assert pods.get("schedulerName") == value(arguments, "--scheduler")
-    environment = {each["name"]: each.get("value") for each in container["env"]}
+    environment = {item["name"]: item.get("value") for item in container["env"]}
     assert ("--enable-debug-logs" in arguments) == (environment.get("TPU_MIN_LOG_LEVEL") == "0")
     if file := value(arguments, "--output-manifest-file"):
         assert list(yaml.safe_load_all(Path(file).read_text()))[-1] == jobset
@@ -80,13 +80,13 @@ def check_jobset(done: Outcome, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("line", lines("taken", "list"))
-def test_list_asks_nobody(offline: Xpk, line: str) -> None:
+def test_list_needs_no_server(offline: Xpk, line: str) -> None:
     done = offline("workload", *shlex.split(line), "--dry-run")
     assert (done.code, done.out, len(done.err.splitlines())) == (0, "", 1)
 
 
 @pytest.mark.parametrize("line", lines("taken", "delete"))
-def test_delete_shows_what_is_named(offline: Xpk, line: str) -> None:
+def test_delete_shows_the_named_workloads(offline: Xpk, line: str) -> None:
     arguments = shlex.split(line)
     done = offline("workload", *arguments, "--dry-run")
     name = value(arguments, "--workload")
@@ -94,12 +94,12 @@ def test_delete_shows_what_is_named(offline: Xpk, line: str) -> None:
     assert "this command would fail" in done.err
 
 
-def test_at_least_95_percent_are_taken() -> None:
+def test_at_least_95_percent_of_google_lines_are_accepted() -> None:
     taken, refused = len(lines("taken")), len(lines("refused"))
     assert taken >= 56 and taken / (taken + refused) >= 0.95
 
 
 @pytest.mark.parametrize("line", [*lines("refused"), *lines("invalid")])
-def test_what_is_refused_says_why(offline: Xpk, line: str) -> None:
+def test_rejected_google_lines_are_explained(offline: Xpk, line: str) -> None:
     done = offline("workload", *shlex.split(line), "--dry-run")
     assert done.code in (2, 3) and "error: " in done.err and done.out == ""

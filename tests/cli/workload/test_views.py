@@ -12,11 +12,11 @@ from xpk.jobs.status.reader import read
 
 
 @pytest.mark.parametrize("replaced", [0, 2])
-def test_the_replacements_of_trainers_stand_below_the_restarts(replaced: int) -> None:
+def test_replacements_of_trainers_are_listed_below_restarts(replaced: int) -> None:
     annotations = {"xpk.dev/launcher": "ray"}
-    found = read(jobset(annotations=annotations, restarts=1), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
-    assert found.launcher == "ray"
-    told = views.status(found, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
-    (at,) = (index for index, line in enumerate(told) if line.startswith("  restarts   0 of "))
+    result = read(jobset(annotations=annotations, restarts=1), Snapshot(jobsets=[], workloads=[ADMITTED], events=[]))
+    assert result.launcher == "ray"
+    message = views.status(result, Progress(5, 1.5, replacements=replaced), "dev").splitlines()
+    (at,) = (index for index, line in enumerate(message) if line.startswith("  restarts   0 of "))
     more = "             and 2 replacements of trainers on the same hosts, which count as well"
-    assert (told[at + 1] == more) is bool(replaced)
+    assert (message[at + 1] == more) is bool(replaced)

@@ -1,4 +1,4 @@
-"""The archive of a user's code: the same for the same content, and nothing in it that nobody meant to ship."""
+"""The archive of a user's code: equal for equal content, without files that must not be shipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATHS = st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map(tuple), FILE
 
 
 def grow(files: dict[tuple[str, ...], tuple[bytes, bool]]) -> dict[str, object]:
-    """Return a tree of files by path; a path through another file is left out."""
+    """Return a tree of files by path; a path through another file is omitted."""
     tree: dict[str, object] = {}
     for path, file in files.items():
         at: object = tree
@@ -36,7 +36,7 @@ def grow(files: dict[tuple[str, ...], tuple[bytes, bool]]) -> dict[str, object]:
 
 
 def lay_out(folder: Path, tree: dict[str, object], *, backwards: bool) -> None:
-    """Write a tree; the times and the order of writing differ with `backwards`."""
+    """Write a tree; `backwards` changes the times and the order of writing."""
     folder.mkdir(exist_ok=True)
     for name, item in sorted(tree.items(), reverse=backwards):
         path = folder / name
@@ -59,7 +59,7 @@ def read_back(folder: Path) -> dict[str, object]:
 
 @settings(max_examples=60)
 @given(PATHS.map(grow))
-def test_equal_content_is_an_equal_archive_that_unpacks_to_it(tree: dict[str, object]) -> None:
+def test_equal_content_gives_equal_archives_that_unpack_to_it(tree: dict[str, object]) -> None:
     root = Path(tempfile.mkdtemp())
     try:
         lay_out(root / "one", tree, backwards=False)
@@ -81,13 +81,13 @@ def project(folder: Path) -> Path:
 
 
 def shipped(folder: Path, tmp_path: Path) -> list[str]:
-    """Return the paths that arrive."""
+    """Return the paths in the archive."""
     archive, there = pack(folder), tmp_path / "there"
     unpack(archive.content, archive.name, str(there))
     return sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if not path.is_dir())
 
 
-def test_any_change_gives_another_name(tmp_path: Path) -> None:
+def test_any_change_changes_the_name(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     seen = {pack(folder).name}
     (folder / "train.py").write_text("import src.model \n")
@@ -101,7 +101,7 @@ def test_any_change_gives_another_name(tmp_path: Path) -> None:
     assert len(seen) == 5
 
 
-def test_what_nobody_means_to_ship_stays(tmp_path: Path) -> None:
+def test_caches_and_version_control_are_not_shipped(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for name in (".git/HEAD", ".venv/bin/python", "src/__pycache__/x.pyc", "old.pyc", ".ruff_cache/x"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def test_what_nobody_means_to_ship_stays(tmp_path: Path) -> None:
     assert shipped(folder, tmp_path) == ["src/model.py", "train.py"]
 
 
-def test_the_ignore_file(tmp_path: Path) -> None:
+def test_the_ignore_file_excludes_files(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for name in ("data/a", "src/data/b", "notes.txt", "src/notes.txt", "src/out/c", "out", "build/x"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -120,14 +120,14 @@ def test_the_ignore_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["!keep", "a/**/b"])
-def test_patterns_that_we_do_not_know_are_refused(tmp_path: Path, line: str) -> None:
+def test_unsupported_patterns_are_rejected(tmp_path: Path, line: str) -> None:
     folder = project(tmp_path / "p")
     (folder / ".xpkignore").write_text(line)
     with pytest.raises(UsageError, match="is not supported"):
         pack(folder)
 
 
-def test_links_inside_the_folder_are_links_there_too(tmp_path: Path) -> None:
+def test_links_inside_the_folder_are_kept_as_links(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     (folder / "src" / "main.py").symlink_to("../train.py")
     (folder / "lib").symlink_to("src")
@@ -137,9 +137,9 @@ def test_links_inside_the_folder_are_links_there_too(tmp_path: Path) -> None:
     assert os.readlink(there / "src" / "main.py") == "../train.py" and (there / "lib" / "model.py").is_file()
 
 
-def test_links_that_cannot_be_followed_are_links_there_too(tmp_path: Path) -> None:
+def test_dangling_links_are_kept_as_links(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
-    (folder / "link").symlink_to("x" * 300)  # as with a folder that nobody may read, looking there is an error
+    (folder / "link").symlink_to("x" * 300)  # listing it is an error, as for a folder without permissions
     there = tmp_path / "there"
     archive = pack(folder)
     unpack(archive.content, archive.name, str(there))
@@ -147,7 +147,7 @@ def test_links_that_cannot_be_followed_are_links_there_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "src/../../outside"])
-def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
+def test_links_out_of_the_folder_are_rejected(tmp_path: Path, target: str) -> None:
     folder = project(tmp_path / "p")
     (folder / "link").symlink_to(target)
     with pytest.raises(UsageError) as caught:
@@ -155,7 +155,7 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) ->
     assert caught.value.problems == (f"link is a link that leaves the folder, to {target}",)
 
 
-def test_too_much_is_refused_by_the_names_of_the_largest(tmp_path: Path) -> None:
+def test_too_large_folders_are_rejected_with_the_largest_files(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for name, mib in (("data", 60), ("weights", 40)):
         (folder / name).mkdir()
@@ -165,7 +165,7 @@ def test_too_much_is_refused_by_the_names_of_the_largest(tmp_path: Path) -> None
         pack(folder)
 
 
-def test_too_many_files(tmp_path: Path) -> None:
+def test_too_many_files_are_rejected(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     for index in range(script.MAX_FILES):
         os.mknod(folder / str(index))
@@ -174,7 +174,7 @@ def test_too_many_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])
-def test_folders_that_are_none(tmp_path: Path, make: object) -> None:
+def test_invalid_folders_are_rejected(tmp_path: Path, make: object) -> None:
     make(tmp_path / "p")  # type: ignore[operator]
     with pytest.raises(UsageError, match="--script-dir"):
         pack(tmp_path / "p")

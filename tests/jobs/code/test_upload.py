@@ -39,11 +39,11 @@ def spec(name: str, **changes: Any) -> WorkloadSpec:
 
 
 def owners(api: FakeApi) -> list[str]:
-    """Return the workloads that the ConfigMap of the code belongs to."""
+    """Return the workloads that own the ConfigMap of the code."""
     return [ref["name"] for ref in api.get("ConfigMap", SMALL.name)["metadata"]["ownerReferences"]]
 
 
-def test_where_code_goes(tmp_path: Path) -> None:
+def test_the_destination_of_code(tmp_path: Path) -> None:
     local = replace(BARE, output_root="/clusters/dev/output", on_this_machine=True)
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     bucket = replace(shared, output_root="gs://b/p")
@@ -54,7 +54,7 @@ def test_where_code_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared_folder", [None, "/a/folder/that/only/nodes/see"])
-def test_without_a_way_it_is_said_what_to_do(shared_folder: str | None) -> None:
+def test_without_a_destination_the_error_suggests_one(shared_folder: str | None) -> None:
     target = replace(BARE, shared_folder=shared_folder)
     with pytest.raises(UsageError, match=r"takes 700\.0 KiB packed, a ConfigMap holds at most 700\.0 KiB") as caught:
         upload.place(LARGE, target, target)
@@ -71,14 +71,14 @@ def test_a_configmap_belongs_to_every_workload_that_names_it() -> None:
 
 
 class Racing(FakeApi):
-    """Another workload takes or drops the ConfigMap between our reading and our writing."""
+    """Another workload adds or removes its reference between our read and our write."""
 
     def __init__(self, meddle: str) -> None:
         super().__init__()
         self.meddle = meddle
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Let somebody else create the ConfigMap first."""
+        """Let another workload create the ConfigMap first."""
         if obj["kind"] == "ConfigMap" and self.meddle == "created":
             self.meddle = ""
             theirs = {**obj["metadata"], "ownerReferences": [{"name": "other", "uid": "u"}]}
@@ -86,7 +86,7 @@ class Racing(FakeApi):
         return super().create(obj, dry_run=dry_run)
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
-        """Check the version, as a server does, after somebody else has changed or removed the object."""
+        """Check the version, like a server, after another workload has changed or removed the object."""
         if kind == "ConfigMap" and self.meddle == "owned":
             self.meddle = ""
             there = self.get(kind, name)["metadata"]["ownerReferences"]
@@ -103,7 +103,7 @@ class Racing(FakeApi):
 @pytest.mark.parametrize(
     ("meddle", "left"), [("created", ["other", "two"]), ("owned", ["one", "other", "two"]), ("removed", ["two"])]
 )
-def test_nobody_loses_the_code_in_a_race(meddle: str, left: list[str]) -> None:
+def test_concurrent_deletes_do_not_remove_used_code(meddle: str, left: list[str]) -> None:
     api = Racing("")
     if meddle != "created":
         create.create_workload(api, spec("one"), cluster="c")
@@ -116,25 +116,25 @@ class NoConfigMaps(FakeApi):
     """A user who may read ConfigMaps but not create any."""
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Refuse ConfigMaps."""
+        """Reject ConfigMaps."""
         if obj["kind"] == "ConfigMap":
             raise AuthorizationError("not authorized to create configmaps")
         return super().create(obj, dry_run=dry_run)
 
 
 class OneNamespace(FakeApi):
-    """A user who sees one namespace only."""
+    """A user with permission for one namespace only."""
 
     def list(
         self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
     ) -> Objs:
-        """Refuse to list those of all namespaces."""
+        """Reject lists of all namespaces."""
         if namespace is None:
             raise AuthorizationError("not authorized to list jobsets")
         return super().list(kind, namespace, selector)
 
 
-def test_who_does_not_see_all_workloads_removes_no_code(tmp_path: Path) -> None:
+def test_without_permission_to_list_all_workloads_code_is_kept(tmp_path: Path) -> None:
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = OneNamespace(), upload.place(LARGE, shared, shared)
     (tmp_path / ".code").mkdir()
@@ -145,7 +145,7 @@ def test_who_does_not_see_all_workloads_removes_no_code(tmp_path: Path) -> None:
 
 
 class Forgetful(FakeApi):
-    """An API server that does what it is asked, and whose answer is lost."""
+    """An API server that executes requests, but whose response is lost."""
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         made = super().create(obj, dry_run=dry_run)
@@ -154,21 +154,21 @@ class Forgetful(FakeApi):
         return made
 
 
-def test_a_workload_whose_creation_was_not_answered_gets_its_code() -> None:
+def test_a_workload_whose_create_got_no_response_gets_its_code() -> None:
     api = Forgetful()
     assert create.create_workload(api, spec("one"), cluster="c")
     (code,) = api.list("ConfigMap")
-    assert [each["name"] for each in code["metadata"]["ownerReferences"]] == ["one"]
+    assert [item["name"] for item in code["metadata"]["ownerReferences"]] == ["one"]
 
 
-def test_a_workload_without_its_code_does_not_stay() -> None:
+def test_a_workload_without_its_code_is_removed() -> None:
     api = NoConfigMaps()
     with pytest.raises(AuthorizationError):
         create.create_workload(api, spec("one"), cluster="c")
     assert api.list("JobSet") == []
 
 
-def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: Path) -> None:
+def test_an_archive_is_uploaded_once_and_removed_with_its_last_workload(tmp_path: Path) -> None:
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = FakeApi(), upload.place(LARGE, shared, shared)
     assert upload.upload(api, LARGE, code, shared)
@@ -185,7 +185,7 @@ def test_an_archive_is_uploaded_once_and_removed_when_nobody_names_it(tmp_path: 
     assert [file.name for file in (tmp_path / ".code").iterdir()] == ["xpk-code-4567.tar.gz"]
 
 
-def test_what_another_cluster_may_need_stays(tmp_path: Path) -> None:
+def test_code_that_another_cluster_may_use_is_kept(tmp_path: Path) -> None:
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path))
     theirs = tmp_path / ".code" / "xpk-code-4567.tar.gz"
     theirs.parent.mkdir()
@@ -195,8 +195,8 @@ def test_what_another_cluster_may_need_stays(tmp_path: Path) -> None:
     assert theirs.exists()
 
 
-def test_another_users_archive_of_the_same_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time cannot be begun anew, and the workload that is to name it does not exist yet."""
+def test_another_users_archive_of_the_same_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time cannot be reset, and the workload that will use it does not exist yet."""
     shared = replace(BARE, output_root=str(tmp_path), shared_folder=str(tmp_path), exclusive=True)
     api, code = FakeApi(), upload.place(LARGE, shared, shared)
     upload.upload(api, LARGE, code, shared)

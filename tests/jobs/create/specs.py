@@ -1,4 +1,4 @@
-"""Specs of workloads of one shape."""
+"""Specs of workloads with one shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capacity that hosts request, by the record of their cluster."""
+"""The capacity that hosts request, from the record of their cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def target(*have: str, makes: str = "", region: str | None = "us-central1") -> T
     )
 
 
-def test_flags_ask_for_one_capacity() -> None:
+def test_flags_select_one_capacity() -> None:
     assert capacity_of_flags(**NONE) is None
     assert capacity_of_flags(**NONE | {"flex": True}) == "flex"
     assert (
@@ -52,7 +52,7 @@ def test_flags_ask_for_one_capacity() -> None:
         (target(region=None), None, ""),
     ],
 )
-def test_what_pods_ask_for(have: Target, asked: str | None, chosen: str) -> None:
+def test_capacity_becomes_node_selectors_of_pods(have: Target, asked: str | None, chosen: str) -> None:
     assert choose(have, KIND, asked, cluster="c") == chosen
 
 
@@ -72,7 +72,7 @@ def test_what_pods_ask_for(have: Target, asked: str | None, chosen: str) -> None
         (target(makes="spot"), "reservation=r/reservationBlocks/b", "GKE adds node pools of whole reservations only"),
     ],
 )
-def test_what_is_not_there_is_refused(have: Target, asked: str, why: str) -> None:
+def test_unavailable_capacity_is_rejected(have: Target, asked: str, why: str) -> None:
     with pytest.raises(XpkError) as caught:
         choose(have, KIND, asked, cluster="c")
     assert why in caught.value.message and caught.value.hint

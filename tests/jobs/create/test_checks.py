@@ -1,4 +1,4 @@
-"""Checks of the fields of a workload that a program describes: each invalid one is a line, none raises a TypeError."""
+"""Checks of the fields of a workload in a program: each invalid one is a line, none raises a TypeError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALID: dict[str, Any] = {
 
 
 def problems_of(**fields: Any) -> list[str]:
-    """Return the problems of a workload's fields; check that what replaces the invalid ones is valid."""
+    """Return the problems of a workload's fields; check that replacements of invalid ones are valid."""
     problems, again = Problems(), Problems()
     valid_fields(valid_fields(Workload(**{"name": "w"} | fields), problems), again)
     again.check("replaced fields", hint="")

@@ -1,4 +1,4 @@
-"""Requests to the API server before a workload is created, and the error where it does not fit."""
+"""Requests to the API server before a workload is created, and the error if it does not fit."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def check_fits(api: ObjectApi, wanted: WorkloadSpec, *, cluster: str) -> None:
 
 
 def queues(**slices: int) -> list[Obj]:
-    """LocalQueues of these names, each with a ClusterQueue of so many slices."""
-    found = []
+    """Return LocalQueues with these names, each with a ClusterQueue of this number of slices."""
+    result = []
     for name, count in slices.items():
         for obj in render_queues(ClusterSpec(name="c", shape=SHAPE, num_slices=count)):
             if obj["kind"] == "ClusterQueue":
                 obj["metadata"]["name"] = f"{name}-cluster"
             elif obj["kind"] == "LocalQueue":
                 obj["metadata"]["name"], obj["spec"]["clusterQueue"] = name, f"{name}-cluster"
-            found.append(obj)
-    return found
+            result.append(obj)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def queues(**slices: int) -> list[Obj]:
         ({"num_slices": 9, "queue": "empty"}, "`xpk cluster describe c` shows what it has"),
     ],
 )
-def test_what_would_fit_instead(wanted: dict[str, Any], hint: str) -> None:
+def test_errors_suggest_sizes_that_fit(wanted: dict[str, Any], hint: str) -> None:
     api = FakeApi(queues(large=4, small=2, empty=0))
     with pytest.raises(CapacityError) as raised:
         check_fits(api, spec(**wanted), cluster="c")
@@ -57,7 +57,7 @@ def test_what_would_fit_instead(wanted: dict[str, Any], hint: str) -> None:
     )
 
 
-def test_quotas_as_kueue_writes_them() -> None:
+def test_quotas_are_read_in_kueues_formats() -> None:
     objects = queues(large=250)
     entry = objects[1]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
     assert entry["nominalQuota"] == 2000
@@ -68,13 +68,13 @@ def test_quotas_as_kueue_writes_them() -> None:
         check_fits(api, spec(num_slices=251, queue="large"), cluster="c")
 
 
-def test_what_a_queue_may_borrow_is_for_kueue_to_say() -> None:
+def test_borrowing_is_left_to_kueue() -> None:
     objects = queues(small=1)
     objects[1]["spec"]["cohortName"] = "all"
     check_fits(FakeApi(objects), spec(num_slices=5, queue="small"), cluster="c")
 
 
-def test_what_others_lend_counts_as_far_as_it_may_be_borrowed() -> None:
+def test_lendable_quota_counts_up_to_the_borrowing_limit() -> None:
     red, blue = (
         QueueSpec(name=name, namespaces=("default",), quotas=(quota,))
         for name, quota in (
@@ -90,7 +90,7 @@ def test_what_others_lend_counts_as_far_as_it_may_be_borrowed() -> None:
             check_fits(api, spec(num_slices=most + 1, queue=queue), cluster="c")
 
 
-def test_without_a_name_it_is_the_clusters_own_queue_or_the_only_one() -> None:
+def test_the_default_queue_is_the_clusters_own_or_the_only_one() -> None:
     api = FakeApi(queues(red=1))
     assert read_queue(api, None, "default", cluster="c").name == "red"
     api = FakeApi(queues(red=1, blue=1))
@@ -102,7 +102,7 @@ def test_without_a_name_it_is_the_clusters_own_queue_or_the_only_one() -> None:
     )
 
 
-def test_a_queue_that_is_not_there_names_those_that_are() -> None:
+def test_the_error_for_a_missing_queue_lists_the_existing_ones() -> None:
     with pytest.raises(NotFoundError) as raised:
         check_fits(FakeApi(queues(large=1, small=1)), spec(), cluster="c")
     assert raised.value.hint == "choose from large, small"
@@ -117,7 +117,7 @@ def test_a_create_makes_few_requests() -> None:
     assert [verb for verb, _, _ in api.calls] == ["get", "list", "get", "create", "create"]
 
 
-def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:
+def test_listing_makes_the_same_number_of_requests_for_any_number_of_workloads() -> None:
     def asked(count: int) -> list[tuple[str, str, str]]:
         jobsets = [obj for index in range(count) for obj in render_workload(spec(name=f"w{index}"))]
         for jobset in jobsets:
@@ -130,7 +130,7 @@ def test_a_list_makes_as_many_requests_for_many_as_for_few() -> None:
     assert {verb for verb, _, _ in asked(1)} == {"list"}
 
 
-def test_a_name_that_is_taken_is_told_with_its_namespace() -> None:
+def test_an_existing_name_is_reported_with_its_namespace() -> None:
     """Without it, the command would delete another workload."""
     wanted = spec(namespace="team-a")
     api = FakeApi([render_workload(wanted)[-1]])
@@ -139,7 +139,7 @@ def test_a_name_that_is_taken_is_told_with_its_namespace() -> None:
     assert "`xpk workload delete w --cluster c --namespace team-a` first" in error.value.hint
 
 
-def test_a_priority_above_the_limit_of_the_queue_is_refused() -> None:
+def test_a_priority_above_the_limit_of_the_queue_is_rejected() -> None:
     quota = SliceQuota(shape=SHAPE, num_slices=4)
     limited = QueueSpec(name="red", namespaces=("default",), quotas=(quota,), max_priority="medium")
     api = FakeApi([*queues(), *render_queue(limited)])
@@ -155,7 +155,7 @@ def secret_of(api: FakeApi) -> Obj:
     return api.get("Secret", "xpk-peers.w")
 
 
-def test_a_workloads_secret_comes_last_and_goes_with_it() -> None:
+def test_a_workloads_secret_is_created_last_and_deleted_with_it() -> None:
     api = FakeApi()
     create_workload(api, spec(), cluster="c")
     assert [(verb, kind) for verb, kind, _ in api.calls] == [("create", "JobSet"), ("create", "Secret")]
@@ -165,7 +165,7 @@ def test_a_workloads_secret_comes_last_and_goes_with_it() -> None:
     assert len(value) == 64 and value.decode() not in str(api.get("JobSet", "w"))
 
 
-def test_a_secret_that_an_earlier_workload_has_left_is_replaced() -> None:
+def test_a_leftover_secret_of_an_earlier_workload_is_replaced() -> None:
     api = FakeApi([*render_peer_secret(spec())])
     before = secret_of(api)["data"]
     create_workload(api, spec(), cluster="c")
@@ -173,7 +173,7 @@ def test_a_secret_that_an_earlier_workload_has_left_is_replaced() -> None:
 
 
 class CutOff(FakeApi):
-    """An API server whose client is ended in the middle, or may not create Secrets."""
+    """An API server whose client is killed in the middle, or may not create Secrets."""
 
     error: BaseException | None = None
 
@@ -185,12 +185,12 @@ class CutOff(FakeApi):
 
 
 def age(api: FakeApi, seconds: int) -> None:
-    """Make the JobSet one that was created so long ago."""
+    """Change the creation time of the JobSet to this long ago."""
     created = (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     api.patch("JobSet", "w", {"metadata": {"creationTimestamp": created}})
 
 
-def test_what_another_command_has_made_is_not_deleted() -> None:
+def test_objects_of_a_concurrent_command_are_not_deleted() -> None:
     api = CutOff([render_workload(spec())[-1]])
     age(api, 90)
     api.error = AuthorizationError("user 'ann' may not create secrets in namespace 'default'")
@@ -199,14 +199,14 @@ def test_what_another_command_has_made_is_not_deleted() -> None:
     assert api.get("JobSet", "w")
 
 
-def test_on_this_machine_a_name_that_is_taken_is_taken() -> None:
+def test_an_existing_name_is_rejected_on_local_clusters() -> None:
     api, here = FakeApi(), spec(target=replace(TARGET, on_this_machine=True))
     create_workload(api, here, cluster="c")
     with pytest.raises(ConflictError, match="already exists with the same settings"):
         create_workload(api, here, cluster="c")
 
 
-def test_a_secret_of_others_is_left_alone() -> None:
+def test_a_secret_of_another_tool_is_not_changed() -> None:
     (secret,) = render_peer_secret(spec())
     api = FakeApi([{**secret, "metadata": {**secret["metadata"], "labels": {}}}])
     with pytest.raises(ConflictError, match=r"Secret 'xpk-peers\.w' already exists .* not created by xpk"):
@@ -216,7 +216,7 @@ def test_a_secret_of_others_is_left_alone() -> None:
         api.get("JobSet", "w")
 
 
-def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
+def test_an_interrupted_create_is_completed_by_the_next() -> None:
     api = CutOff()
     api.error = SystemExit("killed")
     api.delete = lambda *_, **__: None  # type: ignore[method-assign]
@@ -236,7 +236,7 @@ def test_a_create_that_was_cut_off_is_finished_by_the_next_one() -> None:
     assert secret_of(api)["metadata"]["ownerReferences"][0]["uid"] == uid
 
 
-def test_without_the_right_to_create_secrets_no_workload_is_left() -> None:
+def test_without_permission_to_create_secrets_no_workload_remains() -> None:
     api = CutOff()
     api.error = AuthorizationError("user 'ann' may not create secrets in namespace 'default'")
     with pytest.raises(AuthorizationError, match="may not create secrets"):

@@ -1,4 +1,4 @@
-"""`workload diff` shows the user's changes and nothing that Kueue or JobSet wrote."""
+"""`workload diff` shows the user's changes, without fields that Kueue or JobSet wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KUEUES = {
 
 
 class Defaulting(FakeApi):
-    """A server that gives defaults, and holds back what is queued, as JobSet's and Kueue's webhooks do."""
+    """A server that sets defaults and suspends queued workloads, like JobSet's and Kueue's webhooks."""
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """See `ObjectApi.create`."""
@@ -34,7 +34,7 @@ class Defaulting(FakeApi):
 
 
 def admitted(api: FakeApi, **changes: Any) -> Obj:
-    """A workload that runs: Kueue has written into it."""
+    """Return a running workload, into which Kueue has written."""
     jobset = api.create(render_workload(spec(**changes))[-1])
     jobset["spec"]["suspend"] = False
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
@@ -53,7 +53,7 @@ def found(change: dict[str, Any], **before: Any) -> difference.Difference:
     return difference.with_create(api, have, spec(**(before | change)))
 
 
-def test_what_runs_is_equal_to_what_made_it() -> None:
+def test_a_workload_has_no_diff_to_its_own_options() -> None:
     assert found({}) == difference.Difference("")
     assert found({"user": "somebody-else"}, user="me") == difference.Difference("")
 
@@ -68,7 +68,7 @@ def test_what_runs_is_equal_to_what_made_it() -> None:
         ({"env": {"A": "b"}}, "containers[host].env[A]", "- name: A"),
     ],
 )
-def test_what_is_asked_for_otherwise_is_found(change: dict[str, Any], field: str, line: str) -> None:
+def test_changed_options_are_in_the_diff(change: dict[str, Any], field: str, line: str) -> None:
     difference = found(change)
     (only,) = difference.fields
     assert field in only["field"]
@@ -76,9 +76,9 @@ def test_what_is_asked_for_otherwise_is_found(change: dict[str, Any], field: str
     assert difference.text.startswith("--- running/w\n+++ create/w\n")
 
 
-def test_what_is_no_longer_asked_for_is_found_too() -> None:
+def test_removed_options_are_in_the_diff() -> None:
     gone = found({"env": {}, "image_pull_secret": None}, env={"A": "b"}, image_pull_secret="key")
-    assert {each["field"].rpartition("spec.")[2] for each in gone.fields} == {
+    assert {item["field"].rpartition("spec.")[2] for item in gone.fields} == {
         "imagePullSecrets",
         "containers[host].env[A]",
     }
@@ -88,8 +88,8 @@ def test_values_of_secrets_are_not_shown() -> None:
     before = {"HF_TOKEN": "old-one", "SAME_PASSWORD": "unchanged", "PLAIN": "seen", "DB_PASS": "old-pass"}
     after = {"HF_TOKEN": "new-one", "PLAIN": "seen-too", "DB_PASS": "new-pass"}
     changed = found({"env": before | after}, env=before)
-    told = f"{changed.text}{changed.fields}"
-    assert not any(word in told for word in ("old-one", "new-one", "unchanged", "old-pass", "new-pass"))
+    message = f"{changed.text}{changed.fields}"
+    assert not any(word in message for word in ("old-one", "new-one", "unchanged", "old-pass", "new-pass"))
     assert "*** (before)" in changed.text and "*** (after)" in changed.text and "seen-too" in changed.text
     assert len(changed.fields) == 3
 
@@ -98,12 +98,12 @@ def test_secrets_inside_other_texts_are_not_shown() -> None:
     old = {"env": {"DATABASE": "postgres://me:old-one@db/x"}, "command": ("run", "--password", "old-one")}
     new = {"env": {"DATABASE": "postgres://me:new-one@db/x"}, "command": ("run", "--password", "new-one")}
     changed = found(new, **old)
-    told = f"{changed.text}{changed.fields}"
-    assert len(changed.fields) == 2 and "old-one" not in told and "new-one" not in told, told
-    assert "postgres://me" not in told and "[redacted] (after)" in told and "@db/x (after)" in told
+    message = f"{changed.text}{changed.fields}"
+    assert len(changed.fields) == 2 and "old-one" not in message and "new-one" not in message, message
+    assert "postgres://me" not in message and "[redacted] (after)" in message and "@db/x (after)" in message
 
 
-def test_as_many_calls_however_large_it_is() -> None:
+def test_the_number_of_calls_does_not_depend_on_the_size() -> None:
     for slices in (1, 100):
         api = Defaulting()
         have = admitted(api, num_slices=slices)
@@ -113,7 +113,7 @@ def test_as_many_calls_however_large_it_is() -> None:
         assert len(api.objects) == 1
 
 
-def test_a_name_that_is_taken_is_not_asked_about() -> None:
+def test_diff_does_not_check_whether_the_name_exists() -> None:
     api = Defaulting()
     have = admitted(api)
     for letter in "xyz":
@@ -125,20 +125,20 @@ def test_a_name_that_is_taken_is_not_asked_about() -> None:
         difference.with_create(api, have, spec())
 
 
-def test_two_workloads_differ_in_what_they_do() -> None:
+def test_two_workloads_are_compared() -> None:
     api = Defaulting()
     left, right = admitted(api, name="run", num_slices=2), admitted(api, name="run-2", num_slices=2)
     assert difference.of_two(left, right) == difference.Difference("")
-    folder = replace(TARGET, output_root="/output/run/of_run-2/run-2")  # names of folders are no names of workloads
+    folder = replace(TARGET, output_root="/output/run/of_run-2/run-2")  # names of folders are not names of workloads
     pair = [admitted(Defaulting(), name=name, target=folder) for name in ("run", "run-2")]
     assert difference.of_two(*pair) == difference.Difference("")
     other = admitted(api, name="run-3", num_slices=2, command=("run-3",))
     (only,) = difference.of_two(left, other).fields
     assert "command" in only["field"] or "args" in only["field"]
-    assert "run-3" in difference.of_two(left, other).text.split("\n", 2)[2]  # their own words are left alone
+    assert "run-3" in difference.of_two(left, other).text.split("\n", 2)[2]  # the user's own words are not changed
 
 
-def test_a_workload_that_is_not_there_is_told_of_with_those_that_are() -> None:
+def test_the_error_for_a_missing_workload_lists_the_existing_ones() -> None:
     api = Defaulting()
     admitted(api)
     with pytest.raises(NotFoundError) as caught:

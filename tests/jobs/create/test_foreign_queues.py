@@ -1,4 +1,4 @@
-"""Clusters that Google's xpk made: its flavors are called by number and type, or as whoever made them liked."""
+"""Clusters of Google's xpk, whose flavors have names of number and type, or arbitrary ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kueue(kind: str, name: str, spec: Obj, **more: Any) -> Obj:
 
 
 def upstreams(flavor: str, chips: int = 32) -> list[Obj]:
-    """The queues of two slices as Google's xpk makes them."""
+    """Return the queues of two slices as Google's xpk creates them."""
     labels = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "4x4",
@@ -44,7 +44,7 @@ def upstreams(flavor: str, chips: int = 32) -> list[Obj]:
 
 
 @pytest.mark.parametrize("flavor", NAMES)
-def test_workloads_find_the_type(flavor: str) -> None:
+def test_workloads_use_the_type_of_another_tools_queue(flavor: str) -> None:
     api = FakeApi(upstreams(flavor))
     queue = read_queue(api, None, "default", cluster="c")
     for asked in (None, "v5litepod-16", "v5e-16"):
@@ -59,7 +59,7 @@ def test_workloads_find_the_type(flavor: str) -> None:
 
 
 @pytest.mark.parametrize("flavor", NAMES)
-def test_queues_are_told_in_slices_and_not_passed_on(flavor: str) -> None:
+def test_quotas_are_shown_in_slices(flavor: str) -> None:
     api = FakeApi(upstreams(flavor))
     (info,) = Queues.read(api).infos()
     (share,) = info.shares
@@ -69,7 +69,7 @@ def test_queues_are_told_in_slices_and_not_passed_on(flavor: str) -> None:
     assert {verb for verb, _, _ in api.calls} == {"list", "get"}
 
 
-def test_who_waits_is_told_of_the_quota_of_its_type_alone() -> None:
+def test_pending_workloads_see_only_the_quota_of_their_type() -> None:
     theirs, others = upstreams("2xv5litepod-16"), upstreams("1xv5litepod-8", 8)
     flavors = theirs[1]["spec"]["resourceGroups"][0]["flavors"]
     flavors += others[1]["spec"]["resourceGroups"][0]["flavors"]
@@ -80,7 +80,7 @@ def test_who_waits_is_told_of_the_quota_of_its_type_alone() -> None:
     assert (quota.flavor, quota.quota) == ("2xv5litepod-16", 32)
 
 
-def test_a_flavor_that_is_no_accelerator_stays_what_it_is_called() -> None:
+def test_a_flavor_without_an_accelerator_keeps_its_name() -> None:
     objects = upstreams("cpu-user")
     objects[0]["spec"] = {"nodeLabels": {"cloud.google.com/gke-nodepool": "cpu-np"}}
     assert list(read_queue(FakeApi(objects), None, "default", cluster="c").most) == ["cpu-user"]

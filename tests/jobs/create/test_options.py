@@ -1,4 +1,4 @@
-"""From what a user typed to a spec: what would be in vain."""
+"""From a user's options to a spec: options without effect are rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on(target: Target, node_folder: str | None = None) -> WorkloadSpec:
     )
 
 
-def test_local_checkpoints_that_would_end_with_their_pods_are_refused() -> None:
+def test_local_checkpoints_in_pod_storage_are_rejected() -> None:
     kind = Target(emulated=True, sets_slice_environment=True, output_root="/shared", shared_folder="/shared")
     with pytest.raises(UsageError) as refused:
         check_local_path(LOCAL_PATH, on(kind))
@@ -47,6 +47,8 @@ def test_the_image_is_known_before_anything_is_created() -> None:
         assert choose_image(asked, target, cluster="c", needs_trainer=needs_trainer) == image
     with pytest.raises(UsageError, match="cluster 'c' has no trainer image") as unknown:
         choose_image(None, pods, cluster="c", needs_trainer=True)
-    assert "`xpk image build REGISTRY/xpk-trainer --tpu --push`" in str(unknown.value.hint), "JAX for CPUs sees no TPU"
+    assert "`xpk image build REGISTRY/xpk-trainer --tpu --push`" in str(unknown.value.hint), (
+        "JAX for CPUs does not see a TPU"
+    )
     with pytest.raises(UsageError, match="'Not An Image' is not a valid image name"):
         choose_image("Not An Image", pods, cluster="c", needs_trainer=False)

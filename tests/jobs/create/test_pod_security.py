@@ -1,4 +1,4 @@
-"""Namespaces that enforce Pod Security: what they would refuse is refused, or fitted, before anything is created."""
+"""Namespaces that enforce Pod Security: violations are rejected, or fixed, before anything is created."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def enforcing(level: str) -> FakeApi:
 
 def security(fitted: WorkloadSpec) -> Obj | None:
     pod = render_workload(fitted)[-1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    found: Obj | None = pod.get("securityContext")
-    return found
+    result: Obj | None = pod.get("securityContext")
+    return result
 
 
 @pytest.mark.parametrize(
@@ -48,22 +48,24 @@ def security(fitted: WorkloadSpec) -> Obj | None:
         ),
     ],
 )
-def test_pods_run_as_the_namespace_wants_it(level: str, changes: dict[str, Any], expected: Obj | None) -> None:
+def test_pods_satisfy_the_security_level_of_the_namespace(
+    level: str, changes: dict[str, Any], expected: Obj | None
+) -> None:
     assert security(fit_namespace(enforcing(level), spec(**changes))) == expected
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_folders_of_nodes_are_refused_where_their_pods_would_be(level: str) -> None:
-    """The JobSet would be created, and no pod of it, ever."""
-    for wanted in (spec(ON_KIND), spec(node_folder="/dev/shm")):
+def test_host_paths_are_rejected_in_restricted_namespaces(level: str) -> None:
+    """The JobSet would be created, but none of its pods."""
+    for goal in (spec(ON_KIND), spec(node_folder="/dev/shm")):
         with pytest.raises(UsageError, match=f"namespace 'ml' enforces Pod Security '{level}'"):
-            fit_namespace(enforcing(level), wanted)
-        assert fit_namespace(enforcing("privileged"), wanted) == wanted
+            fit_namespace(enforcing(level), goal)
+        assert fit_namespace(enforcing("privileged"), goal) == goal
 
 
-def test_where_nobody_may_look_or_no_pod_runs_it_stays_as_it_is() -> None:
+def test_without_permission_or_pods_the_security_is_unchanged() -> None:
     class Shy(FakeApi):
-        """Shows no namespaces."""
+        """An API server that does not show namespaces."""
 
         def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
             """See `ObjectApi.get`."""

@@ -1,4 +1,4 @@
-"""Variables from Secrets: the JobSet holds a reference, never a value."""
+"""Variables from Secrets: the JobSet contains a reference, never a value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xpk.render import render_workload
 
 def variables(jobset: Obj) -> list[Obj]:
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    found: list[Obj] = next(each for each in job["containers"] if each.get("env"))["env"]
-    return found
+    result: list[Obj] = next(item for item in job["containers"] if item.get("env"))["env"]
+    return result
 
 
 def test_hosts_get_a_reference() -> None:
@@ -24,8 +24,8 @@ def test_hosts_get_a_reference() -> None:
     env = variables(render_workload(spec)[-1])
     for name, secret, key in (("WANDB_API_KEY", "wandb", "token"), ("HF_TOKEN", "hub", "HF_TOKEN")):
         assert {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} in env
-    names = [each["name"] for each in env]
-    assert len(names) == len(set(names)), "none twice, also where one of ours is replaced"
+    names = [item["name"] for item in env]
+    assert len(names) == len(set(names)), "no duplicates, also if one of ours is replaced"
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_hosts_get_a_reference() -> None:
         ("SET=s:k", "by --env-from-secret and by --env"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, says: str) -> None:
+def test_problems_are_reported(text: str, says: str) -> None:
     spec = workload(target=ON_KIND, env={"SET": "1"}, secret_env=parse_secret_env([text]))
     assert says in "\n".join(spec.problems())
 
 
-def test_without_a_secret_it_is_refused() -> None:
+def test_a_missing_secret_is_rejected() -> None:
     with pytest.raises(UsageError, match="has no '='"):
         parse_secret_env(["TOKEN"])
 
 
-def test_on_this_machine_there_are_no_secrets() -> None:
+def test_secrets_are_rejected_on_local_clusters() -> None:
     spec = workload(target=EMULATED, secret_env={"A": ("s", "k")})
     assert ["--env-file" in problem for problem in spec.problems()] == [True]

@@ -29,13 +29,13 @@ SHAPE = find_shape("v5litepod-8")
 
 @pytest.fixture
 def api() -> FakeApi:
-    """A cluster of two slices."""
+    """Return a cluster of two slices."""
     return FakeApi(render_queues(ClusterSpec(name="c", shape=SHAPE, num_slices=2)))
 
 
 @pytest.fixture
 def destination(api: FakeApi, tmp_path: Path) -> Destination:
-    """The cluster's own queue; output goes to a folder that the nodes share."""
+    """Return the cluster's own queue; output is written to a folder that the nodes share."""
     shared = str(tmp_path)
     target = Target(emulated=True, sets_slice_environment=True, output_root=shared, shared_folder=shared)
     queue = read_queue(api, None, "default", cluster="c")
@@ -44,7 +44,7 @@ def destination(api: FakeApi, tmp_path: Path) -> Destination:
 
 
 def written(api: FakeApi) -> list[tuple[str, str]]:
-    """Return what was written: verbs and kinds."""
+    """Return the verbs and kinds of the writes."""
     return [(verb, kind) for verb, kind, _ in api.calls if verb not in ("get", "list")]
 
 
@@ -60,7 +60,7 @@ def test_a_submission_checks_creates_and_reports(api: FakeApi, destination: Dest
         submit(request, destination)
 
 
-def test_what_costs_too_much_is_not_created(api: FakeApi, destination: Destination) -> None:
+def test_a_workload_above_the_cost_limit_is_not_created(api: FakeApi, destination: Destination) -> None:
     def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
         if max_cost is not None and max_cost < spec.num_chips:
             raise CapacityError("too dear")
@@ -72,14 +72,14 @@ def test_what_costs_too_much_is_not_created(api: FakeApi, destination: Destinati
     assert submit(Workload(name="w", command="true", max_cost=8), destination, price=price).cost == "8 dollars"
 
 
-def test_the_trainer_is_asked_before_anything_is_created(api: FakeApi, destination: Destination) -> None:
+def test_the_trainers_settings_are_checked_before_anything_is_created(api: FakeApi, destination: Destination) -> None:
     with pytest.raises(UsageError, match="invalid trainer configuration") as raised:
         submit(Workload(name="w", image="i", args=["--set", "optim.learning_rat=1"]), destination)
     assert "learning_rat" in raised.value.problems[0]
     assert written(api) == []
 
 
-def test_the_calling_process_is_left_as_it_is(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_calling_process_is_not_changed(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
     own = types.ModuleType("trainer")
     monkeypatch.setitem(sys.modules, "trainer", own)
     monkeypatch.setattr(os, "chdir", lambda folder: pytest.fail(f"the working folder becomes {folder}"))
@@ -105,7 +105,7 @@ def test_the_command_line_starts_no_process_for_the_bundled_trainer(
         preflight(resolved, runner=InProcessRunner())
 
 
-def test_earlier_output_is_continued_moved_aside_or_refused(destination: Destination, tmp_path: Path) -> None:
+def test_earlier_output_is_continued_archived_or_rejected(destination: Destination, tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(OutputExists) as raised:
@@ -146,7 +146,7 @@ def test_problems_of_fields_are_raised_with_those_of_the_folder_and_of_the_clust
 
 
 @pytest.mark.parametrize("capacity", ["cheap", "reservation=", "reservation=a/b", "Spot"])
-def test_an_unknown_capacity_is_refused(destination: Destination, capacity: str) -> None:
+def test_an_unknown_capacity_is_rejected(destination: Destination, capacity: str) -> None:
     with pytest.raises(UsageError, match="invalid capacity"):
         resolve(Workload(name="w", command="true", capacity=capacity), destination)
 

@@ -1,4 +1,4 @@
-"""Report pages: what they are made of, and what HTML they have to be."""
+"""Parsing and validation of report pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Checker(HTMLParser):
-    """Checks that every tag that is opened is closed in order; collects tags, attributes and text."""
+    """Checks that all tags are closed in order; collects tags, attributes and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

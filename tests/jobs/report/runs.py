@@ -1,4 +1,4 @@
-"""Hand-made runs: the files that a trainer would leave, in a folder, with every time known."""
+"""Synthetic runs: the trainer's files in a folder, with known times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = 1_800_000_000.0
 
 @dataclass(slots=True)
 class RunWriter:
-    """Writes a run second by second; `now` is Unix seconds."""
+    """Writes a run second by second; `now` is in Unix seconds."""
 
     folder: Path
     slices: int = 2
@@ -45,7 +45,7 @@ class RunWriter:
             self.event(name, who, seconds=seconds, **keys)
 
     def bring_up(self, restored: int, *, init: float = 2.0, restore: float = 1.0, compile_: float = 3.0) -> None:
-        """Start all hosts at `now` and come as far as a compiled step."""
+        """Start all hosts at `now` until a step is compiled."""
         self.all("start", pid=4711)
         self.now += init
         self.all("init", seconds=init, processes=self.slices * self.hosts, devices=16)
@@ -56,19 +56,19 @@ class RunWriter:
         self.now += compile_
         self.all("compile", seconds=compile_, cached=self.attempt > 0)
 
-    def steps(self, first: int, last: int, *, each: float = 0.5, log_every: int = 10) -> None:
+    def steps(self, first: int, last: int, *, step_seconds: float = 0.5, log_every: int = 10) -> None:
         for step in range(first, last + 1):
-            self.now += each
+            self.now += step_seconds
             noise = random.Random(step).gauss(0, 0.06)
             line: dict[str, Any] = {
                 "time": self.now,
                 "attempt": self.attempt,
                 "step": step,
                 "loss": 2.0 + 3.5 * math.exp(-step / 40) + noise,
-                "step_seconds": each,
+                "step_seconds": step_seconds,
                 "learning_rate": 0.001 * min(1.0, step / 20),
                 "grad_norm": 1.5 + noise,
-                "tokens_per_second": 4096 / each,
+                "tokens_per_second": 4096 / step_seconds,
                 "mfu": None,
             }
             if step == first or step % log_every == 0:
@@ -77,10 +77,10 @@ class RunWriter:
             if step == first or step % log_every == 0:
                 self.all("step", step=step)
 
-    def train(self, restored: int, last: int, *, each: float = 0.5) -> None:
-        """Start all hosts from a step, and train to another one."""
+    def train(self, restored: int, last: int, *, step_seconds: float = 0.5) -> None:
+        """Start all hosts at a step, and train to another one."""
         self.bring_up(restored)
-        self.steps(restored + 1, last, each=each)
+        self.steps(restored + 1, last, step_seconds=step_seconds)
 
     def save(self, step: int, *, seconds: float = 0.2) -> None:
         self.now += seconds
@@ -95,7 +95,7 @@ class RunWriter:
         self.all("eval", step=step, seconds=seconds, eval_loss=loss)
 
     def kill(self, dead: tuple[int, int], *, noticed: float = 1.0, down: float = 2.0) -> None:
-        """One host dies now; the others notice after `noticed`; the next attempt starts `down` later."""
+        """Kill one host now; the others detect it after `noticed`; the next attempt starts `down` later."""
         self.now += noticed
         for who in self.everyone():
             if who != dead:
@@ -104,7 +104,7 @@ class RunWriter:
         self.attempt += 1
 
     def suspend(self, step: int, *, away: float = 12.0) -> None:
-        """All hosts save and end; they start again `away` later, with the same attempt number."""
+        """Let all hosts save and end; they start again `away` later, with the same attempt number."""
         self.save(step)
         self.all("preempt", step=step)
         self.now += away
@@ -126,20 +126,20 @@ class RunWriter:
         return self.folder
 
 
-def one_kill(folder: Path, *, slices: int = 2, hosts: int = 2, each: float = 0.4, scale: int = 1) -> Path:
-    """150 steps x `scale`; slice 1 host 1 is killed after step 68, the newest checkpoint is of step 50."""
+def one_kill(folder: Path, *, slices: int = 2, hosts: int = 2, step_seconds: float = 0.4, scale: int = 1) -> Path:
+    """150 steps x `scale`; slice 1 host 1 is killed after step 68, and the newest checkpoint is of step 50."""
     run = RunWriter(folder, slices=slices, hosts=hosts)
     run.bring_up(0, init=3.1, compile_=4.5)
-    run.steps(1, 25 * scale, each=each)
+    run.steps(1, 25 * scale, step_seconds=step_seconds)
     run.save(25 * scale)
-    run.steps(25 * scale + 1, 50 * scale, each=each)
+    run.steps(25 * scale + 1, 50 * scale, step_seconds=step_seconds)
     run.save(50 * scale)
     run.evaluate(50 * scale)
-    run.steps(50 * scale + 1, 68 * scale, each=each)
+    run.steps(50 * scale + 1, 68 * scale, step_seconds=step_seconds)
     run.kill((1, slices and hosts - 1), noticed=0.4, down=1.4)
     run.bring_up(50 * scale, init=2.8, restore=0.9, compile_=1.2)
     for begin in (50, 75, 100, 125):
-        run.steps(begin * scale + 1, (begin + 25) * scale, each=each)
+        run.steps(begin * scale + 1, (begin + 25) * scale, step_seconds=step_seconds)
         run.save((begin + 25) * scale)
         if begin in (75, 125):
             run.evaluate((begin + 25) * scale)

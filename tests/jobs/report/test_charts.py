@@ -61,7 +61,7 @@ def test_a_chart_stays_inside_its_frame() -> None:
             assert chart.left <= x <= chart.right and chart.top <= y <= chart.bottom
 
 
-def test_labels_that_would_lie_on_each_other_are_left_out() -> None:
+def test_overlapping_labels_are_omitted() -> None:
     plot = Plot(label="l", x_title="x", series=[Series("steps", [(0, 1), (100, 2)])], rules=[(10, "one"), (11, "two")])
     assert [rule.label for rule in draw(plot, WIDE).rules] == ["one", ""]
 
@@ -93,5 +93,5 @@ def test_sparkline() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=200), st.integers(1, 60))
-def test_sparkline_takes_any_values(values: list[float], width: int) -> None:
+def test_sparkline_accepts_any_values(values: list[float], width: int) -> None:
     assert len(sparkline(values, width)) <= width

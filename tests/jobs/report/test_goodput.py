@@ -1,4 +1,4 @@
-"""The arithmetic of goodput, lost steps and recoveries on runs whose every second is known."""
+"""Goodput, lost steps and recoveries of runs with known times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recove
 from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord, read_folder
 
 
-def test_an_empty_run_has_no_account() -> None:
+def test_an_empty_run_has_no_goodput() -> None:
     account = goodput(RunRecord())
     assert account.wall == 0 and account.goodput == 0.0
     assert attempts(RunRecord()) == () and lost_steps(RunRecord()) == 0
@@ -25,7 +25,7 @@ def test_an_empty_run_has_no_account() -> None:
 def test_an_undisturbed_run(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0, init=2.0, restore=1.0, compile_=3.0)
-    run.steps(1, 20, each=0.5)
+    run.steps(1, 20, step_seconds=0.5)
     run.save(20, seconds=0.25)
     run.evaluate(20, seconds=0.75)
     run.done(20)
@@ -74,10 +74,10 @@ def test_one_kill(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_host_taken_for_dead_says_later_counts_for_nothing(tmp_path: Path) -> None:
+def test_later_events_of_a_host_declared_dead_are_ignored(tmp_path: Path) -> None:
     folder = one_kill(tmp_path)
     before = read_folder(folder)
-    # Its node was frozen, its workload has gone on elsewhere; now it wakes up and misses the others.
+    # Its node was frozen and its workload continued elsewhere; now it resumes and misses the others.
     line = {"time": START + 9_999, "event": "peer_lost", "slice": 1, "host": 1, "attempt": 0, "peer": 0}
     with (folder / "events" / "s1-h1.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
@@ -87,7 +87,7 @@ def test_what_a_host_taken_for_dead_says_later_counts_for_nothing(tmp_path: Path
     assert recoveries(after) == recoveries(before)
 
 
-def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_path: Path) -> None:
+def test_compilation_after_the_first_step_is_not_part_of_the_recovery(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     run.kill((1, 1))
@@ -100,7 +100,7 @@ def test_what_is_compiled_after_the_first_step_is_no_part_of_the_recovery(tmp_pa
     assert legs["compile"] == pytest.approx(1.5) and legs["first step"] == pytest.approx(0.5)
 
 
-def test_time_that_a_restore_waits_for_a_compilation_is_the_compilations(tmp_path: Path) -> None:
+def test_a_restore_that_waits_for_a_compilation_counts_as_compilation(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     run.kill((1, 1))
@@ -125,7 +125,7 @@ def test_time_that_a_restore_waits_for_a_compilation_is_the_compilations(tmp_pat
     assert account.seconds(Cause.RESTORE) == pytest.approx(1.0 + 0.65)
 
 
-def test_a_restore_of_before_that_lasts_as_long_as_the_compilation_within_it_has_only_the_rest(tmp_path: Path) -> None:
+def test_a_restore_excludes_the_compilation_within_it(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     run.kill((1, 1))
@@ -181,7 +181,7 @@ def test_two_restarts_and_an_attempt_that_never_stepped(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 30)
     run.kill((1, 0))
-    run.all("start")  # this attempt dies before it has restored
+    run.all("start")  # this attempt dies before its restore
     run.kill((1, 1))
     run.train(20, 24)
     run.kill((1, 1))
@@ -190,12 +190,12 @@ def test_two_restarts_and_an_attempt_that_never_stepped(tmp_path: Path) -> None:
     record = read_folder(run.write())
     assert lost_steps(record) == 10 + 4
     assert [attempt.ended for attempt in attempts(record)] == ["host lost", "host lost", "host lost", "done"]
-    found = recoveries(record)
-    assert [(one.failed_attempt, one.attempt) for one in found] == [(0, 2), (2, 3)]
-    assert recovery_seconds(record) == max(one.seconds for one in found)
+    outcome = recoveries(record)
+    assert [(one.failed_attempt, one.attempt) for one in outcome] == [(0, 2), (2, 3)]
+    assert recovery_seconds(record) == max(one.seconds for one in outcome)
 
 
-def test_a_host_that_fails_by_itself_is_the_cause(tmp_path: Path) -> None:
+def test_a_host_with_its_own_error_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0)
     run.event("fail", (1, 0), reason="disk full")
@@ -212,7 +212,7 @@ def test_a_host_that_fails_by_itself_is_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retrained", [0, 10])
-def test_a_finished_run_that_was_extended_is_not_done_by_its_old_result(retrained: int, tmp_path: Path) -> None:
+def test_an_extended_run_is_not_done_by_its_old_result(retrained: int, tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 20)
     run.save(20)
@@ -228,7 +228,7 @@ def test_a_finished_run_that_was_extended_is_not_done_by_its_old_result(retraine
     assert goodput(record, end=run.now + 30).seconds(Cause.DOWN) == pytest.approx(30)
 
 
-def test_a_result_of_the_last_attempt_ends_it_although_its_hosts_said_no_more(tmp_path: Path) -> None:
+def test_a_result_ends_the_last_attempt_without_final_events(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 20)
     run.write()
@@ -236,7 +236,7 @@ def test_a_result_of_the_last_attempt_ends_it_although_its_hosts_said_no_more(tm
     assert [attempt.ended for attempt in attempts(read_folder(tmp_path))] == ["done"]
 
 
-def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_path: Path) -> None:
+def test_a_hung_host_is_the_cause_and_waiting_for_it_is_not_work(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     worked = run.now
@@ -255,7 +255,7 @@ def test_a_host_that_hung_is_the_cause_and_what_others_say_of_it_is_no_work(tmp_
     )
 
 
-def test_a_host_that_did_not_answer_when_the_others_hung_is_the_cause(tmp_path: Path) -> None:
+def test_a_host_that_did_not_reply_to_hung_hosts_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     run.now += 300
@@ -273,7 +273,7 @@ def test_a_host_that_did_not_answer_when_the_others_hung_is_the_cause(tmp_path: 
     )
 
 
-def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path) -> None:
+def test_a_host_that_dies_after_the_others_are_done_is_the_cause(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 4)
     for who in run.everyone()[:-1]:
@@ -286,9 +286,9 @@ def test_a_host_that_dies_while_the_others_are_done_is_the_cause(tmp_path: Path)
     assert lost_steps(read_folder(tmp_path)) == 0
 
 
-def test_a_run_that_still_runs_is_accounted_up_to_now(tmp_path: Path) -> None:
+def test_a_running_run_is_accounted_until_now(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
-    run.train(0, 4, each=1.0)
+    run.train(0, 4, step_seconds=1.0)
     account = goodput(read_folder(run.write()), end=run.now + 6)
     assert account.wall == 16_000_000
     assert account.seconds(Cause.IDLE) == pytest.approx(6.0)
@@ -310,7 +310,7 @@ def test_a_background_save_costs_only_what_no_step_overlaps(tier: str) -> None:
     assert account.seconds(Cause.STEPS) == 1.0 and account.seconds(Cause.SAVE) == 2.0
 
 
-def test_a_wait_for_data_is_not_the_steps_and_lost_steps_stay_lost() -> None:
+def test_data_wait_is_separate_from_steps_and_lost_steps_stay_lost() -> None:
     host = HostId(0, 0)
     lines = [StepRecord(time=100.0 + n, attempt=0, step=n, loss=1, seconds=1, data_seconds=0.25) for n in (1, 2, 3)]
     waited = StepRecord(time=104.5, attempt=0, step=4, loss=1, seconds=1.5, data_seconds=9.0)
@@ -349,32 +349,32 @@ _steps = st.builds(
 
 
 @given(st.lists(_events, max_size=25), st.lists(_steps, max_size=12), st.lists(_steps, max_size=6), _times)
-def test_the_parts_sum_to_the_wall_time_whatever_the_files_say(
+def test_causes_sum_to_the_wall_time_for_any_records(
     events: list[Event], steps: list[StepRecord], lost: list[StepRecord], end: float
 ) -> None:
     by_host: dict[HostId, tuple[Event, ...]] = {}
     for event in events:
         by_host[event.host] = (*by_host.get(event.host, ()), event)
     record = RunRecord(steps=tuple(steps), lost_steps=tuple(lost), events=by_host)
-    found = attempts(record)
+    outcome = attempts(record)
     for stop in (None, end):
         account = goodput(record, end=stop)
         assert all(part >= 0 for part in account.microseconds.values())
-        if found:
-            begin = min(one.start for one in found)
-            until = max(one.end for one in found) if stop is None else max(stop, begin)
+        if outcome:
+            begin = min(one.start for one in outcome)
+            until = max(one.end for one in outcome) if stop is None else max(stop, begin)
             assert account.wall == round((until - begin) * 1_000_000)
         assert 0.0 <= account.goodput <= 1.0
     assert lost_steps(record) >= 0
     for recovery in recoveries(record, kill_time=end):
         assert recovery.seconds >= 0
-        told = [part.seconds for part in recovery.parts if part.seconds is not None]
-        assert sum(told) == pytest.approx(recovery.seconds) and min(told) >= 0
+        message = [part.seconds for part in recovery.parts if part.seconds is not None]
+        assert sum(message) == pytest.approx(recovery.seconds) and min(message) >= 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=4))
 @settings(max_examples=40)
-def test_lost_steps_are_those_that_were_finished_twice(lives: list[tuple[int, bool]]) -> None:
+def test_steps_that_were_completed_twice_are_lost(lives: list[tuple[int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = RunWriter(Path(folder))
         restored = saved = 0

@@ -1,4 +1,4 @@
-"""Runs that were suspended, preempted or deleted and resumed: attempt numbers then say nothing of the order."""
+"""Runs that were suspended, preempted, or deleted and resumed, so that attempt numbers do not give the order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xpk.jobs.report.record import HostId, read_folder
 
 
 def resumed_after_delete(folder: Path) -> RunWriter:
-    """One kill, then deleted while it runs, then resumed: the attempts are 0, 1, 0."""
+    """One kill, then a deletion while it runs, then a resume: the attempts are 0, 1, 0."""
     run = RunWriter(folder)
     run.train(0, 100)
     run.kill((1, 1))
@@ -35,7 +35,7 @@ def resumed_after_delete(folder: Path) -> RunWriter:
 
 
 def suspended(folder: Path) -> RunWriter:
-    """Suspended for 12 s after step 20 by a user or for a workload of a higher priority; attempt 0 twice."""
+    """Suspended for 12 s after step 20, by a user or for a workload with a higher priority; attempt 0 occurs twice."""
     run = RunWriter(folder)
     run.train(0, 20)
     run.suspend(20)
@@ -45,7 +45,7 @@ def suspended(folder: Path) -> RunWriter:
     return run
 
 
-def test_a_resume_after_a_delete_goes_on(tmp_path: Path) -> None:
+def test_a_resume_after_a_delete_continues_the_account(tmp_path: Path) -> None:
     resumed_after_delete(tmp_path)
     record = read_folder(tmp_path)
     assert [line.step for line in record.steps] == list(range(1, 331))
@@ -73,11 +73,11 @@ def test_two_deletes_without_any_restart(tmp_path: Path) -> None:
     assert record.restart_counts == {0: 0, 1: 0, 2: 0}
 
 
-def test_a_resume_from_an_older_checkpoint_loses_what_came_after_it(tmp_path: Path) -> None:
+def test_a_resume_from_an_older_checkpoint_loses_later_steps(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 30)
     run.evaluate(30)
-    run.now += 60.0  # deleted without grace
+    run.now += 60.0  # deleted without a grace period
     run.train(20, 25)
     record = read_folder(run.write())
     assert [line.step for line in record.steps] == list(range(1, 26))
@@ -86,7 +86,7 @@ def test_a_resume_from_an_older_checkpoint_loses_what_came_after_it(tmp_path: Pa
     assert goodput(record).seconds(Cause.SUSPENDED) == 0
 
 
-def test_a_suspension_is_no_failure(tmp_path: Path) -> None:
+def test_a_suspension_is_not_a_failure(tmp_path: Path) -> None:
     suspended(tmp_path)
     record = read_folder(tmp_path)
     assert lost_steps(record) == 0 and record.lost_steps == () and len(record.steps) == 40
@@ -109,7 +109,7 @@ def test_a_stop_before_the_first_step_saved_nothing(tmp_path: Path) -> None:
     assert (first.ended, first.reason) == ("suspended", "suspended or preempted, before the first step")
 
 
-def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
+def test_a_lasting_suspension_counts_as_waiting(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 5)
     run.suspend(5, away=0.0)
@@ -117,8 +117,8 @@ def test_a_suspension_that_lasts_is_waiting_too(tmp_path: Path) -> None:
     assert account.seconds(Cause.SUSPENDED) == pytest.approx(30.0)
 
 
-def test_a_preemption_that_took_only_some_of_the_hosts_time_to_end(tmp_path: Path) -> None:
-    """Hosts see the signal one after the other; the others may miss those that have left."""
+def test_a_preemption_in_which_some_hosts_ended_early(tmp_path: Path) -> None:
+    """Hosts receive the signal one after the other; some may lose peers that have left."""
     run = RunWriter(tmp_path)
     run.train(0, 8)
     run.save(8)
@@ -156,7 +156,7 @@ def test_a_kill_then_a_suspension(tmp_path: Path) -> None:
     assert account.seconds(Cause.DOWN) == pytest.approx(6.0)
 
 
-def test_a_recovery_that_a_suspension_cut_short_has_no_length(tmp_path: Path) -> None:
+def test_a_recovery_interrupted_by_a_suspension_has_no_duration(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 30)
     run.kill((1, 0))
@@ -187,7 +187,7 @@ def test_a_run_that_was_done_and_resumed_for_more_steps(tmp_path: Path) -> None:
 
 
 def drop_first_life(run: RunWriter, who: tuple[int, int]) -> None:
-    """Forget what a host wrote before its second start."""
+    """Remove a host's records before its second start."""
     lines = run.events[who]
     starts = [index for index, line in enumerate(lines) if json.loads(line)["event"] == "start"]
     del lines[: starts[1]]
@@ -204,7 +204,7 @@ def test_a_host_that_was_killed_before_it_could_write(tmp_path: Path, who: tuple
     assert len(record.steps) == 40 and record.lost_steps == ()
 
 
-def test_attempts_without_any_events_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+def test_attempts_without_events_are_distinguished_by_number(tmp_path: Path) -> None:
     lines = [
         {"time": 10.0 + index, "attempt": attempt, "step": step, "loss": 1.0, "step_seconds": 1.0}
         for index, (attempt, step) in enumerate([(0, 1), (0, 2), (2, 2), (2, 3)])
@@ -222,24 +222,24 @@ def life(begin: float, attempt: int = 0, up: float | None = None) -> Life:
 @pytest.mark.parametrize(
     ("hosts", "numbers"),
     [
-        # B missed the first incarnation and starts first in the second, which never came up before.
+        # B missed the first attempt and starts first in the second, which never became ready before.
         ([[life(0), life(100)], [life(99)]], [[0, 1], [1]]),
-        # C too; the starts of the first lie wide apart, but all were connected.
+        # C too; the starts of the first are far apart, but all were connected.
         (
             [[life(0, up=31), life(41)], [life(30, up=31), life(42)], [life(40)]],
             [[0, 1], [0, 1], [1]],
         ),
         # B missed the restart in the middle.
         ([[life(0), life(10, 1), life(20, 2)], [life(0.5), life(20.5, 2)]], [[0, 1, 2], [0, 2]]),
-        # B's first process came up while A was restarted already.
+        # B's first process started after A was already restarted.
         ([[life(0), life(5, 1)], [life(6), life(7, 1)]], [[0, 1], [0, 1]]),
-        # Resumed on more hosts: the new one is the first to start.
+        # Resumed on more hosts: the new one starts first.
         ([[life(0, up=2), life(60)], [life(59)]], [[0, 1], [1]]),
         # Clocks that differ.
         ([[life(0, up=5), life(600)], [life(10, up=15), life(610)]], [[0, 1], [0, 1]]),
     ],
 )
-def test_lives_of_hosts_are_aligned(hosts: list[list[Life]], numbers: list[list[int]]) -> None:
+def test_attempts_of_hosts_are_aligned(hosts: list[list[Life]], numbers: list[list[int]]) -> None:
     assert number_lives(hosts) == numbers
 
 
@@ -250,18 +250,18 @@ _lives = st.lists(
 
 
 @given(_lives)
-def test_whatever_the_files_say_a_host_lives_once_in_an_incarnation(hosts: list[list[Life]]) -> None:
+def test_a_host_appears_once_in_an_attempt_for_any_records(hosts: list[list[Life]]) -> None:
     numbers = number_lives(hosts)
-    assert [len(found) for found in numbers] == [len(lives) for lives in hosts]
-    for found in numbers:
-        assert all(before < after for before, after in pairwise(found))
-    used = {number for found in numbers for number in found}
+    assert [len(result) for result in numbers] == [len(lives) for lives in hosts]
+    for result in numbers:
+        assert all(before < after for before, after in pairwise(result))
+    used = {number for result in numbers for number in result}
     assert used == set(range(len(used)))
     of_number: dict[int, set[int]] = {}
-    for found, lives in zip(numbers, hosts, strict=True):
-        for number, one in zip(found, lives, strict=True):
+    for result, lives in zip(numbers, hosts, strict=True):
+        for number, one in zip(result, lives, strict=True):
             of_number.setdefault(number, set()).add(one.attempt)
-    assert all(len(told) == 1 for told in of_number.values())
+    assert all(len(message) == 1 for message in of_number.values())
 
 
 @pytest.mark.parametrize("scenario", [suspended, resumed_after_delete])
@@ -274,15 +274,15 @@ def test_the_page_shows_a_suspension(tmp_path: Path, scenario: Callable[[Path], 
     assert page.count('<rect class="suspended"') == 2 * len(run.everyone())
 
 
-def test_a_page_without_a_failure_tells_of_none(tmp_path: Path) -> None:
+def test_a_page_without_failures_shows_none(tmp_path: Path) -> None:
     suspended(tmp_path)
     facts = replace(FACTS, restarts=())
     text = Checker(render_report(read_folder(tmp_path), facts)).text
     assert "failure" not in text and "✕" not in text
 
 
-def test_what_the_control_plane_tells_stands_with_its_restart(tmp_path: Path) -> None:
-    """After a resume it knows only the restarts since: here none of the first, one of the second."""
+def test_causes_from_the_control_plane_are_shown_with_their_restart(tmp_path: Path) -> None:
+    """After a resume it knows only the restarts since then: here none of the first, one of the second."""
     run = RunWriter(tmp_path)
     run.train(0, 9)
     run.kill((1, 1))
@@ -290,10 +290,10 @@ def test_what_the_control_plane_tells_stands_with_its_restart(tmp_path: Path) ->
     run.suspend(9)
     run.attempt = 0
     run.train(9, 19)
-    told = int(run.now) - START + 2
+    message = int(run.now) - START + 2
     run.kill((0, 1))
     run.train(9, 19)
-    facts = replace(FACTS, restarts=(RestartFact(cause="the newest one", time=START + told),))
+    facts = replace(FACTS, restarts=(RestartFact(cause="the newest one", time=START + message),))
     page = render_report(read_folder(run.write()), facts)
     rows = [row for row in page.split("<tr>") if "host 1 died" in row or "suspended or preempted" in row]
     rows = [row for row in rows if 'class="cause"' in row]

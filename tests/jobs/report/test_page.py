@@ -1,4 +1,4 @@
-"""The page: well-formed, closed to the outside, escaped, and bounded in size."""
+"""The page is well-formed, self-contained, escaped, and limited in size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def page_of(folder: Path, facts: ReportFacts = FACTS) -> str:
     return render_report(read_folder(folder), facts)
 
 
-def test_the_page_is_well_formed_and_tells_the_figures(tmp_path: Path) -> None:
+def test_the_page_is_well_formed_and_contains_the_figures(tmp_path: Path) -> None:
     page = Checker(page_of(one_kill(tmp_path)))
     for text in ("demo", "2 slices × 2 hosts × 4 chips = 16 chips", "Lost steps", "slice 1 host 1 lost", "Goodput"):
         assert text in page.text
@@ -27,14 +27,14 @@ def test_the_page_is_well_formed_and_tells_the_figures(tmp_path: Path) -> None:
     assert page.tags.count("script") == 1
 
 
-def test_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
+def test_the_page_fetches_nothing(tmp_path: Path) -> None:
     page = page_of(one_kill(tmp_path))
     assert not re.search(r"https?://|url\((?!#)|@import|<link|<iframe|<img", page)
     names = {name for name, _ in Checker(page).attributes}
     assert not names & {"src", "href", "srcset", "onload", "onclick"}
 
 
-def test_what_users_and_runs_wrote_cannot_run(tmp_path: Path) -> None:
+def test_user_text_in_the_page_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
     facts = ReportFacts(
         workload=evil,
@@ -69,7 +69,7 @@ def test_after_a_sigterm_the_first_leg_is_the_save(tmp_path: Path) -> None:
     assert "Notice and save" in text and "SIGTERM" in text and "Detection" not in text
 
 
-def test_a_run_that_wrote_nothing_has_a_page_too() -> None:
+def test_a_run_without_records_has_a_page() -> None:
     assert "No data yet" in Checker(render_report(RunRecord(), FACTS)).text
 
 
@@ -82,7 +82,7 @@ def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("word", ["NaN", "null"])
-def test_a_loss_that_is_not_finite_leaves_a_hole(word: str, tmp_path: Path) -> None:
+def test_a_nonfinite_loss_leaves_a_gap_in_the_curve(word: str, tmp_path: Path) -> None:
     lines = [
         f'{{"time": {START + step}, "step": {step}, "loss": {word if step > 5 else 3}, "step_seconds": 1}}'
         for step in range(1, 11)
@@ -100,13 +100,13 @@ def test_from_one_to_128_hosts(tmp_path: Path, slices: int, hosts: int, rows: in
     run.done(10)
     page = page_of(run.write())
     Checker(page)
-    assert page.count('<g transform="translate(0') == 2 * rows  # once for a desk, once for a phone
+    assert page.count('<g transform="translate(0') == 2 * rows  # once for a desktop, once for a phone
 
 
 def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.bring_up(0)
-    run.steps(1, 30_000, each=0.01, log_every=1000)
+    run.steps(1, 30_000, step_seconds=0.01, log_every=1000)
     run.done(30_000)
     page = page_of(run.write())
     assert len(page) < 1_000_000
@@ -114,16 +114,16 @@ def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
         assert len(path.split()) <= 2000
 
 
-def test_what_the_trainer_measures_is_drawn_if_it_was_measured(tmp_path: Path) -> None:
+def test_measured_values_are_drawn(tmp_path: Path) -> None:
     page = Checker(page_of(one_kill(tmp_path)))
     labels = [value or "" for name, value in page.attributes if name == "aria-label"]
     for quantity in ("Learning rate", "Gradient norm", "Tokens per second", "Step time", "Host memory"):
-        assert len([label for label in labels if label.startswith(quantity)]) == 2, "for a desk and for a phone"
+        assert len([label for label in labels if label.startswith(quantity)]) == 2, "for a desktop and for a phone"
     assert not [label for label in labels if label.startswith(("MFU", "Accelerator memory", "Images"))]
     assert any("step 1 · learning rate 5e-05 to step 150 · learning rate 0.001" in label for label in labels)
 
 
-def test_a_chart_says_what_it_shows_and_can_be_read_with_the_keyboard(tmp_path: Path) -> None:
+def test_charts_have_labels_and_keyboard_access(tmp_path: Path) -> None:
     page = page_of(one_kill(tmp_path))
     charts = re.findall(r'<svg class="(?:wide|narrow) (?:plot|timeline)"[^>]*>', page)
     assert charts and all('tabindex="0"' in chart and 'role="img"' in chart for chart in charts)
@@ -140,7 +140,7 @@ def test_a_narrow_screen_gets_labeled_cells_and_wide_bars_are_labeled(tmp_path: 
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_every_color_stands_out_from_the_card(scheme: int) -> None:
+def test_every_color_has_enough_contrast(scheme: int) -> None:
     style = render_report(RunRecord(), FACTS)
     colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", style.split("prefers-color-scheme: dark")[scheme]))
     drawn = {name: color for name, color in colors.items() if name not in ("page", "card", "faint")}
@@ -167,8 +167,8 @@ def test_slow_hosts_are_named_once_that_is_conclusive(tmp_path: Path) -> None:
     slow = {"host": "slice 1 host 1", "reason": "data", "own": 0.26, "median": 0.01, "conclusive": False}
     chip = {"host": "slice 0 host 0", "reason": "chip", "own": 0.0105, "median": 0.0064, "conclusive": False}
     named: list[Any] = [[slow], [chip], [slow | {"own": 0.28}], [slow | {"own": 0.27, "conclusive": True}], "nonsense"]
-    for step, found in enumerate(named, 10):
-        run.event("pace", (0, 0), step=step, step_seconds=0.5, medians={}, slow=found)
+    for step, result in enumerate(named, 10):
+        run.event("pace", (0, 0), step=step, step_seconds=0.5, medians={}, slow=result)
     run.done(40)
     record = read_folder(run.write())
     first, second = slow_hosts(record)

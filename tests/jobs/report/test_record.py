@@ -1,4 +1,4 @@
-"""Reading what a run left behind, whole or damaged."""
+"""Reading the complete or damaged records of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_an_empty_or_missing_folder_gives_an_empty_record(tmp_path: Path) -> Non
     assert read_folder(tmp_path / "missing").empty
 
 
-def test_an_undisturbed_run_is_read_whole(tmp_path: Path) -> None:
+def test_an_undisturbed_run_is_read_completely(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 20)
     run.evaluate(20)
@@ -32,7 +32,7 @@ def test_an_undisturbed_run_is_read_whole(tmp_path: Path) -> None:
     assert record.result == {"steps": 20, "final_loss": 2.0}
 
 
-def test_the_last_line_of_a_step_counts_and_the_earlier_is_lost(tmp_path: Path) -> None:
+def test_the_last_record_of_a_step_counts_and_earlier_ones_are_lost(tmp_path: Path) -> None:
     record = read_folder(one_kill(tmp_path))
     assert [line.step for line in record.steps] == list(range(1, 151))
     assert [(line.attempt, line.step) for line in record.lost_steps] == [(0, step) for step in range(51, 69)]
@@ -50,7 +50,7 @@ def test_a_step_is_lost_as_soon_as_a_later_attempt_restored_from_before_it(tmp_p
 
 
 @pytest.mark.parametrize("cut", range(1, 90, 7))
-def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
     run = RunWriter(tmp_path)
     run.train(0, 5)
     folder = run.write()
@@ -61,7 +61,7 @@ def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path, cut: int) -> None
     assert record.damaged_lines == (0 if cut == 1 else 1)
 
 
-def test_the_line_written_right_behind_a_cut_off_one_is_still_read(tmp_path: Path) -> None:
+def test_a_line_appended_to_a_truncated_one_is_read(tmp_path: Path) -> None:
     whole = {"time": 2.0, "attempt": 1, "step": 1, "loss": 3.0, "step_seconds": 0.5}
     (tmp_path / "metrics.jsonl").write_text('{"time": 1.0, "attempt": 0, "lo' + json.dumps(whole) + "\n")
     record = read_folder(tmp_path)
@@ -69,7 +69,7 @@ def test_the_line_written_right_behind_a_cut_off_one_is_still_read(tmp_path: Pat
     assert record.damaged_lines == 1
 
 
-def test_foreign_lines_and_bytes_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_lines_and_bytes_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "s0-h0.jsonl").write_bytes(b'[1, 2]\n{"time": "x"}\n\xff\xfe\n{"event": "start"}\n')
     (tmp_path / "events" / "notes.txt").write_text("hello")
@@ -78,7 +78,7 @@ def test_foreign_lines_and_bytes_are_passed_over(tmp_path: Path) -> None:
     assert not record.events and record.result is None and record.damaged_lines == 3
 
 
-def test_a_loss_that_is_no_number_is_kept_as_nan(tmp_path: Path) -> None:
+def test_a_nonnumeric_loss_is_kept_as_nan(tmp_path: Path) -> None:
     lines = '{"time": 1, "step": 1, "loss": NaN, "step_seconds": 1}\n{"time": 2, "step": 2, "loss": null}\n'
     (tmp_path / "metrics.jsonl").write_text(lines)
     assert all(math.isnan(line.loss) for line in read_folder(tmp_path).steps)
@@ -95,6 +95,6 @@ def test_any_store_can_be_read_from() -> None:
     assert read_record(Memory()).steps[0].loss == 2.5
 
 
-def test_a_file_where_a_folder_should_be_is_no_error(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "events").write_text("")
     assert read_folder(tmp_path).empty

@@ -1,4 +1,4 @@
-"""Goodput in `workload status`: the figure of the report, from records that are small enough."""
+"""Goodput in `workload status` equals that of the report, if the records are small enough."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPLETED = [{"type": "Completed", "status": "True"}]
 
 
 def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: Any) -> WorkloadStatus:
-    """The status of a workload of 2 x 2 hosts that writes to a folder."""
+    """Return the status of a workload of 2 x 2 hosts that writes to a folder."""
     made = jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}, **status)
     (job,) = made["spec"]["replicatedJobs"]
     job["replicas"], job["template"]["spec"]["parallelism"] = replicas, hosts
@@ -31,13 +31,13 @@ def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: Any) ->
 
 
 def shown(folder: Path, status: WorkloadStatus) -> Progress:
-    """The progress as `workload status` shows it."""
+    """Return the progress as `workload status` shows it."""
     progress = latest_progress(str(folder))
     assert progress is not None and progress.goodput is None
     return with_goodput(progress, str(folder), status)
 
 
-def test_it_is_the_figure_of_the_report(tmp_path: Path) -> None:
+def test_goodput_equals_that_of_the_report(tmp_path: Path) -> None:
     status = status_of(one_kill(tmp_path), conditions=COMPLETED)
     assert status.phase is Phase.SUCCEEDED
     progress = shown(tmp_path, status)
@@ -48,7 +48,7 @@ def test_it_is_the_figure_of_the_report(tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_ended_is_accounted_until_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunWriter(tmp_path)
-    run.train(0, 30, each=0.5)
+    run.train(0, 30, step_seconds=0.5)
     run.write()
     monkeypatch.setattr("time.time", lambda: START + 30)
     assert shown(tmp_path, status_of(tmp_path)).goodput == 0.5
@@ -65,16 +65,16 @@ def test_records_beyond_the_limit_are_not_read(tmp_path: Path) -> None:
     assert shown(tmp_path, status).goodput is not None
 
 
-def test_objects_that_claim_many_hosts_cause_no_reads(tmp_path: Path) -> None:
+def test_objects_with_a_false_number_of_hosts_cause_no_reads(tmp_path: Path) -> None:
     assert shown(one_kill(tmp_path), status_of(tmp_path, replicas=10**9)).goodput is None
 
 
-def test_metrics_of_another_program_have_none(tmp_path: Path) -> None:
+def test_metrics_of_another_program_have_no_goodput(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 2, "loss": 7}\n')
     assert shown(tmp_path, status_of(tmp_path)).goodput is None
 
 
-def test_events_that_cannot_be_read_leave_the_progress(tmp_path: Path) -> None:
+def test_unreadable_events_keep_the_progress(tmp_path: Path) -> None:
     status = status_of(one_kill(tmp_path))
     events = tmp_path / "events" / "s0-h0.jsonl"
     events.unlink()

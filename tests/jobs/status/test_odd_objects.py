@@ -1,4 +1,4 @@
-"""Any field of any object replaced by anything: the workloads that it does not belong to are read as before."""
+"""Any field of an object replaced by any value: other workloads are read as before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAVES = st.one_of(
     st.just([]),
 )
 _ANYTHING = st.recursive(
-    _LEAVES, lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=4), each, max_size=2)
+    _LEAVES, lambda item: st.lists(item, max_size=2) | st.dictionaries(st.text(max_size=4), item, max_size=2)
 )
 _RUNNING = workload("w", "u", Admitted=("True", "Admitted", ""), QuotaReserved=("True", "QuotaReserved", ""), uses=8)
 _WAITS = ("False", "Pending", "insufficient quota")
@@ -41,7 +41,7 @@ def _of_another(obj: Obj, name: str, uid: str) -> Obj:
 
 
 def _objects() -> dict[str, list[Obj]]:
-    """A workload that runs, and one that waits in the same queue."""
+    """Return a running workload, and one that is pending in the same queue."""
     return {
         "JobSet": [jobset(), _of_another(jobset(), "odd", "u2")],
         "Workload": [_RUNNING, workload("odd", "u2", QuotaReserved=_WAITS, uses=8)],
@@ -56,7 +56,7 @@ def _objects() -> dict[str, list[Obj]]:
 
 
 def _read(objects: dict[str, list[Obj]]) -> dict[str, WorkloadStatus]:
-    """Return what is read from a server that lists these objects."""
+    """Return the workloads read from a server that lists these objects."""
     lists = {
         kind: page_of("http://x", KINDS[kind], {"metadata": {}, "items": items})[0] for kind, items in objects.items()
     }
@@ -64,26 +64,24 @@ def _read(objects: dict[str, list[Obj]]) -> dict[str, WorkloadStatus]:
         jobsets=lists["JobSet"], workloads=lists["Workload"], local_queues=lists["LocalQueue"],
         cluster_queues=lists["ClusterQueue"], pods=lists["Pod"], events=lists["Event"],
     )  # fmt: skip
-    return {each["metadata"]["name"]: read(each, snapshot) for each in snapshot.jobsets}
+    return {item["metadata"]["name"]: read(item, snapshot) for item in snapshot.jobsets}
 
 
 def _paths(found: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inside = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else []
-    return [each for key, value in inside for each in ((*path, key), *_paths(value, (*path, key)))]
+    return [item for key, value in inside for item in ((*path, key), *_paths(value, (*path, key)))]
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(list(_objects())), value=_ANYTHING)
-def test_an_odd_object_changes_no_workload_that_it_does_not_belong_to(
-    data: st.DataObject, kind: str, value: object
-) -> None:
+def test_an_invalid_object_affects_only_its_own_workload(data: st.DataObject, kind: str, value: object) -> None:
     objects = _objects()
     assert _read(copy.deepcopy(objects))["w"].phase is Phase.RUNNING
     odd = objects[kind][-1]
     *parents, last = data.draw(st.sampled_from(_paths(odd)))
     place: Any = odd
-    for each in parents:
-        place = place[each]
+    for item in parents:
+        place = place[item]
     place[last] = value
     found = _read(objects)["w"]
     assert found.phase is Phase.RUNNING and len(found.hosts) == 2

@@ -1,4 +1,4 @@
-"""Reading objects as a real cluster has them; everything else about statuses is tested on running workloads."""
+"""Reading objects of a real cluster; other statuses are tested on running workloads."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ NO_IMAGE = (
 
 
 def pending(**status: Any) -> Obj:
-    """A pod's status while it does not run."""
+    """Return a pod's status while it is not running."""
     return {"phase": "Pending", **status}
 
 
 def waiting(reason: str, message: str = "") -> Obj:
-    """A pod whose container waits."""
+    """Return a pod whose container waits."""
     state = {"waiting": {"reason": reason, "message": message}}
     return pending(containerStatuses=[{"name": "host", "state": state}])
 
 
 def unschedulable(message: str) -> Obj:
-    """A pod without a node."""
+    """Return a pod without a node."""
     return pending(
         conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
     )
 
 
 def started(*pods: Obj, **more: Any) -> Snapshot:
-    """An admitted workload with these pods."""
+    """Return an admitted workload with these pods."""
     return Snapshot(jobsets=[], workloads=[ADMITTED], pods=list(pods), **more)
 
 
@@ -87,16 +87,16 @@ def started(*pods: Obj, **more: Any) -> Snapshot:
         (waiting("ContainerCreating"), "1 of 2 hosts running"),
     ],
 )
-def test_why_a_host_does_not_start(trouble: Obj, says: str) -> None:
-    found = read(jobset(), started(pod(0, RUNNING), pod(1, trouble)))
-    assert found.phase is Phase.STARTING and found.reason.endswith(says)
+def test_the_cause_of_a_host_that_does_not_start_is_shown(trouble: Obj, says: str) -> None:
+    result = read(jobset(), started(pod(0, RUNNING), pod(1, trouble)))
+    assert result.phase is Phase.STARTING and result.reason.endswith(says)
 
 
-def test_hosts_in_the_same_trouble_are_counted_not_repeated() -> None:
-    found = read(jobset(), started(pod(0, waiting("ErrImagePull", "x")), pod(1, waiting("ImagePullBackOff", "x"))))
-    (trouble,) = found.troubles
+def test_hosts_with_the_same_problem_are_counted() -> None:
+    result = read(jobset(), started(pod(0, waiting("ErrImagePull", "x")), pod(1, waiting("ImagePullBackOff", "x"))))
+    (trouble,) = result.troubles
     assert trouble.hosts == ("s0/h0", "s1/h0") and trouble.image == "registry.invalid/nope:1"
-    assert "s0/h0 and 1 more cannot start" in found.reason
+    assert "s0/h0 and 1 more cannot start" in result.reason
 
 
 def test_create_does_not_wait_for_an_image_that_cannot_be_pulled() -> None:
@@ -109,7 +109,7 @@ def test_create_does_not_wait_for_an_image_that_cannot_be_pulled() -> None:
 
 
 @pytest.mark.parametrize("message", [NO_IMAGE, "pull access denied", "403 Forbidden"])
-def test_it_waits_where_a_registry_or_a_name_server_may_be_in_trouble_for_a_moment(message: str) -> None:
+def test_temporary_registry_and_dns_errors_are_tolerated(message: str) -> None:
     stuck = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ErrImagePull", message))))
     silent = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ImagePullBackOff", "Back-off pulling image"))))
     well = read(jobset(), started(pod(0, RUNNING), pod(1, RUNNING)))
@@ -120,24 +120,24 @@ def test_it_waits_where_a_registry_or_a_name_server_may_be_in_trouble_for_a_mome
         check_images(stuck, refused, clock=lambda: 75.0)
 
 
-def test_it_looks_again_though_nothing_has_changed() -> None:
+def test_status_is_read_again_without_changes() -> None:
     host = pod(0, waiting("ErrImagePull", "pull access denied"))
     host["metadata"] |= {"namespace": "default"}
     host["metadata"]["labels"] |= {names.WORKLOAD_LABEL: "w", "jobset.sigs.k8s.io/jobset-name": "w"}
-    told: list[object] = []
+    report: list[object] = []
     with pytest.raises(WorkloadFailedError, match="cannot be pulled"):
         api = FakeApi([jobset() | {"kind": "JobSet"}, host | {"kind": "Pod"}, ADMITTED | {"kind": "Workload"}])
-        lifecycle.wait(api, "w", "default", timeout=10, tell=told.append, must_start=True, pull_grace_seconds=0.2)
-    assert len(told) == 1
+        lifecycle.wait(api, "w", "default", timeout=10, tell=report.append, must_start=True, pull_grace_seconds=0.2)
+    assert len(report) == 1
 
 
-def test_a_volume_that_cannot_be_mounted_is_only_in_the_events() -> None:
-    told = event("Pod", "w-slice-job-1-0-abcde", "FailedMount", "hostPath type check failed", 5, uid="pod-1")
-    found = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ContainerCreating")), events=[told]))
-    assert found.reason.endswith("s1/h0 cannot start: FailedMount: hostPath type check failed")
+def test_a_failed_mount_is_found_in_the_events() -> None:
+    report = event("Pod", "w-slice-job-1-0-abcde", "FailedMount", "hostPath type check failed", 5, uid="pod-1")
+    result = read(jobset(), started(pod(0, RUNNING), pod(1, waiting("ContainerCreating")), events=[report]))
+    assert result.reason.endswith("s1/h0 cannot start: FailedMount: hostPath type check failed")
 
 
-def test_jobs_that_cannot_be_created_are_told_of_but_not_what_passes() -> None:
+def test_failed_job_creation_is_reported_unless_temporary() -> None:
     passing = event("Job", "w-slice-job-1", "FailedCreate", "follower pod node selector for topology not found", 9)
     real = event("JobSet", "w", "JobCreationFailed", "Job is invalid: must be ordered\nand more", 5, uid="u")
     assert read(jobset(), started(events=[passing])).troubles == ()
@@ -145,15 +145,15 @@ def test_jobs_that_cannot_be_created_are_told_of_but_not_what_passes() -> None:
     assert (trouble.reason, trouble.message) == ("JobCreationFailed", "Job is invalid: must be ordered")
 
 
-def test_a_node_that_no_longer_answers_takes_its_hosts_along() -> None:
+def test_hosts_on_an_unreachable_node_are_lost() -> None:
     gone = RUNNING | {
         "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
     }
-    found = read(jobset(), started(pod(0, RUNNING, node="a"), pod(1, gone, node="b")))
+    result = read(jobset(), started(pod(0, RUNNING, node="a"), pod(1, gone, node="b")))
     assert (
-        found.phase is Phase.RESTARTING and found.reason == "1 of 2 hosts running: s1/h0 lost: node b does not answer"
+        result.phase is Phase.RESTARTING and result.reason == "1 of 2 hosts running: s1/h0 lost: node b does not answer"
     )
-    assert [host.phase for host in found.hosts] == ["Running", "NodeLost"]
+    assert [host.phase for host in result.hosts] == ["Running", "NodeLost"]
 
 
 def test_position_counts_priority_before_age_over_all_namespaces() -> None:
@@ -165,52 +165,52 @@ def test_position_counts_priority_before_age_over_all_namespaces() -> None:
         workload("running", "d", uses=16, QuotaReserved=("True", "", "")),
         workload("elsewhere", "e", namespace="other", priority=1000, **waits),
     ]
-    queues = [local_queue(), local_queue("ml")]  # that of `other` leads to another cluster queue
+    queues = [local_queue(), local_queue("ml")]  # that of `other` uses another cluster queue
     snapshot = Snapshot(
         jobsets=[],
         workloads=[*others, workload("w", "u", **waits)],
         local_queues=queues,
         cluster_queues=[cluster_queue(16)],
     )
-    found = read(jobset(annotations={"xpk.dev/accelerator-type": "v5e"}), snapshot)
-    assert found.phase is Phase.QUEUED and found.position == 3
-    assert found.ahead == ("ml/urgent", "older") and found.reason == "insufficient unused quota"
-    (quota,) = found.quota
+    result = read(jobset(annotations={"xpk.dev/accelerator-type": "v5e"}), snapshot)
+    assert result.phase is Phase.QUEUED and result.position == 3
+    assert result.ahead == ("ml/urgent", "older") and result.reason == "insufficient unused quota"
+    (quota,) = result.quota
     assert (quota.flavor, quota.resource, quota.quota) == ("v5e", "google.com/tpu", 16)
     assert (quota.used, quota.needed, quota.free) == (16, 16, 0)
     assert [(share.workload, share.amount) for share in quota.holders] == [("running", 16)]
-    assert [(each.type, each.reason) for each in found.conditions] == [("QuotaReserved", "Pending")]
+    assert [(item.type, item.reason) for item in result.conditions] == [("QuotaReserved", "Pending")]
 
 
-def test_who_was_preempted_is_told_by_whom() -> None:
+def test_the_preempting_workload_is_named() -> None:
     said = "Preempted to accommodate a workload (UID: workload-x, JobUID: x) due to prioritization in the ClusterQueue"
     mine = workload("w", "u", Evicted=("True", "Preempted", said.replace("workload-x", "abc")), QuotaReserved=WAITS)
     winner = workload("urgent", "x", priority=1000, QuotaReserved=("True", "", ""))
     winner["metadata"]["uid"] = "abc"
-    found = read(jobset(), Snapshot(jobsets=[], workloads=[mine, winner]))
-    assert found.reason == "preempted by urgent; insufficient unused quota"
+    result = read(jobset(), Snapshot(jobsets=[], workloads=[mine, winner]))
+    assert result.reason == "preempted by urgent; insufficient unused quota"
 
 
-def test_what_is_still_ending_after_an_eviction_waits_already() -> None:
+def test_an_evicted_workload_is_pending_while_its_pods_end() -> None:
     holds: dict[str, Any] = {
         "QuotaReserved": ("True", "", ""),
         "Admitted": ("True", "", ""),
         "Evicted": ("True", "Preempted", "so"),
     }
-    found = read(jobset(), Snapshot(jobsets=[], workloads=[workload("w", "u", **holds)]))
-    assert found.phase is Phase.QUEUED and found.position == 1 and "its hosts are terminating" in found.reason
+    result = read(jobset(), Snapshot(jobsets=[], workloads=[workload("w", "u", **holds)]))
+    assert result.phase is Phase.QUEUED and result.position == 1 and "its hosts are terminating" in result.reason
 
 
 def test_an_admission_check_that_is_not_ready_is_named() -> None:
     mine = workload("w", "u", QuotaReserved=("True", "", ""))
     mine["status"]["admissionChecks"] = [{"name": "provision", "state": "Pending", "message": "no nodes yet"}]
-    found = read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
-    assert found.reason == "admission check 'provision' is Pending: no nodes yet"
-    assert found.position is None and found.quota == (), "nobody holds what it has itself"
+    result = read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
+    assert result.reason == "admission check 'provision' is Pending: no nodes yet"
+    assert result.position is None and result.quota == (), "no workload is blocked by its own slices"
 
 
-def test_the_exit_code_is_that_of_the_users_program_whatever_runs_beside_it() -> None:
-    """Kubelet sorts containers by their names, and starts sidecars again that have ended."""
+def test_the_exit_code_is_that_of_the_users_container() -> None:
+    """The kubelet sorts containers by name, and restarts ended sidecars."""
     beside = {"name": "datadog", "state": {"terminated": {"exitCode": 0, "finishedAt": at(9)}}}
     ours = {"name": "host", "state": {"terminated": {"exitCode": 9, "finishedAt": at(8)}}}
     again = {"name": "proxy", "state": {"running": {"startedAt": NOW}}, "lastState": {"terminated": {"exitCode": 3}}}
@@ -218,19 +218,19 @@ def test_the_exit_code_is_that_of_the_users_program_whatever_runs_beside_it() ->
     over = jobset(conditions=[{"type": "Failed", "status": "True", "reason": "FailedJobs"}])
     both = pod(0, failed)
     both["spec"]["containers"] = [{"name": "datadog"}, {"name": "host"}]
-    found = read(over, Snapshot(jobsets=[], pods=[both]))
-    assert found.hosts[0].exit_code == 9 and "s0/h0 ended with exit code 9" in found.reason
+    result = read(over, Snapshot(jobsets=[], pods=[both]))
+    assert result.hosts[0].exit_code == 9 and "s0/h0 ended with exit code 9" in result.reason
 
 
-def test_a_jobset_without_any_jobs_hides_no_other() -> None:
+def test_a_jobset_without_jobs_does_not_hide_others() -> None:
     empty = jobset()
     del empty["spec"]["replicatedJobs"]
-    found = read(empty, Snapshot(jobsets=[], events=[event("Pod", "p", "Pulled", "", 1)]))
-    assert (found.num_slices, found.num_hosts, found.command, found.mounts) == (0, 0, (), ())
+    result = read(empty, Snapshot(jobsets=[], events=[event("Pod", "p", "Pulled", "", 1)]))
+    assert (result.num_slices, result.num_hosts, result.command, result.mounts) == (0, 0, (), ())
 
 
 def provisioning(message: str, *, state: str = "Pending", failures: int = 0, **conditions: Any) -> WorkloadStatus:
-    """Read a workload that asks GKE for nodes."""
+    """Return a workload that requests nodes from GKE."""
     mine = workload("w", "u", **conditions)
     check: dict[str, Any] = {"name": "dws-prov", "state": state, "message": message}
     mine["status"]["admissionChecks"] = [check | ({"retryCount": failures} if failures else {})]
@@ -240,7 +240,7 @@ def provisioning(message: str, *, state: str = "Pending", failures: int = 0, **c
     return read(jobset(), Snapshot(jobsets=[], workloads=[mine]))
 
 
-def test_what_gke_says_of_nodes_that_it_is_to_make() -> None:
+def test_messages_of_provisioning_requests_are_shown() -> None:
     reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
     waits = "waiting for GKE to create its nodes: {} (admission check 'dws-prov' is Pending{})"
     unanswered = "its ProvisioningRequest is pending"
@@ -252,39 +252,39 @@ def test_what_gke_says_of_nodes_that_it_is_to_make() -> None:
     assert (check.name, check.state, check.failures, check.next_attempt) == ("dws-prov", "Pending", 2, at(60))
 
 
-def test_a_request_for_nodes_that_failed() -> None:
+def test_a_failed_provisioning_request_is_shown() -> None:
     said = "Evicted due to AdmissionCheck in Retry state: \"dws-prov\" (Retrying after failure: Quota 'TPUS' exceeded)"
     conditions: dict[str, Any] = {
         "QuotaReserved": ("False", "Pending", said),
         "Evicted": ("True", "AdmissionCheck", said),
     }
-    found = provisioning("Reset to Pending after eviction. Previously: Retry", failures=1, **conditions)
-    assert found.phase is Phase.QUEUED
-    assert found.reason == f"GKE created no nodes: Quota 'TPUS' exceeded (1 attempt failed, next attempt at {at(60)})"
-    # The same while Kueue has not taken its quota away yet, and counts the attempt after that.
+    result = provisioning("Reset to Pending after eviction. Previously: Retry", failures=1, **conditions)
+    assert result.phase is Phase.QUEUED
+    assert result.reason == f"GKE created no nodes: Quota 'TPUS' exceeded (1 attempt failed, next attempt at {at(60)})"
+    # The same before Kueue has released its quota, while it counts the next attempt.
     reserved: dict[str, Any] = {"QuotaReserved": ("True", "", "")}
     early = provisioning("Retrying after failure: Quota 'TPUS' exceeded", state="Retry", failures=1, **reserved)
     assert early.reason == f"GKE created no nodes: Quota 'TPUS' exceeded (2 attempts failed, next attempt at {at(60)})"
 
 
-def test_a_request_for_nodes_that_is_given_up() -> None:
+def test_an_expired_provisioning_request_is_shown() -> None:
     said = 'The workload is deactivated due to AdmissionCheck in Rejected state: "dws-prov" (Quota exceeded)'
-    found = provisioning("Quota exceeded", Evicted=("True", "DeactivatedDueToAdmissionCheck", said))
-    assert found.phase is Phase.SUSPENDED
-    assert found.reason == "given up: GKE created no nodes: Quota exceeded (admission check 'dws-prov' is Rejected)"
+    result = provisioning("Quota exceeded", Evicted=("True", "DeactivatedDueToAdmissionCheck", said))
+    assert result.phase is Phase.SUSPENDED
+    assert result.reason == "given up: GKE created no nodes: Quota exceeded (admission check 'dws-prov' is Rejected)"
     theirs = provisioning("", Evicted=("True", "Deactivated", "The workload is deactivated"))
     assert theirs.reason == "suspended by its user"
 
 
-def test_objects_that_the_controllers_have_not_touched_yet() -> None:
+def test_objects_without_status_are_pending() -> None:
     bare = jobset()
     del bare["status"]
     bare["spec"]["suspend"] = True
-    found = read(bare, Snapshot(jobsets=[]))
-    assert found.phase is Phase.QUEUED and found.hosts == () and found.restarts == 0
+    result = read(bare, Snapshot(jobsets=[]))
+    assert result.phase is Phase.QUEUED and result.hosts == () and result.restarts == 0
 
 
-def test_a_host_whose_code_did_not_arrive_says_so() -> None:
+def test_a_host_without_its_code_explains_it() -> None:
     said = "the code at gs://b/.code/x.tar.gz cannot be unpacked: HTTP Error 403: Forbidden"
     ended = {"name": "code", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": f"{said}\n"}}}
     failed = {
@@ -293,13 +293,13 @@ def test_a_host_whose_code_did_not_arrive_says_so() -> None:
         "containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}],
     }
     over = jobset(conditions=[{"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts"}])
-    found = read(over, Snapshot(jobsets=[], workloads=[ADMITTED], pods=[pod(0, RUNNING), pod(1, failed)]))
+    result = read(over, Snapshot(jobsets=[], workloads=[ADMITTED], pods=[pod(0, RUNNING), pod(1, failed)]))
     words = f"init container 'code' failed with exit code 1: {said}"
-    assert found.reason == f"host s1/h0: {words}, and no restart is left"
-    assert (found.hosts[1].exit_code, found.hosts[1].reason) == (1, words)
+    assert result.reason == f"host s1/h0: {words}, and no restart is left"
+    assert (result.hosts[1].exit_code, result.hosts[1].reason) == (1, words)
 
 
-def test_a_jobset_of_another_tool_is_read_as_far_as_it_goes() -> None:
+def test_a_jobset_of_another_tool_is_read_partially() -> None:
     foreign = jobset(labels={})
     for key in ("labels", "annotations"):
         del foreign["metadata"][key]
@@ -310,8 +310,8 @@ def test_a_jobset_of_another_tool_is_read_as_far_as_it_goes() -> None:
     (job,) = foreign["spec"]["replicatedJobs"]
     del job["replicas"], job["template"]["spec"]["parallelism"]
     stray = {"metadata": {"name": "stray", "creationTimestamp": NOW}, "spec": {}, "status": {}}
-    found = read(foreign, Snapshot(jobsets=[], pods=[stray]))
-    assert (found.maker, found.num_hosts, found.accelerator_type, found.queue) == ("kubectl", 1, "", None)
+    result = read(foreign, Snapshot(jobsets=[], pods=[stray]))
+    assert (result.maker, result.num_hosts, result.accelerator_type, result.queue) == ("kubectl", 1, "", None)
 
 
 def test_googles_workloads_have_the_type_of_their_nodes() -> None:
@@ -321,12 +321,12 @@ def test_googles_workloads_have_the_type_of_their_nodes() -> None:
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
     }
-    found = read(theirs, Snapshot(jobsets=[]))
-    assert (found.accelerator_type, found.maker) == ("v5litepod-8", "xpk")
+    result = read(theirs, Snapshot(jobsets=[]))
+    assert (result.accelerator_type, result.maker) == ("v5litepod-8", "xpk")
 
 
 class Limited(FakeApi):
-    """Refuses what is asked of all namespaces, or has no Kueue."""
+    """An API server that rejects lists of all namespaces, or has no Kueue."""
 
     def __init__(self, objects: list[Obj], *, kueue: bool = True) -> None:
         super().__init__(objects)
@@ -341,7 +341,7 @@ class Limited(FakeApi):
 
 
 @pytest.mark.parametrize("kueue", [True, False])
-def test_less_may_be_seen(kueue: bool) -> None:
+def test_missing_permissions_reduce_the_status(kueue: bool) -> None:
     mine = {"kind": "JobSet", **jobset()}
     waits = {"kind": "Workload", **workload("w", "u", QuotaReserved=WAITS)}
     status, events = inspect(Limited([mine, waits], kueue=kueue), "w", "default", ROOTS)
@@ -352,7 +352,7 @@ def test_less_may_be_seen(kueue: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 50])
-def test_a_list_takes_as_many_requests_however_many_workloads_there_are(count: int) -> None:
+def test_listing_makes_the_same_number_of_requests_for_any_number_of_workloads(count: int) -> None:
     many: list[Obj] = []
     for index in range(count):
         one = {"kind": "JobSet", **jobset()}
@@ -375,7 +375,7 @@ def test_a_list_takes_as_many_requests_however_many_workloads_there_are(count: i
         ),
     ],
 )
-def test_whether_a_node_pool_is_being_made_for_hosts_without_a_node(reason: str, message: str, says: str) -> None:
+def test_node_pools_being_created_for_hosts_are_reported(reason: str, message: str, says: str) -> None:
     def said(reason: str, message: str, seconds: int, uid: str) -> Obj:
         return event("Pod", "w-slice-job-0-0-abcde", reason, message, seconds, uid=uid)
 

@@ -1,4 +1,4 @@
-"""Causes of restarts, from what is left when the pods are gone."""
+"""Causes of restarts, from the remaining objects after the pods are deleted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xpk.model.status import Restart, WorkloadStatus, exit_words
 
 
 def history(*events: Obj, count: int = 1) -> list[tuple[int | None, str]]:
-    """The restarts that events tell of, as (attempt, cause)."""
-    return [(each.attempt, each.cause) for each in restarts(events, "u", count)]
+    """Return the restarts in events as (attempt, cause)."""
+    return [(item.attempt, item.cause) for item in restarts(events, "u", count)]
 
 
 def status(count: int, *events: Obj, output: Path | None = None, **more: Any) -> WorkloadStatus:
-    """The status of a workload that restarted."""
+    """Return the status of a restarted workload."""
     annotations = {"xpk.dev/output-dir": str(output)} if output else {}
     return read(
         jobset(annotations=annotations, restarts=count, **more),
@@ -28,8 +28,8 @@ def status(count: int, *events: Obj, output: Path | None = None, **more: Any) ->
 
 
 def test_the_host_and_its_exit_code_are_named() -> None:
-    (found,) = restarts([exited(1, 3, 12), restarted(1, 12.288)], "u", 1)
-    assert found == Restart(
+    (result,) = restarts([exited(1, 3, 12), restarted(1, 12.288)], "u", 1)
+    assert result == Restart(
         time="2026-01-31T12:00:12.288000Z",
         cause="host s1/h0 ended with exit code 3",
         attempt=0,
@@ -39,7 +39,7 @@ def test_the_host_and_its_exit_code_are_named() -> None:
     )
 
 
-def test_a_jobs_event_may_come_after_the_restart_that_it_led_to() -> None:
+def test_a_jobs_event_may_follow_the_restart_that_it_caused() -> None:
     assert history(restarted(1, 12.9), exited(1, 137, 13)) == [(0, "host s1/h0 ended with exit code 137 (SIGKILL)")]
 
 
@@ -48,18 +48,18 @@ def test_hosts_that_only_lost_a_peer_are_not_blamed() -> None:
     assert history(*events) == [(0, "host s1/h1 ended with exit code 137 (SIGKILL)")]
 
 
-def test_restarts_for_the_same_slice_are_one_event_and_still_told_apart() -> None:
+def test_aggregated_restart_events_of_one_slice_are_separated() -> None:
     series = {"series": {"count": 3, "lastObservedTime": "2026-01-31T12:02:00.500000Z"}}
     events = [exited(1, 3, 30), exited(1, 4, 70), exited(1, 5, 120), restarted(1, 30.5, **series)]
     assert [cause[-1] for _, cause in history(*events, count=3)] == ["3", "4", "5"]
     assert [attempt for attempt, _ in history(*events, count=3)] == [0, 1, 2]
 
 
-def test_events_that_are_forgotten_leave_the_newest_restarts_with_their_numbers() -> None:
+def test_with_expired_events_the_newest_restarts_keep_their_numbers() -> None:
     assert history(exited(0, 1, 50), restarted(0, 50.1), count=7) == [(6, "host s0/h0 ended with exit code 1")]
 
 
-def test_a_host_whose_node_was_lost() -> None:
+def test_a_host_on_a_lost_node_is_named() -> None:
     name = "w-slice-job-0-0-fghij"
     message = f"Pod default/{name} has condition DisruptionTarget matching FailJob rule at index 0"
     events = [
@@ -71,7 +71,7 @@ def test_a_host_whose_node_was_lost() -> None:
     assert history(*events) == [(0, "host s0/h0 was on node node-2, which was lost or drained")]
 
 
-def test_where_the_job_does_not_say_which_host_it_is_the_one_that_nobody_had_to_delete() -> None:
+def test_an_unnamed_failed_host_is_the_one_that_was_not_deleted() -> None:
     def about_job(reason: str, pod: str) -> Obj:
         message = f"{'Created' if reason == 'SuccessfulCreate' else 'Deleted'} pod: {pod}"
         return event("Job", "w-slice-job-1", reason, message, 5, type="Normal")
@@ -87,18 +87,18 @@ def test_where_the_job_does_not_say_which_host_it_is_the_one_that_nobody_had_to_
     assert history(*events[3:]) == [(0, "slice 1: Job has reached the specified backoff limit")]
 
 
-def test_a_restart_of_which_only_jobset_tells() -> None:
+def test_a_restart_known_only_from_the_jobset_is_listed() -> None:
     assert history(restarted(1, 9.5)) == [
         (0, "applying RestartJobSet failure policy action (first failed job: w-slice-job-1)")
     ]
 
 
-def test_the_failure_that_ended_it_is_no_restart() -> None:
+def test_the_final_failure_is_not_a_restart() -> None:
     failed = {"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "lastTransitionTime": at(90)}
     events = [exited(1, 3, 30), restarted(1, 30.5), exited(0, 4, 89)]
-    found = status(1, *events, conditions=[failed])
-    assert [each.exit_code for each in found.restart_history] == [3]
-    assert found.reason == "host s0/h0 ended with exit code 4, and no restart is left"
+    result = status(1, *events, conditions=[failed])
+    assert [item.exit_code for item in result.restart_history] == [3]
+    assert result.reason == "host s0/h0 ended with exit code 4, and no restart is left"
 
 
 def write_events(folder: Path, *lines: tuple[int, float, str, Obj]) -> None:
@@ -110,23 +110,23 @@ def write_events(folder: Path, *lines: tuple[int, float, str, Obj]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def test_what_the_trainer_wrote_tells_when_events_are_forgotten(tmp_path: Path) -> None:
+def test_the_trainers_records_replace_expired_events(tmp_path: Path) -> None:
     write_events(
         tmp_path,
         (0, 1, "start", {}), (1, 1, "start", {}), (0, 20, "fail", {"reason": "OSError: disk full"}),
         (1, 20.1, "peer_lost", {"peer": 0}), (0, 40, "start", {"attempt": 1}), (1, 40, "start", {"attempt": 1}),
     )  # fmt: skip
-    (found,) = with_output(status(1, output=tmp_path), ROOTS).restart_history
-    assert (found.attempt, found.slice, found.host) == (0, 0, 0)
-    assert found.cause == "host s0/h0: OSError: disk full" and found.time == at(20)
+    (result,) = with_output(status(1, output=tmp_path), ROOTS).restart_history
+    assert (result.attempt, result.slice, result.host) == (0, 0, 0)
+    assert result.cause == "host s0/h0: OSError: disk full" and result.time == at(20)
 
 
-def test_output_that_cannot_be_seen_changes_nothing(tmp_path: Path) -> None:
+def test_unreadable_output_changes_nothing(tmp_path: Path) -> None:
     before = status(2, restarted(1, 30.5), output=tmp_path / "nowhere")
     assert with_output(before, ROOTS) == before
 
 
-def test_exit_codes_in_words() -> None:
+def test_exit_codes_are_explained() -> None:
     assert [exit_words(code) for code in (3, 137, 143, 255, 75)] == [
         "exit code 3",
         "exit code 137 (SIGKILL)",

@@ -1,4 +1,4 @@
-"""Checkpoints of one process, on a disk that may fail."""
+"""Checkpoints of one process, on a disk with injected errors."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.manager import Checkpoints
-from trainer.checkpoint.shelves.folder import FolderShelf
+from trainer.checkpoint.stores.folder import FolderStore
 from trainer.hosts.peers import Peers
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
@@ -16,8 +16,8 @@ from trainer.telemetry.metrics import Events, JsonLines
 Errors = dict[int | str, int]
 
 
-class FailingShelf(FolderShelf):
-    """A folder of a disk that gives these errors for the arrays of a step, or for the list of "steps"."""
+class FailingStore(FolderStore):
+    """A folder on a disk with these errors for the arrays of a step, or for the list of "steps"."""
 
     def __init__(self, folder: Path, errors: Errors) -> None:
         super().__init__(folder)
@@ -37,18 +37,18 @@ class FailingShelf(FolderShelf):
 
 
 class Store:
-    """The checkpoints of one process in a folder, and the events it wrote."""
+    """The checkpoints of one process in a folder, and its events."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         lost: queue.Queue[int] = queue.Queue()
-        self.peers = Peers(0, 1, on_lost=lost.put, on_told=lambda what, by: None)
+        self.peers = Peers(0, 1, on_lost=lost.put, on_message=lambda what, by: None)
         self.log = folder / "events.jsonl"
         events = Events(JsonLines(open_place(self.log)), 0, 0, 0, time.monotonic())
         self.folder = folder / "checkpoints"
         self.errors: Errors = {}
         self.folder.mkdir(exist_ok=True)
-        shelf = FailingShelf(self.folder, self.errors)
-        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, shelf=shelf)
+        store = FailingStore(self.folder, self.errors)
+        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, store=store)
         self.checkpoints.choose()
 
     def steps(self) -> list[int]:

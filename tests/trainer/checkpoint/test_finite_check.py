@@ -1,4 +1,4 @@
-"""A state that is not finite is found before it is saved, wherever in it and on whichever chip that is."""
+"""A nonfinite value in a state is found before a save, in any array and on any chip."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ def look(dp: int, fsdp: int, tp: int) -> tuple[Trainer, Finite, Any]:
 
 
 def spoilt(state: Any, wanted: str, value: float, at: int) -> Any:
-    """Return the state with one value of one array changed."""
+    """Return the state with one changed value in one array."""
 
     def change(path: Any, leaf: Any) -> Any:
         if jax.tree_util.keystr(path, simple=True, separator=".") != wanted:
@@ -34,17 +34,17 @@ def spoilt(state: Any, wanted: str, value: float, at: int) -> Any:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, -1])
-def test_one_value_that_is_not_finite_names_its_array(value: float, at: int) -> None:
+def test_one_nonfinite_value_names_its_array(value: float, at: int) -> None:
     _, finite, state = look(2, 2, 2)
     assert not np.asarray(finite.begin(state)).any()
     names = [name for name in finite.names if name in ("params.embed", "params.final_norm") or ".mu.embed" in name]
     assert len(names) == 3
     for name in names:
-        found = np.asarray(finite.begin(spoilt(state, name, value, at)))
-        assert [n for n, bad in zip(finite.names, found, strict=True) if bad] == [name]
+        result = np.asarray(finite.begin(spoilt(state, name, value, at)))
+        assert [n for n, bad in zip(finite.names, result, strict=True) if bad] == [name]
 
 
-def test_every_array_of_floats_is_looked_at() -> None:
+def test_every_array_of_floats_is_checked() -> None:
     trainer, finite, state = look(2, 2, 2)
     floats = [leaf for leaf in jax.tree.leaves(trainer.programs.state) if leaf.dtype.kind == "f"]
     assert len(finite.names) == len(floats) < len(jax.tree.leaves(state))

@@ -1,4 +1,4 @@
-"""The local tier: every host keeps its own part, all or none commit, and who lost a part gets it from a replica."""
+"""The local tier: every host keeps its own part, commits are collective, and lost parts are restored from replicas."""
 
 import json
 import shutil
@@ -19,9 +19,9 @@ from tests.trainer.hosts.connections import connected, together
 from tests.trainer.small import arguments, run_alone, start
 from trainer import setup
 from trainer.checkpoint import local as local_tier
-from trainer.checkpoint.broadcast import held, spread
+from trainer.checkpoint.broadcast import broadcast, local_shards
 from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
-from trainer.checkpoint.shelves import open_shelf
+from trainer.checkpoint.stores import open_store
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -47,28 +47,30 @@ def events(folder: Path, name: str, host: int = 0) -> list[dict[str, Any]]:
 
 
 def same(one: Any, other: Any) -> None:
-    """Assert that two states lie in the same places and are equal to the bit."""
+    """Assert that two states have equal shardings and are bit-equal."""
     for old, new in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert new.sharding.is_equivalent_to(old.sharding, old.ndim)
         for a, b in zip(old.addressable_shards, new.addressable_shards, strict=True):
             assert np.asarray(a.data).tobytes() == np.asarray(b.data).tobytes()
 
 
-def test_the_newest_is_kept_and_comes_back_to_the_bit(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+def test_the_newest_local_checkpoint_is_kept_and_restored_bit_exactly(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
     first = tier(tmp_path)
     assert chosen(first, trainer) is None
     for step in (1, 2, 3):
         keep(first, step, state)
     assert steps(first) == ["3"]
-    kept = events(tmp_path, "local_save")[-1]
-    assert kept["step"] == 3 and 0 <= kept["blocked"] <= kept["seconds"]
+    saved = events(tmp_path, "local_save")[-1]
+    assert saved["step"] == 3 and 0 <= saved["blocked"] <= saved["seconds"]
     second = tier(tmp_path)
-    found = chosen(second, trainer)
-    assert found is not None and (found.step, found.notes, found.sources) == (3, {"note": 1, "tokens": 3}, [])
+    result = chosen(second, trainer)
+    assert result is not None and (result.step, result.notes, result.sources) == (3, {"note": 1, "tokens": 3}, [])
     compiler = Compiler(
-        CompileCache(tmp_path, None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+        CompileCache(tmp_path, None), Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     )
-    restored, own = second.restore(found, trainer.mesh, trainer.programs.state, compiler)()
+    restored, own = second.restore(result, trainer.mesh, trainer.programs.state, compiler)()
     assert own
     same(state, restored)
     second.clear()
@@ -76,7 +78,7 @@ def test_the_newest_is_kept_and_comes_back_to_the_bit(tmp_path: Path, trainer: T
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "missing", "manifest"])
-def test_what_is_damaged_is_named_and_taken_for_lost(
+def test_a_damaged_local_checkpoint_is_named_and_counts_as_lost(
     harm: str, tmp_path: Path, trainer: Trainer, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = tier(tmp_path)
@@ -100,49 +102,45 @@ def test_what_is_damaged_is_named_and_taken_for_lost(
     assert f"{first.place / '1'} is damaged and ignored: {skipped['reason']}" in capsys.readouterr().out
 
 
-def test_what_was_cut_off_and_what_another_run_left_is_removed(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+def test_interrupted_saves_and_those_of_other_runs_are_removed(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     first = tier(tmp_path)
     chosen(first, trainer)
     keep(first, 1, state)
     (first.place / ".saving-2").mkdir()
     assert chosen(tier(tmp_path), trainer) is not None
     assert steps(first) == ["1"]
-    shutil.rmtree(tmp_path / "out")  # the user starts anew at the same address
+    shutil.rmtree(tmp_path / "out")  # the user starts a new run at the same address
     assert chosen(tier(tmp_path), trainer) is None
     assert steps(first) == []
 
 
-def test_a_run_that_has_local_checkpoints_alone_goes_on_with_the_data_it_began_with(
-    tmp_path: Path, trainer: Trainer, state: Any
-) -> None:
+def test_a_run_with_only_local_checkpoints_keeps_its_data_set(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     text = tmp_path / "text"
     text.mkdir()
     (text / "a.txt").write_text("hello")
     data = f"data.path={text}"
-    before = setup._prepared(a_job(tmp_path, data))
+    before = setup._prepare_corpus(a_job(tmp_path, data))
     (text / "b.txt").write_text("more")
-    fixed = setup._prepared(a_job(tmp_path, data))
-    assert (before.tokens, fixed.tokens) == (6, 11), "as long as nothing has begun"
+    fixed = setup._prepare_corpus(a_job(tmp_path, data))
+    assert (before.tokens, fixed.tokens) == (6, 11), "as long as no run has started"
     made = tier(tmp_path)
     chosen(made, trainer)
     keep(made, 5, state)
     (text / "c.txt").write_text("and more")
-    assert setup._prepared(a_job(tmp_path, data)) == fixed
-    assert setup._prepared(a_job(tmp_path, data, "checkpoint.local_every=0")).tokens == 20, "it begins anew"
+    assert setup._prepare_corpus(a_job(tmp_path, data)) == fixed
+    assert setup._prepare_corpus(a_job(tmp_path, data, "checkpoint.local_every=0")).tokens == 20, "the run starts again"
 
 
-def test_what_is_of_another_mesh_is_left_to_the_persistent_tier(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+def test_local_checkpoints_of_another_mesh_are_not_used(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     first = tier(tmp_path)
     chosen(first, trainer)
     keep(first, 1, state)
     other = on(1, 2, 1)
     assert tier(tmp_path).choose(other.mesh, other.programs.state) is None
-    assert [event["reason"] for event in events(tmp_path, "local_skipped")] == ["of another mesh or model"]
+    assert [event["reason"] for event in events(tmp_path, "local_skipped")] == ["different mesh or model"]
 
 
-def test_an_attempt_that_goes_on_from_before_removes_what_came_after(
-    tmp_path: Path, trainer: Trainer, state: Any
-) -> None:
+def test_resuming_from_an_earlier_step_removes_later_checkpoints(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     first = tier(tmp_path)
     chosen(first, trainer)
     keep(first, 6, state)
@@ -157,38 +155,36 @@ def hosts(folder: Path, count: int) -> list[LocalTier]:
 
 
 def all_do(made: list[LocalTier], act: Callable[[LocalTier], object]) -> list[object]:
-    return together([lambda each=each: act(each) for each in made])  # type: ignore[misc]
+    return together([lambda item=item: act(item) for item in made])  # type: ignore[misc]
 
 
-def test_a_host_that_cannot_write_keeps_all_from_committing(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+def test_a_host_that_cannot_write_prevents_the_commit(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     both = hosts(tmp_path, 2)
-    all_do(both, lambda each: chosen(each, trainer))
-    all_do(both, lambda each: keep(each, 1, state))
-    assert [steps(each) for each in both] == [["1"], ["1"]]
+    all_do(both, lambda item: chosen(item, trainer))
+    all_do(both, lambda item: keep(item, 1, state))
+    assert [steps(item) for item in both] == [["1"], ["1"]]
     shutil.rmtree(both[1].place)
     both[1].place.write_text("in the way")
-    all_do(both, lambda each: keep(each, 2, state))
+    all_do(both, lambda item: keep(item, 2, state))
     assert steps(both[0]) == ["1"]
     for host in (0, 1):
         (failed,) = events(tmp_path, "local_save_failed", host)
         assert (failed["step"], failed["reason"]) == (2, "slice 1 host 0: Not a directory")
     both[1].place.unlink()
-    all_do(both, lambda each: keep(each, 3, state))
-    assert [steps(each) for each in both] == [["3"], ["3"]]
+    all_do(both, lambda item: keep(item, 3, state))
+    assert [steps(item) for item in both] == [["3"], ["3"]]
 
 
-def test_a_host_that_died_between_writing_and_the_verdict_still_has_it(
-    tmp_path: Path, trainer: Trainer, state: Any
-) -> None:
+def test_a_checkpoint_is_kept_if_a_host_died_before_the_commit(tmp_path: Path, trainer: Trainer, state: Any) -> None:
     both = hosts(tmp_path, 2)
-    all_do(both, lambda each: chosen(each, trainer))
-    all_do(both, lambda each: keep(each, 1, state))
+    all_do(both, lambda item: chosen(item, trainer))
+    all_do(both, lambda item: keep(item, 1, state))
     (both[1].place / "1").rename(both[1].place / ".written-1")
     again = hosts(tmp_path, 2)
-    assert [found and found.step for found in all_do(again, lambda each: chosen(each, trainer))] == [1, 1]  # type: ignore[attr-defined]
-    shutil.rmtree(both[0].place / "1")  # and now nobody is left who knows that both had written it
+    assert [result and result.step for result in all_do(again, lambda item: chosen(item, trainer))] == [1, 1]  # type: ignore[attr-defined]
+    shutil.rmtree(both[0].place / "1")  # now no host knows that both had written it
     again = hosts(tmp_path, 2)
-    assert all_do(again, lambda each: chosen(each, trainer)) == [None, None]
+    assert all_do(again, lambda item: chosen(item, trainer)) == [None, None]
 
 
 def offer(step: int, session: str = "a", committed: bool = True) -> CandidateCheckpoint:
@@ -202,37 +198,37 @@ TWO_BY_TWO = [[0, 0, 1, 1], [2, 2, 3, 3]]  # two replicas of two hosts with two 
     ("offers", "help_", "step", "sources"),
     [
         ([[offer(4)], [offer(4)], [offer(4)], [offer(4)]], True, 4, []),
-        ([[], [], [offer(4)], [offer(4)]], True, 4, [1, 1, 1, 1]),  # a slice was lost, that of process 0
-        ([[], [offer(4)], [offer(4)], []], True, 4, [1, 1, 0, 0]),  # a host of each
-        ([[offer(4)], [], [offer(4)], []], True, None, []),  # nobody has the second half
-        ([[offer(4)], [offer(4)], [offer(4)], []], False, None, []),  # what replicas do not share
+        ([[], [], [offer(4)], [offer(4)]], True, 4, [1, 1, 1, 1]),  # a slice was lost, with process 0
+        ([[], [offer(4)], [offer(4)], []], True, 4, [1, 1, 0, 0]),  # one host of each
+        ([[offer(4)], [], [offer(4)], []], True, None, []),  # no host has the second half
+        ([[offer(4)], [offer(4)], [offer(4)], []], False, None, []),  # with parts that replicas do not share
         ([[offer(4, committed=False)], [offer(4, committed=False)], [], []], True, None, []),  # not all had written it
-        ([[offer(4, committed=False)]] * 4, True, 4, []),  # all have, though none had heard so
+        ([[offer(4, committed=False)]] * 4, True, 4, []),  # all have it, though none knew that
         ([[offer(4), offer(6)], [offer(4)], [offer(4)], [offer(4), offer(6)]], True, 6, [0, 0, 1, 1]),
         ([[offer(4), offer(6)], [offer(4)], [offer(4)], [offer(4)]], True, 4, []),
         ([[offer(4, "a")], [offer(4, "b")], [offer(4, "a")], [offer(4, "b")]], True, None, []),  # never mixed
     ],
 )
-def test_the_newest_step_that_is_whole_over_all_hosts_wins(
+def test_the_newest_step_that_is_complete_over_all_hosts_is_chosen(
     offers: list[list[CandidateCheckpoint]], help_: bool, step: int | None, sources: list[int]
 ) -> None:
-    kept, _ = local_tier.newest_common_checkpoint(offers, TWO_BY_TWO, peers_help=help_)
-    assert (kept and kept.step) == step
-    if kept:
-        assert kept.sources == sources
+    saved, _ = local_tier.newest_common_checkpoint(offers, TWO_BY_TWO, can_share=help_)
+    assert (saved and saved.step) == step
+    if saved:
+        assert saved.sources == sources
 
 
 @given(
     st.lists(st.integers(0, 3), max_size=12),
     st.sets(st.integers(0, 3), max_size=3),
 )
-def test_whatever_is_lost_or_cut_off_a_step_counts_only_if_all_had_written_it(beats: list[int], lost: set[int]) -> None:
-    """Hosts save three steps one after the other; `beats` says which of them gets how far before the job is killed."""
-    done, written = [0] * 4, [0] * 4  # last step that a host knows to be everywhere, and that it has written
+def test_a_step_counts_only_if_all_hosts_had_written_it(beats: list[int], lost: set[int]) -> None:
+    """Hosts save three steps one after the other; `beats` says how far each gets before the job is killed."""
+    done, written = [0] * 4, [0] * 4  # the last step that a host knows to be complete, and the last that it has written
     for host in beats:
         if done[host] < written[host]:
             if min(written) >= written[host]:
-                done[host] = written[host]  # process 0 announces only then; the one before is removed only now
+                done[host] = written[host]  # process 0 announces only then; the previous one is removed only now
         elif written[host] < 3:
             written[host] += 1
     on_disk = [
@@ -241,54 +237,54 @@ def test_whatever_is_lost_or_cut_off_a_step_counts_only_if_all_had_written_it(be
         else []
         for host in range(4)
     ]
-    kept, _ = local_tier.newest_common_checkpoint(on_disk, TWO_BY_TWO, peers_help=True)
-    if kept:
-        assert kept.step <= min(written)
-        givers = {TWO_BY_TWO[replica][place] for place, replica in enumerate(kept.sources)}
+    saved, _ = local_tier.newest_common_checkpoint(on_disk, TWO_BY_TWO, can_share=True)
+    if saved:
+        assert saved.step <= min(written)
+        givers = {TWO_BY_TWO[replica][place] for place, replica in enumerate(saved.sources)}
         assert not givers & lost
     if not lost and max(done):
-        assert kept is not None and kept.step >= max(done)
+        assert saved is not None and saved.step >= max(done)
 
 
-def test_stores_on_nodes_that_changed_places_are_found() -> None:
+def test_stores_on_exchanged_nodes_are_found() -> None:
     names = ["s0-h0", "s1-h0"]
     stay = [{"s0-h0": "x/1"}, {"s1-h0": "y/1"}]
     swapped = [{"s1-h0": "y/1"}, {"s0-h0": "x/1"}]
     one_disk = [{"s0-h0": "x/1", "s1-h0": "x/2"}, {"s0-h0": "x/1", "s1-h0": "x/2"}]
-    lost = [{"s0-h0": "x/1"}, {"s0-h0": "x/1"}]  # on one disk: nobody takes what is another's
+    lost = [{"s0-h0": "x/1"}, {"s0-h0": "x/1"}]  # on one disk: no host uses another's store
     assert local_tier.assign_stores(names, stay) == [["s0-h0"], ["s1-h0"]]
     assert local_tier.assign_stores(names, swapped) == [["s1-h0"], ["s0-h0"]]
     assert local_tier.assign_stores(names, one_disk) == [["s0-h0"], ["s1-h0"]]
     assert local_tier.assign_stores(names, lost) == [["s0-h0"], []]
 
 
-def test_hosts_that_share_a_node_each_take_the_store_of_their_own_place() -> None:
+def test_hosts_on_one_node_use_the_store_of_their_own_index() -> None:
     names = ["s0-h0", "s0-h1", "s1-h0", "s1-h1"]
     of_slice_0 = {"s0-h0": "x/1", "s0-h1": "x/2"}
-    # Slice 1 is where slice 0 was, and slice 0 on a node that has nothing.
+    # Slice 1 is on the nodes of slice 0, and slice 0 on a node without stores.
     assert local_tier.assign_stores(names, [{}, {}, of_slice_0, of_slice_0]) == [[], [], ["s0-h0"], ["s0-h1"]]
-    # Another slice was there before, which is no more.
+    # Another slice was there before, which no longer exists.
     of_slice_2 = {"s2-h0": "x/1", "s2-h1": "x/2"}
     assert local_tier.assign_stores(names, [of_slice_2, of_slice_2, {}, {}]) == [["s2-h0"], ["s2-h1"], [], []]
 
 
 @pytest.mark.slow
-def test_replicas_give_each_other_what_they_lost(trainer: Trainer, state: Any) -> None:
-    """Half of each replica is poisoned; only the other halves may be looked at."""
+def test_lost_parts_are_restored_from_other_replicas(trainer: Trainer, state: Any) -> None:
+    """Half of each replica is poisoned; only the other halves may be read."""
     mesh, abstract = trainer.mesh, trainer.programs.state
     sources = [0, 1, 1, 0]
     givers = {mesh.devices[replica].flat[place] for place, replica in enumerate(sources)}
     compiler = Compiler(
-        CompileCache(Path("unused"), None), Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+        CompileCache(Path("unused"), None), Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     )
     poisoned = [
         {device: jax.device_put(data + (device not in givers), device) for device, data in have.items()}
-        for have in held(state, abstract)
+        for have in local_shards(state, abstract)
     ]
-    same(state, spread(poisoned, givers, mesh, abstract, compiler))
+    same(state, broadcast(poisoned, givers, mesh, abstract, compiler))
 
 
-def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_local_tier_without_a_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     for settings in (["checkpoint.local_every=1"], ["checkpoint.local_every=1", "checkpoint.local_path=gs://b/x"]):
         size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2", "--no-data")
         ran = run_alone("check", *size, *arguments(settings))
@@ -297,37 +293,37 @@ def test_a_local_tier_without_a_folder_is_told_in_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_for_fewer_steps_than_it_has_locally_saves_them_before_it_ends(tmp_path: Path) -> None:
+def test_a_shortened_run_saves_its_local_steps_before_it_ends(tmp_path: Path) -> None:
     settings = ["checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
     settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
     out = tmp_path / "out"
     first = start(out, [*settings, "run.steps=100000"])
     first.wait_for_step(7)
     first.kill()
-    for attempt in (1, 2):  # the second finds it done
+    for attempt in (1, 2):  # the second call has nothing to do
         job = start(out, [*settings, "run.steps=3"], attempt=attempt)
         assert job.exit_codes() == [0, 0], job.logs()
         assert f"done: {_newest(out)} steps" in job.logs()
         assert not list((tmp_path / "ram").glob("*/*/*"))
         restored = next(event for event in job.events(0) if event["event"] == "restore")
         assert (restored["source"], restored["step"]) == ("local" if attempt == 1 else "checkpoint", _newest(out))
-    saved = open_shelf(open_place(out / "checkpoints"))
+    saved = open_store(open_place(out / "checkpoints"))
     assert saved.damage(_newest(out)) == "" and saved.notes(_newest(out))["tokens"] == _newest(out) * 8 * 16
 
 
 def _newest(out: Path) -> int:
-    return max(open_shelf(open_place(out / "checkpoints")).steps())
+    return max(open_store(open_place(out / "checkpoints")).steps())
 
 
 @pytest.mark.slow
-def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> None:
+def test_a_slice_that_lost_its_local_tier_restores_from_the_other_slice(tmp_path: Path) -> None:
     settings = ["run.steps=14", "checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
     whole = start(tmp_path / "whole", settings)
     assert whole.exit_codes() == [0, 0], whole.logs()
     settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
     losses: dict[int, str] = {}
-    kept, lost = "local checkpoint", "peer"
-    for attempt, (reached, origins) in enumerate([(5, ()), (9, (kept, lost)), (14, (lost, kept))]):
+    saved, lost = "local checkpoint", "peer"
+    for attempt, (reached, origins) in enumerate([(5, ()), (9, (saved, lost)), (14, (lost, saved))]):
         job = start(tmp_path / "out", settings, attempt=attempt)
         job.wait_for_step(reached)
         if reached < 14:
@@ -339,10 +335,10 @@ def test_a_slice_that_lost_its_tier_gets_it_from_the_other(tmp_path: Path) -> No
         for n, origin in enumerate(origins):
             line = f"slice {n} host 0: attempt {attempt} resuming from step {restored[n]['step']} ({origin})"
             assert line in job.logs()
-        if attempt == 0:  # a new node took the place of slice 1's
+        if attempt == 0:  # a new node replaced that of slice 1
             (store,) = (tmp_path / "ram").glob("*/s1-h0")
             shutil.rmtree(store)
-        elif attempt == 1:  # a bit of slice 0's memory has tipped over
+        elif attempt == 1:  # a bit in slice 0's memory is flipped
             for path in (tmp_path / "ram").glob("*/s0-h0/*/params.embed"):
                 path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
         else:

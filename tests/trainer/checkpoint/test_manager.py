@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, the newest whole one wins, and a full disk costs no older one."""
+"""Checkpoints are atomic, the newest complete one is restored, and a full disk loses no older one."""
 
 import errno
 import functools
@@ -31,7 +31,7 @@ def biggest_file(folder: Path) -> Path:
     return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
-def test_what_is_restored_is_what_was_saved_on_every_replica(store: Store, trainer: Trainer, state: Any) -> None:
+def test_every_replica_restores_the_saved_state(store: Store, trainer: Trainer, state: Any) -> None:
     assert store.save(3, state) == ""
     assert store.checkpoints.choose() == (3, {"note": 1})
     compiler = Compiler(CompileCache(store.folder, None), store.peers)
@@ -57,7 +57,7 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "tokens", "notes", "missing"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
     harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.save(1, state)
@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert found[0] == 1
     assert [event["step"] for event in store.events("restore_skipped")] == [2]
     assert f"{store.folder / '2'} is damaged" in capsys.readouterr().out
-    if harm == "flip":  # which arrays are there depends on what the save put where
+    if harm == "flip":  # the existing arrays depend on how the save distributed them
         (reason,) = [event["reason"] for event in store.events("restore_skipped")]
         assert re.fullmatch(
             rf"{victim.relative_to(store.folder / '2')} has changed .* \(arrays? (opt|params)\..*\)", reason
@@ -95,27 +95,25 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 @pytest.fixture
 def unreadable(store: Store, state: Any) -> Errors:
-    """Checkpoints of steps 1 and 2; what is read of a step gives the error that it has here."""
+    """Checkpoints of steps 1 and 2; reads of a step raise the error given here."""
     store.save(1, state)
     store.save(2, state)
     return store.errors
 
 
-def test_one_that_a_disk_does_not_give_back_is_passed_over_and_kept(
-    store: Store, state: Any, unreadable: Errors
-) -> None:
+def test_an_unreadable_checkpoint_is_skipped_and_kept(store: Store, state: Any, unreadable: Errors) -> None:
     unreadable[2] = errno.EIO
     found = store.checkpoints.choose()
     assert found is not None and found[0] == 1 and store.steps() == [1, 2]
     (skipped,) = store.events("restore_skipped")
     assert skipped["step"] == 2 and "Input/output error" in skipped["reason"]
-    assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one takes its place"
+    assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one replaces it"
     unreadable.clear()
     assert store.checkpoints.choose() == (2, {"note": 1})
 
 
 @pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
-def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
+def test_an_unreadable_checkpoint_does_not_displace_readable_ones(
     keep: int, saved: int, left: list[int], store: Store, state: Any, unreadable: Errors
 ) -> None:
     store.save(9, state)
@@ -127,7 +125,7 @@ def test_one_that_a_disk_does_not_give_back_pushes_out_none_that_can_be_read(
     assert store.steps() == left
 
 
-def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store, unreadable: Errors) -> None:
+def test_a_run_with_unreadable_checkpoints_does_not_start_from_scratch(store: Store, unreadable: Errors) -> None:
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
         store.checkpoints.choose()
@@ -137,7 +135,7 @@ def test_a_run_whose_checkpoints_cannot_be_read_does_not_begin_anew(store: Store
     assert store.steps() == [1, 2]
 
 
-def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: Any) -> None:
+def test_an_interrupted_save_is_ignored_and_removed(store: Store, state: Any) -> None:
     store.save(1, state)
     (store.folder / "1").rename(store.folder / ".saving-2-0")
     assert store.checkpoints.choose() is None
@@ -145,8 +143,8 @@ def test_a_save_that_was_cut_off_is_ignored_and_cleaned_up(store: Store, state: 
 
 
 @pytest.mark.parametrize("found", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
-def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: Store, state: Any) -> None:
-    """Also one of ours that has lost its manifest: nobody knows any more what it was."""
+def test_checkpoints_of_another_program_end_the_run_and_are_not_removed(found: str, store: Store, state: Any) -> None:
+    """This includes a checkpoint of ours without its manifest, whose origin is unknown."""
     store.save(1, state)
     store.save(2, state)
     if found == "1/array":
@@ -162,12 +160,12 @@ def test_checkpoints_of_another_program_end_the_run_and_stay(found: str, store: 
     assert "another run.output_dir" in problem.hint
     assert path.read_bytes() == b"weights" and (store.folder / ".saving-3-0").is_dir()
     assert store.save(3, state) == "" and store.save(4, state) == "" and store.save(200, state) == ""
-    assert path.read_bytes() == b"weights", "nor is it one too many later"
+    assert path.read_bytes() == b"weights", "nor does it count as one too many later"
 
 
-def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) -> None:
+def test_remains_of_a_copying_rename_are_removed(store: Store, state: Any) -> None:
     store.save(1, state)
-    for folder in (".saving-2-0", "2", ".removing-3", "3"):  # as on a bucket that is mounted
+    for folder in (".saving-2-0", "2", ".removing-3", "3"):  # like on a mounted bucket
         (store.folder / folder).mkdir()
         (store.folder / folder / "array").write_bytes(b"half")
     found = store.checkpoints.choose()
@@ -175,33 +173,33 @@ def test_what_a_rename_that_copies_left_is_cleaned_up(store: Store, state: Any) 
     assert [path.name for path in store.folder.iterdir()] == ["1"]
 
 
-def test_all_hosts_know_of_the_newest_where_a_local_one_is_as_new(store: Store, tmp_path: Path, state: Any) -> None:
-    """The joint save at the end must not depend on the host that looked."""
+def test_all_hosts_know_the_newest_checkpoint_of_both_tiers(store: Store, tmp_path: Path, state: Any) -> None:
+    """The joint save at the end must not depend on which host has looked."""
     store.save(1, state)
     store.save(2, state)
     hosts, _ = connected(2)
     for newer_than, newest in ((2, 2), (7, 2), (1, 2), (0, 2)):
         both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
-        together([functools.partial(each.choose, newer_than) for each in both])
-        assert [each.last for each in both] == [newest] * 2
+        together([functools.partial(item.choose, newer_than) for item in both])
+        assert [item.last for item in both] == [newest] * 2
 
 
-def test_a_folder_that_cannot_be_listed_costs_no_save(
+def test_a_folder_that_cannot_be_listed_does_not_fail_a_save(
     store: Store, state: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Or the hosts would wait for ever to hear of what is committed."""
+    """Otherwise the hosts would wait forever for the result of the commit."""
     store.errors["steps"] = errno.ESTALE
     store.checkpoints.save(1, state)
-    assert store.checkpoints.ended(60)
+    assert store.checkpoints.join(60)
     assert store.checkpoints.wait() == "" and store.save(2, state) == ""
     assert [event["step"] for event in store.events("save")] == [1, 2] and store.steps() == [1, 2]
     warning = f"warning: older checkpoints in {store.folder} are not removed: Stale file handle"
     assert capsys.readouterr().out.count(warning) == 1
 
 
-def test_a_failed_save_keeps_the_one_before(store: Store, state: Any) -> None:
+def test_a_failed_save_keeps_the_previous_checkpoint(store: Store, state: Any) -> None:
     store.save(1, state)
-    (store.folder / ".saving-2-0").write_text("in the way")  # the folder cannot be made
+    (store.folder / ".saving-2-0").write_text("in the way")  # the folder cannot be created
     assert store.save(2, state) == "File exists"
     assert [event["reason"] for event in store.events("save_failed")] == ["File exists"]
     found = store.checkpoints.choose()

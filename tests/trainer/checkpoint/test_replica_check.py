@@ -1,4 +1,4 @@
-"""Copies of the state that are not the same: found, and named with the chip and the array."""
+"""Differing copies of the state are found, and named with chip and array."""
 
 import functools
 import json
@@ -33,9 +33,9 @@ def checks(trainer: Trainer, folder: Path) -> Replicas:
 
 
 def with_flip(state: Any, name: str, chip: int) -> Any:
-    """Return the state with one bit of an array changed on one chip."""
-    found = {key: value for key, value in state["params"].items() if key != name}
-    return state | {"params": found | {name: flipped(state["params"][name], chip)}}
+    """Return the state with one flipped bit of an array on one chip."""
+    result = {key: value for key, value in state["params"].items() if key != name}
+    return state | {"params": result | {name: flipped(state["params"][name], chip)}}
 
 
 @pytest.mark.slow
@@ -51,24 +51,26 @@ def test_a_bit_that_changed_on_one_of_many_chips_is_named(tmp_path: Path) -> Non
     trainer, state = fresh(4, 2, 1, "optim.update_axes=fsdp,dp")
     with pytest.raises(CorruptError) as raised:
         checks(trainer, tmp_path).require(7, with_flip(state, "embed", 5))
-    expected = "replicas differ after step 7: params.embed on slice 0 host 0 chip 5 is unlike the 3 other copies"
+    expected = "replicas differ after step 7: params.embed on slice 0 host 0 chip 5 differs from the 3 other copies"
     assert (str(raised.value), raised.value.suspects) == (expected, (0,))
     (event,) = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert event["arrays"] == [{"array": "params.embed", "chips": ["slice 0 host 0 chip 5"], "sure": True}]
 
 
-def test_of_two_copies_that_differ_both_are_named(tmp_path: Path) -> None:
+def test_both_of_two_differing_copies_are_named(tmp_path: Path) -> None:
     trainer = on(2, 2, 2)
     state = trainer.init(np.uint32(0))
     with pytest.raises(CorruptError) as raised:
         checks(trainer, tmp_path).require(7, with_flip(state, "embed", 5))
-    assert "params.embed on slice 0 host 0 chip 5 is unlike that on slice 0 host 0 chip 1" in str(raised.value)
+    assert "params.embed on slice 0 host 0 chip 5 differs from slice 0 host 0 chip 1" in str(raised.value)
 
 
-def test_what_all_chips_have_is_compared_in_one_replica_too(tmp_path: Path) -> None:
+def test_replicated_arrays_are_compared_within_one_replica(tmp_path: Path) -> None:
     trainer, state = fresh(1, 4, 1)
     checks(trainer, tmp_path).require(1, state)
-    with pytest.raises(CorruptError, match=r"params\.final_norm on slice 0 host 0 chip 2 is unlike the 3 other copies"):
+    with pytest.raises(
+        CorruptError, match=r"params\.final_norm on slice 0 host 0 chip 2 differs from the 3 other copies"
+    ):
         checks(trainer, tmp_path).require(1, with_flip(state, "final_norm", 2))
 
 
@@ -93,6 +95,6 @@ def test_a_host_that_miscalculates_ends_the_job_before_its_state_is_saved(tmp_pa
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=4"]
     job = start(tmp_path, [*settings, "observe.checksum_every=3"], faults={1: "flip:7"})
     assert job.exit_codes() == [77, 77], job.logs()
-    told = "replicas differ after step 8: params.embed on slice 1 host 0 chip 1 is unlike that on slice 0 host 0 chip 1"
-    assert f"error: {told}" in job.logs()
+    message = "replicas differ after step 8: params.embed on slice 1 host 0 chip 1 differs from slice 0 host 0 chip 1"
+    assert f"error: {message}" in job.logs()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["4"]

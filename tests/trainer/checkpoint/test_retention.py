@@ -1,4 +1,4 @@
-"""Retention in any order of events: the last complete checkpoint is never removed, and reported ones are complete."""
+"""In any order of events the last complete checkpoint is never removed, and committed ones are complete."""
 
 import shutil
 import tempfile
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainer.checkpoint.manager import Checkpoints
-from trainer.checkpoint.shelves import manifest, open_shelf
+from trainer.checkpoint.stores import manifest, open_store
 from trainer.errors import SaveError, StorageError
 from trainer.hosts import job
 from trainer.hosts.peers import Peers
@@ -31,12 +31,14 @@ from trainer.telemetry.metrics import Events, JsonLines
         ([], 1, set(), []),
     ],
 )
-def test_only_whole_ones_count_as_kept(steps: list[int], newest: int, damaged: set[int], gone: list[int]) -> None:
+def test_only_complete_checkpoints_count_toward_max_to_keep(
+    steps: list[int], newest: int, damaged: set[int], gone: list[int]
+) -> None:
     assert manifest.outdated(steps, newest, lambda step: step not in damaged) == gone
 
 
 class Life(RuleBasedStateMachine):
-    """A folder of checkpoints through saves that succeed, fail and are cut off, damage, restarts and stuck deletes."""
+    """A folder of checkpoints with successful, failed and interrupted saves, damage, restarts and failing removals."""
 
     @initialize(keep=st.integers(1, 3))
     def begin(self, keep: int) -> None:
@@ -51,15 +53,15 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Kill the job, whatever it was doing; the next attempt chooses what to go on from."""
-        peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+        """Kill the job in any state; the next attempt chooses a checkpoint."""
+        peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         events = Events(JsonLines(open_place(self.root / "events")), 0, 0, self.attempt, time.monotonic())
         self.attempt += 1
-        self.shelf = open_shelf(open_place(self.folder))
-        found = Checkpoints(open_place(self.folder), self.keep, {}, peers, events).choose()
-        self.claim, self.writing = str(self.attempt - 1), None
+        self.store = open_store(open_place(self.folder))
+        result = Checkpoints(open_place(self.folder), self.keep, {}, peers, events).choose()
+        self.attempt_id, self.writing = str(self.attempt - 1), None
         best = max(self.whole, default=None)
-        assert (found[0] if found else None) == best
+        assert (result[0] if result else None) == best
         self.step = best or 0
         self.whole = {step for step in self.whole if step <= self.step}
 
@@ -68,35 +70,35 @@ class Life(RuleBasedStateMachine):
     def begin_save(self, content: bytes) -> None:
         """All hosts write; nothing is committed."""
         self.step += 1
-        draft = Path(self.shelf.draft(self.step, self.claim))
-        (draft / "d").mkdir()
-        (draft / "d" / "array").write_bytes(content)
-        (draft / "index").write_bytes(b"index")
+        staging = Path(self.store.staging_path(self.step, self.attempt_id))
+        (staging / "d").mkdir()
+        (staging / "d" / "array").write_bytes(content)
+        (staging / "index").write_bytes(b"index")
         self.writing = self.step
 
     @precondition(lambda self: self.writing is not None)
     @rule()
     def commit(self) -> None:
-        """The save under way is committed, and older ones are removed."""
+        """Commit the save in progress, and remove older ones."""
         assert self.writing is not None
-        self.shelf.commit(self.writing, self.claim, {})
+        self.store.commit(self.writing, self.attempt_id, {})
         self.whole.add(self.writing)
-        self.shelf.keep(self.keep, self.step)
+        self.store.remove_old(self.keep, self.step)
         self.writing = None
         self.forget()
 
     @precondition(lambda self: self.writing is not None)
     @rule()
-    def fail(self) -> None:
-        """A host could not write."""
+    def abort(self) -> None:
+        """Abort the save, because a host could not write."""
         assert self.writing is not None
-        self.shelf.discard(self.writing, self.claim)
+        self.store.abort(self.writing, self.attempt_id)
         self.writing = None
 
     @precondition(lambda self: self.whole)
     @rule(how=st.sampled_from(["flip", "truncate", "remove", "manifest"]), data=st.data())
     def damage(self, how: str, data: Any) -> None:
-        """Something happens to a checkpoint: to the newest, most of the time."""
+        """Damage a checkpoint, usually the newest."""
         step = data.draw(st.sampled_from([max(self.whole), *sorted(self.whole)]))
         file = self.folder / str(step) / ("manifest.json" if how == "manifest" else "d/array")
         content = file.read_bytes()
@@ -111,17 +113,17 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.whole)
     @rule()
     def leave_a_file_in_the_way(self) -> None:
-        """A file is where the checkpoint that is removed next would be moved to."""
+        """Create a file at the path to which the next removed checkpoint would be renamed."""
         (self.folder / f".removing-{min(self.whole)}").write_bytes(b"in the way")
 
     @rule()
     def collect(self) -> None:
-        """Removing happens once more, with a save under way or without."""
-        self.shelf.keep(self.keep, self.step)
+        """Remove old checkpoints again, with or without a save in progress."""
+        self.store.remove_old(self.keep, self.step)
         self.forget()
 
     def forget(self) -> None:
-        there = set(self.shelf.steps())
+        there = set(self.store.steps())
         gone = self.whole - there
         newer = sorted(self.whole & there)
         assert not gone or (newer and max(gone) < min(newer)), f"{gone} removed, {newer} left"
@@ -130,9 +132,9 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def what_is_whole_is_found_whole(self) -> None:
         if hasattr(self, "whole"):
-            assert {step for step in self.shelf.steps() if not self.shelf.damage(step)} == self.whole
+            assert {step for step in self.store.steps() if not self.store.damage(step)} == self.whole
             if self.writing is not None:
-                assert (Path(self.shelf.draft(self.writing, self.claim)) / "index").exists()
+                assert (Path(self.store.staging_path(self.writing, self.attempt_id)) / "index").exists()
 
 
 Life.TestCase.settings = settings(
@@ -145,10 +147,10 @@ TestLife = Life.TestCase
     ("error", "full"),
     [
         (SaveError("not saved in /home/u/workspace/checkpoints: Permission denied"), False),
-        (SaveError("not saved in /out: no room: 5 MiB free, 80 MiB needed"), True),
+        (SaveError("not saved in /out: not enough space: 5 MiB free, 80 MiB needed"), True),
         (StorageError("/workspace/out: Disk quota exceeded"), True),
         (StorageError("/out: No space left on device"), True),
     ],
 )
-def test_who_has_no_room_is_told_to_make_some(error: Exception, full: bool) -> None:
-    assert str(job._one_line(error)).endswith("Free some space there") == full
+def test_a_full_disk_gets_a_hint_to_free_space(error: Exception, full: bool) -> None:
+    assert str(job._one_line(error)).endswith("Free some disk space") == full

@@ -1,4 +1,4 @@
-"""Local tiers of hosts within one process."""
+"""Local tiers of several hosts in one process."""
 
 import time
 from pathlib import Path
@@ -17,14 +17,14 @@ from trainer.telemetry.metrics import Events, JsonLines
 
 
 def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "ram") -> Job:
-    """Return the job of one host, of so many slices as there are peers, that writes to `folder`."""
-    peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    """Return the job of one host, with one slice per peer, that writes to `folder`."""
+    peers = peers or Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     settings = ["checkpoint.local_every=1", f"checkpoint.local_path={folder / local}", "observe.hang_seconds=0", *asked]
     host = Host(num_slices=peers.processes, slice_id=peers.process_id)
     events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
-    watchdog = Watchdog(host, made.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
+    watchdog = Watchdog(host, made.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
     return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
 
 

@@ -1,4 +1,4 @@
-"""Corpus, order of records and batches."""
+"""The data set, order of records, and batches."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ jobs = st.tuples(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 300))
 
 @settings(max_examples=40)
 @given(jobs)
-def test_each_record_comes_once_an_epoch(job: tuple[int, int, int]) -> None:
+def test_each_record_appears_once_per_epoch(job: tuple[int, int, int]) -> None:
     seed, batch, records = job
     steps = -(-3 * records // batch)
     order = Order(seed, batch, records)
@@ -75,14 +75,14 @@ def test_binary_files_are_skipped_and_counted(tmp_path: Path) -> None:
     assert notes["sources"] == ["b.txt", "a/a.txt"]
 
 
-def test_a_token_file_is_made_once_and_again_when_the_source_changes(tmp_path: Path) -> None:
+def test_a_token_file_is_prepared_once_and_again_after_a_change(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
     first = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     stamp = Path(first.path).stat().st_mtime_ns
     assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")) == first
     assert Path(first.path).stat().st_mtime_ns == stamp
     text(tmp_path / "src", "b.txt", b"more")
-    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == first
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), is_pinned=True) == first
     assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
 
 
@@ -115,19 +115,19 @@ def test_check_counts_text_only(tmp_path: Path) -> None:
     text(tmp_path / "src", "b.bin", b"\xff" * 100_000)
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}"])
     assert "no text files (2 binary" in str(dataset.check_source(asked, 32)[0])
-    text(tmp_path / "src", "c.txt", "xü".encode() * 10_000)  # 4096 bytes end inside a letter
+    text(tmp_path / "src", "c.txt", "xü".encode() * 10_000)  # 4096 bytes end inside a character
     assert dataset.check_source(asked, 32) == []
 
 
 @pytest.mark.parametrize("notes", ["{", "[]", "", '{"asked": 1}'])
-def test_damaged_notes_beside_a_token_file_are_passed_over(notes: str, tmp_path: Path) -> None:
+def test_damaged_manifests_are_ignored(notes: str, tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
     made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     Path(made.path).write_text(notes)
-    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), pinned=True) == made
+    assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"), is_pinned=True) == made
 
 
-def test_a_cut_token_file_is_named(tmp_path: Path) -> None:
+def test_a_truncated_token_file_is_named(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.txt", b"hello")
     made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     path = tmp_path / "out" / made.files[0].name
@@ -142,7 +142,7 @@ def gathered(slots: data.Slots, blocks: data.Blocks, batch: int) -> npt.NDArray[
 
 
 @pytest.mark.parametrize("readers", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 4, 5), (2,), (0, 1, 2)])
-def test_batches_are_the_same_whoever_reads(readers: tuple[int, ...]) -> None:
+def test_batches_do_not_depend_on_the_readers(readers: tuple[int, ...]) -> None:
     sizes = layout.layout(config.load("tiny", ["mesh.dp=2", "mesh.tp=2"]), layout.Chips(1, 1, 8))
     mesh = make_mesh(sizes, jax.devices(), 1)
     slots = data.Slots(chips=8, readers=readers, rows=-(-8 // len(readers)))
@@ -156,23 +156,23 @@ def test_batches_are_the_same_whoever_reads(readers: tuple[int, ...]) -> None:
     assert float(np.asarray(blocks.weight).sum()) == 7
 
 
-def test_batches_are_made_ahead_and_no_more_than_asked_for() -> None:
-    made, wanted = threading.Semaphore(0), 3
+def test_batches_are_prefetched_up_to_the_depth() -> None:
+    made, expected = threading.Semaphore(0), 3
 
     def make(ids: npt.NDArray[np.int64]) -> data.Blocks:
         made.release()
         return data.Blocks(ids, ids)
 
-    batches = data.prefetch(make, data.train_ids(Order(0, 1, 10), 0), wanted)
+    batches = data.prefetch(make, data.train_ids(Order(0, 1, 10), 0), expected)
     first = next(batches)
-    for _ in range(1 + wanted):  # the one that was taken, and those that are ready though nobody asked
+    for _ in range(1 + expected):  # the consumed one, and those that are prefetched
         assert made.acquire(timeout=60)
     np.testing.assert_array_equal(first.records, Order(0, 1, 10).ids(0))
     np.testing.assert_array_equal(next(batches).records, Order(0, 1, 10).ids(1))
     batches.close()  # type: ignore[attr-defined]
 
 
-def test_prefetch_raises_what_went_wrong_while_reading() -> None:
+def test_prefetch_raises_errors_of_the_reader() -> None:
     def fail(ids: npt.NDArray[np.int64]) -> data.Blocks:
         raise OSError("the disk is gone")
 
@@ -181,7 +181,7 @@ def test_prefetch_raises_what_went_wrong_while_reading() -> None:
 
 
 def by_hand(folder: Path, written: bytes) -> dataset.Corpus:
-    """Write a data set as people do who have no text: one file without an index."""
+    """Write a data set without the trainer: one file without an index."""
     (folder / "tokens.bin").write_bytes(written)
     notes = {"tokens": len(written), "dtype": "uint8", "vocab": 256, "documents": 1, "skipped": 0}
     notes["digest"] = hashlib.sha256(written).hexdigest()[:16]
@@ -198,7 +198,7 @@ def by_hand(folder: Path, written: bytes) -> dataset.Corpus:
     ],
     ids=["decoder", "bert", "resnet"],
 )
-def test_records_are_cut_as_their_model_wants_them(
+def test_records_have_the_format_of_their_model(
     model: Model, numbers: int, records: list[range], tmp_path: Path
 ) -> None:
     made = by_hand(tmp_path, bytes(range(numbers)))
@@ -213,14 +213,18 @@ def test_records_are_cut_as_their_model_wants_them(
         (
             Model(family="resnet", image=2, classes=300),
             (44, 1),
-            "image 1 of .* has label 300, model.classes = 300 has 0 to 299",
+            "image 1 of .* has label 300, model.classes = 300 allows 0 to 299",
         ),
-        (Model(family="bert", seq_len=7, vocab=44), (3, 44), "example 3 of .* has token 44, model.vocab = 44 has 0 to"),
-        (Model(seq_len=9, vocab=44), (44, 3), "example 2 of .* has token 44, model.vocab = 44 has 0 to 43"),
+        (
+            Model(family="bert", seq_len=7, vocab=44),
+            (3, 44),
+            "example 3 of .* has token 44, model.vocab = 44 allows 0 to",
+        ),
+        (Model(seq_len=9, vocab=44), (44, 3), "example 2 of .* has token 44, model.vocab = 44 allows 0 to 43"),
     ],
     ids=["resnet", "bert", "decoder"],
 )
-def test_what_a_model_has_no_place_for_is_no_target(
+def test_tokens_outside_the_vocabulary_are_rejected(
     model: Model, last: tuple[int, int], says: str, tmp_path: Path
 ) -> None:
     made = by_hand(tmp_path, bytes([*range(12), 43, 1, *range(12), *last]))

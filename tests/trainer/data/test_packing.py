@@ -1,4 +1,4 @@
-"""Packed examples: whole documents, each with the losses that it has alone."""
+"""Packed examples: complete documents, each with the losses that it has alone."""
 
 import functools
 from pathlib import Path
@@ -19,7 +19,7 @@ from trainer.data import dataset, packing, prepare, reader
 from trainer.errors import FatalError
 from trainer.models import bert
 from trainer.models import decoder as model
-from trainer.models.document_masks import documents, next_token_weights, unpacked
+from trainer.models.document_masks import documents, next_token_weights, unpack
 from trainer.storage import open_place
 
 LENGTHS = (
@@ -66,7 +66,7 @@ def records(folder: Path, made: Model) -> Array:
 
 
 def alone(record_S: Array) -> Array:
-    """Return a packed record's documents, each in a record of its own [D, S]."""
+    """Return a packed record's documents, each in its own record [D, S]."""
     tokens, numbers = np.split(record_S, 2)
     made = np.zeros((numbers.max(), len(record_S)), record_S.dtype)
     for row_S, number in zip(made, range(1, numbers.max() + 1), strict=True):
@@ -79,12 +79,14 @@ documents_of = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
 @given(documents_of, st.integers(2, 20), st.booleans())
-def test_every_token_is_in_one_record_and_every_next_one_asked_for_once(
-    lengths: list[int], room: int, decoder: bool
+def test_every_token_is_in_one_record_and_predicted_once(
+    lengths: list[int], free_and_needed_bytes: int, decoder: bool
 ) -> None:
     ends = np.cumsum(lengths)
-    ranges = packing.plan(ends.tolist(), room, room - 1 if decoder else room)
-    assert ((ranges[:, 1] - ranges[:, 0]) <= room).all()
+    ranges = packing.plan(
+        ends.tolist(), free_and_needed_bytes, free_and_needed_bytes - 1 if decoder else free_and_needed_bytes
+    )
+    assert ((ranges[:, 1] - ranges[:, 0]) <= free_and_needed_bytes).all()
     tokens, asked = np.zeros(ends[-1], int), np.zeros(ends[-1], int)
     for start, end in ranges.tolist():
         numbers = packing.segments(ends, start, end)
@@ -93,7 +95,7 @@ def test_every_token_is_in_one_record_and_every_next_one_asked_for_once(
         asked[start + 1 : end] += np.diff(numbers) == 0
     firsts = np.concatenate([[0], ends[:-1]])
     if decoder:
-        asked[firsts] += 1  # of a document's first token nobody is asked
+        asked[firsts] += 1  # a document's first token is not predicted
         assert (asked == 1).all()
     else:
         assert (tokens == 1).all()
@@ -105,8 +107,8 @@ def test_a_record_is_as_many_documents_as_fit() -> None:
     assert packing.segments(np.cumsum([5, 11, 3, 9, 40, 6]), 60, 74).tolist() == [1] * 8 + [2] * 6
 
 
-def test_positions_begin_anew_in_each_document() -> None:
-    """Rotary embeddings would not show it: they know distances only."""
+def test_positions_restart_in_each_document() -> None:
+    """Rotary embeddings would not show it, because they depend only on distances."""
     packed = documents(jnp.array([[1, 1, 1, 2, 3, 3, 0, 0], [1] * 8]))
     assert packed is not None
     assert packed.position_BT.tolist() == [[0, 1, 2, 0, 0, 1, 0, 1], [*range(8)]]
@@ -115,7 +117,7 @@ def test_positions_begin_anew_in_each_document() -> None:
 
 def token_losses(trainer: Trainer, params: Any, records_BS: Array) -> tuple[Array, Array]:
     """Return the loss of every next token [B, T], and its weight."""
-    tokens, numbers = unpacked(jnp.asarray(records_BS), packed=True)
+    tokens, numbers = unpack(jnp.asarray(records_BS), packed=True)
     assert numbers is not None
 
     @jax.jit
@@ -134,11 +136,11 @@ def packed_trainer(*settings: str, mesh: tuple[int, int, int] = (1, 1, 1)) -> Tr
 
 
 @pytest.mark.slow
-def test_packing_changes_no_tokens_loss(folder: Path) -> None:
+def test_packing_does_not_change_the_loss_of_a_token(folder: Path) -> None:
     trainer = packed_trainer()
     packed_BS = records(folder, trainer.config.model)
     alone_DS = np.concatenate([alone(record) for record in packed_BS])
-    joined_BS = packed_BS.copy()  # the same as one document: what it would be with attention over all
+    joined_BS = packed_BS.copy()  # the same as one document, with attention over all tokens
     joined_BS[:, packed_BS.shape[1] // 2 :] = packed_BS[:, packed_BS.shape[1] // 2 :] > 0
     assert len(packed_BS) < len(alone_DS)
     every = np.concatenate([packed_BS, alone_DS, joined_BS])
@@ -156,13 +158,13 @@ def test_packing_changes_no_tokens_loss(folder: Path) -> None:
 
 
 def fed(trainer: Trainer, packed_BS: Array) -> Trainer:
-    """Have a trainer read these records."""
+    """Let a trainer read these records."""
     trainer.read = lambda ids_N: packed_BS[ids_N % len(packed_BS)]
     return trainer
 
 
 @pytest.mark.slow
-def test_the_loss_is_the_mean_over_what_is_asked(folder: Path) -> None:
+def test_the_loss_is_the_mean_over_predicted_tokens(folder: Path) -> None:
     trainer = packed_trainer()
     packed_BS = records(folder, trainer.config.model)[:8]
     sums = fed(trainer, packed_BS).programs.evaluate(trainer.init(np.uint32(0))["params"], trainer.blocks(np.arange(8)))
@@ -172,7 +174,7 @@ def test_the_loss_is_the_mean_over_what_is_asked(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_packed_examples_train_the_same_spread_in_stages_and_in_chunks(folder: Path) -> None:
+def test_packed_examples_train_the_same_on_any_mesh_and_in_chunks(folder: Path) -> None:
     one = packed_trainer()
     packed_BS = records(folder, one.config.model)
     chunks = ("model.attention_chunk=8", "model.loss_chunk=4", "model.remat=full")
@@ -194,15 +196,15 @@ def test_a_packed_bert_sees_each_document_alone(folder: Path) -> None:
     seen_BTE, count = np.asarray(look(tokens, numbers)), len(packed_BS)
     packed, apart = (seen_BTE[rows][numbers[rows] > 0] for rows in (slice(0, count), slice(count, None)))
     np.testing.assert_allclose(packed, apart, atol=2e-5)
-    masked = jax.jit(functools.partial(bert.masked, made))
+    masked = jax.jit(functools.partial(bert.mask_tokens, made))
     input_BT, place_BG, asked_BG = jax.device_get(masked(tokens, jnp.int32(3), numbers > 0))
-    assert (np.take_along_axis(numbers, place_BG, axis=1)[asked_BG] > 0).all()  # no padding is guessed
+    assert (np.take_along_axis(numbers, place_BG, axis=1)[asked_BG] > 0).all()  # no padding is predicted
     counts = np.maximum(1, np.round(0.15 * (numbers > 0).sum(axis=1)))
     assert (asked_BG.sum(axis=1) == counts).all()
     assert ((input_BT != tokens).sum(axis=1) <= counts).all()
 
 
-def test_what_does_not_say_where_documents_end_cannot_be_packed(folder: Path, tmp_path: Path) -> None:
+def test_data_without_document_ends_cannot_be_packed(folder: Path, tmp_path: Path) -> None:
     data = prepare.prepare(str(folder), open_place(tmp_path))
     notes = Path(data.path)
     notes.write_text(notes.read_text().replace(data.files[0].index, ""))
@@ -210,8 +212,8 @@ def test_what_does_not_say_where_documents_end_cannot_be_packed(folder: Path, tm
     assert "requires the ends of documents" in str(dataset.check_source(asked, 8)[0])
 
 
-def test_too_few_packed_examples_are_said(folder: Path) -> None:
+def test_too_few_packed_examples_are_reported(folder: Path) -> None:
     data = prepare.prepare(str(folder), open_place(folder / ".out"))
     few = config.load("tiny", [f"data.path={folder}", "model.packed=true", "model.seq_len=16"])
-    with pytest.raises(FatalError, match="has 3 examples to train on, one batch needs 8"):
+    with pytest.raises(FatalError, match="has 3 examples to train on, but one batch needs 8"):
         dataset.check_corpus(few, data, 3, 8)

@@ -1,4 +1,4 @@
-"""Prepared data sets: files, tokenizers, and what is said of one that is damaged or another model's."""
+"""Prepared data sets: files, tokenizers, and errors for damage and for other models."""
 
 import hashlib
 import io
@@ -36,7 +36,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(texts: Path, tmp_path: Path) -> Corpus:
-    """A data set of three files, with two documents each."""
+    """A data set of three files with two documents each."""
     return prepare.prepare(str(texts), open_place(tmp_path), file_tokens=BIG + 2)
 
 
@@ -62,7 +62,7 @@ def reader(made: Corpus, model: Model = SMALL, max_open: int | None = None) -> r
     return reading.Reader(made, model, reading.counts(made, model), max_open=max_open)
 
 
-def test_a_data_set_of_several_files_cuts_no_document_and_is_found_again(made: Corpus, texts: Path) -> None:
+def test_a_data_set_of_several_files_splits_no_document_and_is_reused(made: Corpus, texts: Path) -> None:
     assert [(file.tokens, file.documents) for file in made.files] == [(2 * BIG + 2, 2)] * 3
     content = b"".join(made.place(file.name).read() for file in made.files)
     assert content == b"".join(path.read_bytes() + b"\0" for path in sorted(texts.iterdir()))
@@ -72,7 +72,7 @@ def test_a_data_set_of_several_files_cuts_no_document_and_is_found_again(made: C
     assert len(prepare.prepare(str(texts), folder).files) == 1
 
 
-def test_records_of_all_files_are_read_and_only_they(made: Corpus) -> None:
+def test_only_the_records_of_all_files_are_read(made: Corpus) -> None:
     counts, read = reading.counts(made, SMALL), reader(made)
     assert sum(counts) == 3 * counts[0]
     (row,) = read(np.array([counts[0]]))
@@ -88,16 +88,16 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_flipped_byte_is_found_where_it_is(made: Corpus) -> None:
+def test_a_flipped_byte_is_located(made: Corpus) -> None:
     file = Path(made.path).parent / made.files[1].name
     flip(file)
     read, count = reader(made), reading.counts(made, SMALL)[1]
-    read(np.array([count, count + 1]))  # what is whole can be read
+    read(np.array([count, count + 1]))  # undamaged data can be read
     with pytest.raises(FatalError, match=rf"{file}' is damaged: bytes 65,536 to 80,002 do not match"):
         read(np.array([count + BLOCK // 16]))
 
 
-def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) -> None:
+def test_a_handwritten_file_is_verified_completely(made: Corpus) -> None:
     manifest = Path(made.path)
     notes = json.loads(manifest.read_text())
     for file in notes["files"]:
@@ -111,7 +111,7 @@ def test_a_file_that_was_written_by_hand_is_compared_as_a_whole(made: Corpus) ->
 
 @pytest.fixture
 def many(texts: Path, tmp_path: Path) -> Corpus:
-    """A data set of six files, each with one document."""
+    """A data set of six files with one document each."""
     return prepare.prepare(str(texts), open_place(tmp_path), file_tokens=1)
 
 
@@ -119,7 +119,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_no_more_files_are_open_than_the_process_may_have(many: Corpus) -> None:
+def test_open_files_stay_within_the_process_limit(many: Corpus) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     counts, before = reading.counts(many, SMALL), open_files()
     read = reader(many, max_open=2)
@@ -134,18 +134,18 @@ def test_no_more_files_are_open_than_the_process_may_have(many: Corpus) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_half_of_the_files_that_a_process_may_have_are_open_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_half_of_the_process_limit_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, most in ((64, 32), (2**20, 4096), (resource.RLIM_INFINITY, 4096)):
         monkeypatch.setattr(resource, "getrlimit", lambda what, soft=soft: (soft, soft))
-        assert reading.most_open() == most
+        assert reading.max_open_files() == most
 
 
-def test_a_file_that_was_put_in_the_place_of_a_closed_one_is_checked_again(many: Corpus) -> None:
+def test_a_replaced_file_is_verified_again(many: Corpus) -> None:
     file, count = Path(many.path).parent / many.files[0].name, reading.counts(many, SMALL)[0]
     read = reader(many, max_open=1)
     whole = read.bytes
     read(np.array([0, count, 0]))
-    assert read.bytes - whole < 2 * BIG + 3000  # what has been checked is not read as a whole once more
+    assert read.bytes - whole < 2 * BIG + 3000  # verified data is not read completely again
     read(np.array([count]))
     content = file.read_bytes()
     file.unlink()
@@ -168,7 +168,7 @@ def cut_while_open(read: reading.Reader, file: Path) -> None:
     read(np.array([reading.counts(read._data, SMALL)[0] - 1]))
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_named(made: Corpus) -> None:
+def test_a_file_truncated_while_it_is_read_is_named(made: Corpus) -> None:
     with pytest.raises(FatalError, match=f"{made.files[0].name}' has 79,997 bytes but should have 80,002"):
         cut_while_open(reader(made), Path(made.path).parent / made.files[0].name)
 
@@ -182,7 +182,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_named(made: Corpus) -> Non
         (truncated, ".idx", "is damaged: its SHA-256"),
     ],
 )
-def test_what_is_wrong_is_said_before_training(
+def test_problems_are_reported_before_training(
     harm: Callable[[Path], None], which: str, says: str, made: Corpus
 ) -> None:
     name = made.files[2].name + which
@@ -191,8 +191,8 @@ def test_what_is_wrong_is_said_before_training(
         reading.counts(dataset.open_corpus(open_place(made.path)), Model(seq_len=16, packed=True))
 
 
-def test_the_folder_of_a_prepared_data_set_is_no_text(made: Corpus, tmp_path: Path) -> None:
-    says = f"is the folder of a prepared data set. Give its manifest: {made.path}"
+def test_the_folder_of_a_prepared_data_set_is_not_text(made: Corpus, tmp_path: Path) -> None:
+    says = f"is the folder of a prepared data set. Use its manifest: data.path={made.path}"
     with pytest.raises(FatalError) as error:
         prepare.prepare(str(tmp_path), open_place(tmp_path / "out"))
     assert says in str(error.value.problems[0])
@@ -200,7 +200,7 @@ def test_the_folder_of_a_prepared_data_set_is_no_text(made: Corpus, tmp_path: Pa
     assert says in str(problem)
 
 
-def test_a_data_set_that_was_written_by_hand_is_no_text_either(tmp_path: Path) -> None:
+def test_a_handwritten_data_set_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "images.bin").write_bytes(bytes(9))
     notes = {"dtype": "uint8", "vocab": 256, "tokens": 9, "documents": 1, "skipped": 0, "digest": "0"}
     (tmp_path / "images.json").write_text(json.dumps(notes))
@@ -209,24 +209,24 @@ def test_a_data_set_that_was_written_by_hand_is_no_text_either(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["tokens-list.json", "images.json"])
-def test_text_in_json_is_text(name: str, tmp_path: Path) -> None:
+def test_json_files_are_text(name: str, tmp_path: Path) -> None:
     (tmp_path / "images.bin").write_bytes(bytes(9))
     (tmp_path / name).write_text('{"dtype": "uint8"}')
     assert prepare.prepare(str(tmp_path), open_place(tmp_path / "out")).documents == 1
 
 
 def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Path) -> None:
-    said = ["Slices train together.\n", "A host is killed, and the run goes on.\n"]
+    output = ["Slices train together.\n", "A host is killed, and the run goes on.\n"]
     source, out = tmp_path / "source", open_place(tmp_path / "out")
     source.mkdir()
-    for nth, text in enumerate(said):
+    for nth, text in enumerate(output):
         (source / f"{nth}.txt").write_text(text)
     made = prepare.prepare(str(source), out, tokenizer=tokenizer)
     assert (made.dtype, made.vocab, made.documents) == ("uint16", 300, 2)
     model = sentencepiece.SentencePieceProcessor(model_file=tokenizer)
     ids = np.frombuffer(made.place(made.files[0].name).read(), "<u2")
     cut = int(np.flatnonzero(ids == model.eos_id())[0]) + 1
-    assert [model.decode(part.tolist()) for part in (ids[:cut], ids[cut:])] == [text.strip() for text in said]
+    assert [model.decode(part.tolist()) for part in (ids[:cut], ids[cut:])] == [text.strip() for text in output]
     assert prepare.prepare(str(source), out).digest != made.digest
     assert prepare.prepare(str(source), out, tokenizer=tokenizer) == made
 
@@ -236,22 +236,22 @@ def problems(made: Corpus, *settings: str) -> str:
     return "\n".join(map(str, dataset.check_source(asked, 8)))
 
 
-def test_data_of_another_tokenizer_is_refused(texts: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_data_of_another_tokenizer_is_rejected(texts: Path, tokenizer: str, tmp_path: Path) -> None:
     made = prepare.prepare(str(texts), open_place(tmp_path), tokenizer=tokenizer)
-    assert "has a vocabulary of 300, the model only 256" in problems(made)
+    assert "has a vocabulary of 300, but model.vocab is 256" in problems(made)
     assert problems(made, "model.vocab=320") == problems(made, "model.vocab=300") == ""
     assert "Use --set model.vocab=301 or more" in problems(made, "model.vocab=300", "model.family=bert")
     assert problems(made, "model.vocab=320", f"data.tokenizer={tokenizer}") == ""
     other = trained(tmp_path, 310)
-    said = problems(made, "model.vocab=320", f"data.tokenizer={other}")
-    assert f"was made with tokenizer {made.tokenizer}, data.tokenizer is sentencepiece:" in said
-    assert "was made with tokenizer" in problems(made, "model.vocab=320", "data.tokenizer=bytes")
+    output = problems(made, "model.vocab=320", f"data.tokenizer={other}")
+    assert f"was prepared with tokenizer {made.tokenizer}, but data.tokenizer is sentencepiece:" in output
+    assert "was prepared with tokenizer" in problems(made, "model.vocab=320", "data.tokenizer=bytes")
 
 
 @pytest.mark.parametrize(
     ("content", "says"), [(b"no model", "is not a SentencePiece model"), (None, "cannot be read: No such file")]
 )
-def test_what_is_no_tokenizer_is_said(content: bytes | None, says: str, texts: Path, tmp_path: Path) -> None:
+def test_an_invalid_tokenizer_is_reported(content: bytes | None, says: str, texts: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.model"
     if content is not None:
         file.write_bytes(content)
@@ -259,7 +259,7 @@ def test_what_is_no_tokenizer_is_said(content: bytes | None, says: str, texts: P
         prepare.prepare(str(texts), open_place(tmp_path / "out"), tokenizer=str(file))
 
 
-def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
+def test_prepare_prints_the_manifest_and_a_summary(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Slices train together.\n" * 100)
     words = ("prepare", str(tmp_path), "--out", str(tmp_path / "out"), "--tokenizer", tokenizer)
     ran = run_alone(*words)
@@ -273,7 +273,7 @@ def test_the_command_says_what_it_made(tokenizer: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_hosts_with_shards_of_their_own_train_as_one_does(tokenizer: str, tmp_path: Path) -> None:
+def test_two_hosts_with_their_own_shards_train_like_one(tokenizer: str, tmp_path: Path) -> None:
     sources = str(ROOT / "workloads" / "trainer")
     made = prepare.prepare(sources, open_place(tmp_path / "data"), tokenizer=tokenizer, file_tokens=20_000)
     settings = [

@@ -1,4 +1,4 @@
-"""The order of records: a function of (seed, step) alone, whoever reads; what one host has, no other reads."""
+"""The order of records is a function of (seed, step) for any readers, and hosts read disjoint records."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,8 @@ from trainer.data.sampler import Order
 
 files = st.lists(st.integers(0, 15), min_size=1, max_size=6).map(tuple).filter(lambda counts: sum(counts) >= 6)
 orders = st.builds(
-    lambda seed, each, shards, shuffle, window, counts: Order(
-        seed, each * shards, sum(counts), shards, shuffle, window, counts
+    lambda seed, item, shards, shuffle, window, counts: Order(
+        seed, item * shards, sum(counts), shards, shuffle, window, counts
     ),
     *(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 6)),
     *(st.sampled_from(("records", "files", "none")), st.integers(0, 12), files),
@@ -23,32 +23,32 @@ orders = st.builds(
 
 
 def epochs(order: Order, count: int) -> npt.NDArray[np.int64]:
-    """Return the records of each shard [K, N], epoch after epoch, as steps have them."""
-    each, size = order.batch // order.shards, order.records // order.shards
-    steps = [order.ids(step).reshape(order.shards, each) for step in range(-(-count * size // each))]
+    """Return the records of each shard [K, N], epoch by epoch, in the order of steps."""
+    item, size = order.batch // order.shards, order.records // order.shards
+    steps = [order.ids(step).reshape(order.shards, item) for step in range(-(-count * size // item))]
     return np.concatenate(steps, axis=1)[:, : count * size]
 
 
 @settings(max_examples=30)
 @given(orders)
-def test_each_shard_has_each_of_its_records_once_an_epoch(order: Order) -> None:
+def test_each_shard_has_each_record_once_per_epoch(order: Order) -> None:
     size = order.records // order.shards
     for shard, ids in enumerate(epochs(order, 3).reshape(order.shards, 3, size)):
         for epoch in ids:
             assert sorted(epoch) == list(range(shard * size, (shard + 1) * size))
 
 
-def test_files_are_shuffled_whole_and_anew_each_epoch() -> None:
+def test_files_are_shuffled_differently_in_each_epoch() -> None:
     counts = (30, 5, 40, 25)
     file_of = np.repeat(np.arange(4), counts)
     ids = epochs(Order(3, 10, 100, 1, "files", 0, counts), 4).reshape(4, 100)
     turns = [[int(file) for nth, file in enumerate(row) if nth == 0 or file != row[nth - 1]] for row in file_of[ids]]
-    assert all(sorted(turn) == [0, 1, 2, 3] for turn in turns)  # no file is left and come back to
+    assert all(sorted(turn) == [0, 1, 2, 3] for turn in turns)  # no file is left and returned to
     assert len({tuple(turn) for turn in turns}) > 1
     assert len({tuple(ids[epoch][file_of[ids[epoch]] == 2]) for epoch in range(4)}) == 4
 
 
-def test_a_window_keeps_records_near_their_place() -> None:
+def test_a_window_keeps_records_near_their_position() -> None:
     counts = (30, 50)
     ids = epochs(Order(3, 10, 80, 1, "files", 8, counts), 1)[0]
     second = ids[ids >= 30] - 30
@@ -56,12 +56,12 @@ def test_a_window_keeps_records_near_their_place() -> None:
     assert (second != np.arange(50)).any()
 
 
-def test_without_shuffling_records_come_as_they_lie() -> None:
+def test_without_shuffling_records_keep_their_order() -> None:
     assert epochs(Order(3, 4, 10, 1, "none"), 2)[0].tolist() == [*range(10), *range(10)]
 
 
 class Hosts:
-    """The hosts of a job with two chips each, of which some load; rows as `to_blocks` hands them out."""
+    """The hosts of a job with two chips each, some of which load; rows are distributed as by `to_blocks`."""
 
     def __init__(self, hosts: int, loaders: int, batch: int, shards: int, *, twisted: bool = False) -> None:
         places = np.arange(2 * hosts)
@@ -71,7 +71,7 @@ class Hosts:
         self.owners = owners
 
     def read(self, ids: npt.NDArray[np.int64]) -> dict[int, list[int]]:
-        """Return what each host reads of a batch, in the order of rows."""
+        """Return the records that each host reads of a batch, in the order of rows."""
         read: dict[int, list[int]] = {}
         for place in self.slots.readers:
             mine = data.ids_of_chip(self.slots, place, ids)
@@ -79,27 +79,27 @@ class Hosts:
         return read
 
 
-LOADERS = [(1, 1), (2, 2), (4, 4), (4, 2), (4, 1), (8, 4)]  # hosts, and those of them that load
+LOADERS = [(1, 1), (2, 2), (4, 4), (4, 2), (4, 1), (8, 4)]  # hosts, and how many of them load
 
 
 @pytest.mark.parametrize("shuffle", ["records", "files"])
 @pytest.mark.parametrize("shards", [1, 4])
-def test_the_union_over_hosts_is_an_epoch_whatever_their_number(shards: int, shuffle: str) -> None:
+def test_the_records_of_all_hosts_are_an_epoch_for_any_number_of_hosts(shards: int, shuffle: str) -> None:
     order, steps = Order(5, 16, 96, shards, shuffle, 0, (40, 60, 28)), 6
     batches = set()
     for hosts, loaders in LOADERS:
         made = Hosts(hosts, loaders, 16, shards)
-        each = [made.read(order.ids(step)) for step in range(steps)]
-        assert {len(read) for read in each} == {loaders}
-        seen = [number for read in each for mine in read.values() for number in mine]
-        assert sorted(seen) == list(range(96))  # once each: nothing twice, no gap
-        batches.add(tuple(tuple(sorted(n for mine in read.values() for n in mine)) for read in each))
+        item = [made.read(order.ids(step)) for step in range(steps)]
+        assert {len(read) for read in item} == {loaders}
+        seen = [number for read in item for mine in read.values() for number in mine]
+        assert sorted(seen) == list(range(96))  # each once: no duplicates, no gaps
+        batches.add(tuple(tuple(sorted(n for mine in read.values() for n in mine)) for read in item))
     assert len(batches) == 1
 
 
 @pytest.mark.parametrize("twisted", [False, True])
 @pytest.mark.parametrize(("hosts", "loaders"), LOADERS)
-def test_no_host_reads_anothers_shards(hosts: int, loaders: int, twisted: bool) -> None:
+def test_hosts_read_only_their_own_shards(hosts: int, loaders: int, twisted: bool) -> None:
     order, made = Order(5, 16, 100, 4, "files", 0, (40, 60, 28)), Hosts(hosts, loaders, 16, 4, twisted=twisted)
     shards: dict[int, set[int]] = {}
     for step in range(30):  # over several epochs
@@ -112,7 +112,7 @@ def test_no_host_reads_anothers_shards(hosts: int, loaders: int, twisted: bool) 
     assert sorted(shard for some in shards.values() for shard in some) == [0, 1, 2, 3]
 
 
-def test_a_restart_on_other_hosts_neither_repeats_nor_leaves_out() -> None:
+def test_a_restart_on_other_hosts_neither_repeats_nor_omits_records() -> None:
     order = Order(5, 16, 96, 4)
     before, after = Hosts(4, 4, 16, 4), Hosts(2, 1, 16, 4)
     through = data.train_ids(order, 0)

@@ -1,4 +1,4 @@
-"""Checks against XLA's own TPU compiler; only where the extra `tpu` is installed."""
+"""Comparisons with XLA's own TPU compiler; only if the extra `tpu` is installed."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ SETTINGS = ("model.embed=256", "model.mlp=1024", "model.compute_dtype=bfloat16",
 
 @pytest.fixture(autouse=True)
 def _programs_as_for_chips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated chips are compiled for in haste."""
+    """Emulated chips are compiled with few optimizations."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
@@ -33,46 +33,46 @@ def compiled(*words: str, settings: tuple[str, ...] = ()) -> dict[str, Any]:
         "compile", "--config", "tiny", "--tpu-type", "v5e-4", "-o", "json", *chosen, *words, PYTHONPATH=path
     )
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    result: dict[str, Any] = json.loads(ran.stdout)
+    return result
 
 
-def test_gradients_cross_slices_once_and_in_the_compute_type(tmp_path: Path) -> None:
+def test_gradients_are_sent_over_dcn_once_in_the_compute_dtype(tmp_path: Path) -> None:
     program = tmp_path / "program"
-    found = compiled("--num-slices", "2", "--executable", str(program))
-    assert found["fits"]
-    assert found["state_gib"] < found["peak_gib"] < found["hbm_gib"] == 15.75
+    result = compiled("--num-slices", "2", "--executable", str(program))
+    assert result["fits"]
+    assert result["state_gib"] < result["peak_gib"] < result["hbm_gib"] == 15.75
     asked = config.load("tiny", SETTINGS).model
     table, gains = asked.vocab * asked.embed, (2 * asked.layers + 1) * asked.embed
-    largest = Transfer(**found["dcn_transfers"][0])
+    largest = Transfer(**result["dcn_transfers"][0])
     assert (largest.kind, largest.dtype) == ("ALL_REDUCE", "bf16")
-    # Each chip sends its own quarter of every gradient, that of the table of its use as input among them.
+    # Each chip sends its own quarter of every gradient, including that of the table as input.
     assert largest.bytes == 2 * (parameters(asked) - gains) // 4
-    assert sum(each["bytes"] for each in found["dcn_transfers"][1:]) < math.ceil(1.5 * 4 * (table / 4 + 2 * gains))
-    assert not [each for each in found["dcn_transfers"] if each["kind"] != "ALL_REDUCE"]
+    assert sum(item["bytes"] for item in result["dcn_transfers"][1:]) < math.ceil(1.5 * 4 * (table / 4 + 2 * gains))
+    assert not [item for item in result["dcn_transfers"] if item["kind"] != "ALL_REDUCE"]
     serialized, *_ = pickle.loads(program.read_bytes())
     assert len(serialized) > 100_000
 
 
-def test_what_the_compiler_refuses_has_a_size_and_does_not_fit() -> None:
-    found = compiled(settings=("data.global_batch=2097152",))
-    assert not found["fits"]
-    assert found["peak_gib"] > found["hbm_gib"]
+def test_a_program_rejected_by_the_compiler_has_a_size() -> None:
+    result = compiled(settings=("data.global_batch=2097152",))
+    assert not result["fits"]
+    assert result["peak_gib"] > result["hbm_gib"]
 
 
 @pytest.mark.parametrize(
     ("model", "slices"), [*itertools.product(("16b", "32b", "64b", "128b"), (1, 2)), ("128b", 199)]
 )
-def test_estimates_are_near_what_the_compiler_says(model: str, slices: int) -> None:
-    """From two slices on their number changes nothing, which the last one shows. Arguments are the state and tokens."""
-    found, guess = until_buffers(model, slices), estimated(model, slices)
-    assert guess["peak_gib"] == pytest.approx(found["peak_gib"], rel=0.1)
-    assert guess["state_gib"] == pytest.approx(found["state_gib"], rel=0.01)
-    assert guess["dcn_gib_per_step"] == pytest.approx(found["dcn_gib_per_step"], rel=0.02)
-    assert guess["fits"] == (found["peak_gib"] <= found["hbm_gib"])
+def test_estimates_match_the_compiler(model: str, slices: int) -> None:
+    """Beyond two slices the number has no effect, as the last one shows. Arguments are the state and tokens."""
+    result, guess = until_buffers(model, slices), estimated(model, slices)
+    assert guess["peak_gib"] == pytest.approx(result["peak_gib"], rel=0.1)
+    assert guess["state_gib"] == pytest.approx(result["state_gib"], rel=0.01)
+    assert guess["dcn_gib_per_step"] == pytest.approx(result["dcn_gib_per_step"], rel=0.02)
+    assert guess["fits"] == (result["peak_gib"] <= result["hbm_gib"])
     if (model, slices) == ("32b", 2):
-        asked, tp = config.load(model).model, found["mesh"]["tp"]
+        asked, tp = config.load(model).model, result["mesh"]["tp"]
         heads = asked.heads * asked.head_dim
         weights = {asked.embed * size // tp for size in (asked.mlp, heads, 3 * heads)}
-        whole = [shape for shape in found["reduced_whole"] if math.prod(shape) in weights]
-        assert not whole, "gradients of weights are scattered, not added up whole on each chip"
+        whole = [shape for shape in result["reduced_whole"] if math.prod(shape) in weights]
+        assert not whole, "gradients of weights are scattered, not all-reduced in full"

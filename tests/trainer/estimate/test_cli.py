@@ -1,4 +1,4 @@
-"""The command `compile` without a TPU compiler: what it tells of a program, and of what a compiler may say instead."""
+"""The command `compile` without a TPU compiler: its reports, and errors of a compiler."""
 
 import json
 import math
@@ -32,7 +32,7 @@ TWO_SLICES = ("--tpu-type", "v5e-4", "--num-slices", "2")
 
 
 class Compiler:
-    """Stands for XLA's, which says `says` of every program."""
+    """Replaces XLA's compiler, which reports `says` for every program."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
         self.says, self.asked = says, 0
@@ -54,7 +54,7 @@ class Compiler:
 
 
 def asked(*words: str) -> list[str]:
-    return ["compile", "--config", "tiny", *(word for each in SETTINGS for word in ("--set", each)), *words]
+    return ["compile", "--config", "tiny", *(word for item in SETTINGS for word in ("--set", item)), *words]
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -68,47 +68,49 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 @pytest.mark.parametrize(
     ("says", "peak"), [(TOO_LARGE, 19.5), (REFUSED, 19.5), ("RESOURCE_EXHAUSTED: it is too large", 15.75)]
 )
-def test_what_does_not_fit_has_all_fields(
+def test_a_program_that_does_not_fit_has_all_fields(
     says: str, peak: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Compiler(tmp_path, monkeypatch, says)
     code, out, _ = told(capsys, *TWO_SLICES, "-o", "json")
-    found = json.loads(out)
-    assert code == 0 and found.keys() >= ALWAYS
-    assert (found["fits"], found["peak_gib"]) == (False, peak)
+    result = json.loads(out)
+    assert code == 0 and result.keys() >= ALWAYS
+    assert (result["fits"], result["peak_gib"]) == (False, peak)
     made = config.load("tiny", SETTINGS)
     sizes = layout.layout(made, layout.Chips(2, 1, 4))
-    assert found["state_gib"] == round(memory(made, sizes).state / 2**30, 3)
-    assert found["dcn_gib_per_step"] == round(traffic(made, sizes).dcn / 2**30, 4)
-    assert found["estimated"] == [*(["peak_gib"] if peak == 15.75 else []), "state_gib", "dcn_gib_per_step"]
+    assert result["state_gib"] == round(memory(made, sizes).state / 2**30, 3)
+    assert result["dcn_gib_per_step"] == round(traffic(made, sizes).dcn / 2**30, 4)
+    assert result["estimated"] == [*(["peak_gib"] if peak == 15.75 else []), "state_gib", "dcn_gib_per_step"]
     code, out, _ = told(capsys, *TWO_SLICES)
     assert code == 0 and "state_gib; dcn_gib_per_step\n" in out
 
 
 @pytest.mark.slow
-def test_a_model_without_closed_forms_that_does_not_fit_has_its_state_and_gradients(
+def test_without_closed_forms_the_report_has_state_and_gradients(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Compiler(tmp_path, monkeypatch, TOO_LARGE)
     made = config.load("tiny", ["model.family=resnet", "model.image=32", "model.width=64", "model.classes=10"])
-    found = aot.compile_step(made, V5E, 2)
-    assert found.keys() >= ALWAYS
-    params = 4 * found["parameters"] / 2**30
-    assert found["state_gib"] > params / 4
-    assert params / 4 * 0.99 < found["dcn_gib_per_step"] < params * 1.01
+    result = aot.compile_step(made, V5E, 2)
+    assert result.keys() >= ALWAYS
+    params = 4 * result["parameters"] / 2**30
+    assert result["state_gib"] > params / 4
+    assert params / 4 * 0.99 < result["dcn_gib_per_step"] < params * 1.01
 
 
 def test_other_errors_of_the_compiler_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Compiler(tmp_path, monkeypatch, "INTERNAL: Mosaic failed\nwith a long tale")
-    line = "error: XLA cannot compile this step for v5e-4: INTERNAL: Mosaic failed with a long tale. Try other settings"
+    line = (
+        "error: XLA cannot compile this step for v5e-4: INTERNAL: Mosaic failed with a long tale. Change the settings"
+    )
     code, out, err = told(capsys, *TWO_SLICES)
     assert (code, out, err) == (42, "", f"{line} of mesh or model\n")
 
 
-def test_a_program_that_cannot_be_written_is_told_before_it_is_compiled(
+def test_an_unwritable_output_is_reported_before_compiling(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     compiler = Compiler(tmp_path, monkeypatch, TOO_LARGE)
@@ -116,11 +118,11 @@ def test_a_program_that_cannot_be_written_is_told_before_it_is_compiled(
         code, _, err = told(capsys, *TWO_SLICES, "--executable", str(file))
         assert (code, err) == (42, f"error: {file} cannot be written: {why}. Use another --executable\n")
     assert compiler.asked == 0
-    kept = tmp_path / "kept"
-    kept.write_text("of an earlier one")
-    for file in (kept, tmp_path / "new"):
+    saved = tmp_path / "kept"
+    saved.write_text("of an earlier one")
+    for file in (saved, tmp_path / "new"):
         assert told(capsys, *TWO_SLICES, "--executable", str(file))[0] == 0
-    assert kept.read_text() == "of an earlier one" and not (tmp_path / "new").exists()
+    assert saved.read_text() == "of an earlier one" and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -128,19 +130,19 @@ def test_a_program_that_cannot_be_written_is_told_before_it_is_compiled(
     [
         (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no 2x2"), "libtpu has no topology v5e:2x2: INVALID_ARGUMENT"),
         (NotImplementedError("no such thing"), "libtpu has no topology v5e:2x2: no such thing"),
-        (OSError("libtpu.so: no GLIBC_2.99"), "libtpu does not work here: OSError: libtpu.so: no GLIBC_2.99"),
-        (jax.errors.JaxRuntimeError("ABORTED: in use"), "libtpu does not work here: JaxRuntimeError: ABORTED: in use"),
+        (OSError("libtpu.so: no GLIBC_2.99"), "libtpu failed: OSError: libtpu.so: no GLIBC_2.99"),
+        (jax.errors.JaxRuntimeError("ABORTED: in use"), "libtpu failed: JaxRuntimeError: ABORTED: in use"),
     ],
 )
-def test_what_fails_in_libtpu_is_told_as_what_it_is(
+def test_failures_of_libtpu_are_reported_with_their_cause(
     error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: Any) -> None:
         raise error
 
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", fail)
-    with pytest.raises(FatalError) as found:
+    with pytest.raises(FatalError) as result:
         aot._devices(V5E, 1)
-    (problem,) = found.value.problems
+    (problem,) = result.value.problems
     assert problem.message.startswith(says)
     assert ("--tpu-type" in problem.hint) == ("no topology" in says)

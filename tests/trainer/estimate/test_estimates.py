@@ -52,24 +52,24 @@ def same_as(shape: SliceShape, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("v5lite-256", "Did you mean v5litepod-256?"), ("v5e-300", "v5e-256"), ("256", "Families are")]
 )
-def test_an_unknown_type_is_told_what_there_is(name: str, hint: str) -> None:
+def test_an_unknown_type_lists_the_valid_ones(name: str, hint: str) -> None:
     with pytest.raises(FatalError) as error:
         find_slice(name)
     assert hint in str(error.value.problems[0])
 
 
-def test_the_state_is_what_the_programs_have() -> None:
+def test_the_estimated_state_equals_that_of_the_programs() -> None:
     trainer = on(2, 2, 2)
     sizes = layout.layout(trainer.config, layout.Chips(1, 1, 8))
     on_a_chip = sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(trainer.programs.state)
-        if leaf.ndim  # counters are not worth a formula
+        if leaf.ndim  # counters are not in the formula
     )
     assert memory(trainer.config, sizes).state == on_a_chip
 
 
-def test_flops_are_those_that_xla_counts() -> None:
+def test_flops_equal_those_that_xla_counts() -> None:
     sizes = ["embed=256", "heads=4", "head_dim=64", "mlp=1024", "layers=1", "vocab=512", "seq_len=256", "remat=none"]
     one = Trainer(1, 1, 1)
     asked = config.load("tiny", [f"model.{size}" for size in sizes]).model  # one layer: XLA counts a loop's body once
@@ -79,19 +79,19 @@ def test_flops_are_those_that_xla_counts() -> None:
     assert counted["flops"] == pytest.approx(flops_per_token(asked) * 4 * 256, rel=0.02)
 
 
-def test_what_is_computed_again_counts_for_the_chip_but_not_for_the_model() -> None:
-    kept, again, chunks = (
+def test_recomputation_counts_for_the_chip_but_not_for_the_model() -> None:
+    saved, again, chunks = (
         config.load(
             "16b", [f"model.remat={remat}", f"model.attention_chunk={chunk}", f"model.loss_chunk={chunk}"]
         ).model
         for remat, chunk in (("none", 0), ("full", 0), ("full", 512))
     )
-    assert computed_flops_per_token(kept) == flops_per_token(kept) == flops_per_token(again)
+    assert computed_flops_per_token(saved) == flops_per_token(saved) == flops_per_token(again)
     assert 1.3 < computed_flops_per_token(again) / flops_per_token(again) < 4 / 3
     assert computed_flops_per_token(chunks) > computed_flops_per_token(again)
 
 
-def test_what_is_in_int8_takes_half_the_time() -> None:
+def test_int8_products_take_half_the_time() -> None:
     plain, forward, every = (
         estimate(config.load("128b", [f"quant.matmuls={dots}"]), POD, 1)
         for dots in ("", "forward", "forward,dgrad,wgrad")
@@ -102,7 +102,7 @@ def test_what_is_in_int8_takes_half_the_time() -> None:
     assert every["mfu_bound"] < 0.76
 
 
-# Published for these four models: MaxText's README of 2024, TPU v5e; slices, then (TFLOP/s a chip, MFU in percent).
+# Published for these four models: MaxText's README of 2024, TPU v5e; slices, then (TFLOP/s per chip, MFU in percent).
 PUBLISHED = {
     1: ((120, 61.10), (132, 66.86), (118, 59.90), (110, 56.06)),
     2: ((117, 59.37), (128, 64.81), (112, 56.66), (110, 55.82)),
@@ -114,22 +114,22 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("slices", PUBLISHED)
-def test_mfu_is_the_published_one_and_never_above_the_bound(slices: int) -> None:
+def test_mfu_equals_the_published_one_and_is_below_the_bound(slices: int) -> None:
     for name, (tera, percent) in zip(NAMED, PUBLISHED[slices], strict=True):
         asked = config.load(name)
         chips = 256 * slices
         tokens_per_second = chips * tera * 1e12 / flops_per_token(asked.model)
-        found = mfu(flops_per_token(asked.model), tokens_per_second, chips, POD.chip.peak_bf16)
-        assert found == pytest.approx(percent / 100, abs=0.5 / 197 + 0.001)  # their TFLOP/s are rounded
-        assert percent / 100 < estimate(asked, POD, slices)["mfu_bound"] < 0.76  # of four passes three count
+        result = mfu(flops_per_token(asked.model), tokens_per_second, chips, POD.chip.peak_bf16)
+        assert result == pytest.approx(percent / 100, abs=0.5 / 197 + 0.001)  # their TFLOP/s are rounded
+        assert percent / 100 < estimate(asked, POD, slices)["mfu_bound"] < 0.76  # three of four passes count
 
 
 @pytest.mark.parametrize("slices", [1, 2, 16, 199])
-def test_named_models_fit_a_pod_as_they_were_trained(slices: int) -> None:
+def test_named_models_fit_the_pods_they_were_trained_on(slices: int) -> None:
     for name in NAMED:
-        found = estimate(config.load(name), POD, slices)
-        assert found["fits"], found
-        assert found["peak_gib"] > found["state_gib"] + found["activations_gib"]
+        result = estimate(config.load(name), POD, slices)
+        assert result["fits"], result
+        assert result["peak_gib"] > result["state_gib"] + result["activations_gib"]
     assert not estimate(config.load("128b", ["data.batch_per_chip=8"]), POD, slices)["fits"]
     assert not estimate(config.load("128b", ["mesh.tp=1"]), POD, slices)["fits"]
 
@@ -137,18 +137,18 @@ def test_named_models_fit_a_pod_as_they_were_trained(slices: int) -> None:
 COMPILED = sorted((Path(__file__).parents[3] / "bench" / "results").glob("compiled-*.json"))[-1]
 
 
-def test_estimates_are_near_what_the_compiler_said() -> None:
+def test_estimates_match_recorded_compiler_reports() -> None:
     rows = json.loads(COMPILED.read_text())
     assert {(row["config"], row["num_slices"]) for row in rows} == {(m, n) for m in NAMED for n in (1, 2, 16, 199)}
     for row in rows:
-        found = estimate(config.load(row["config"]), find_slice(row["tpu_type"]), row["num_slices"])
-        assert found["peak_gib"] == pytest.approx(row["peak_gib"], rel=0.1), row
-        assert found["state_gib"] == pytest.approx(row["state_gib"], rel=0.01), row
-        assert found["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.02), row
-        assert row["peak_gib"] < row["hbm_gib"] == found["hbm_gib"]
+        result = estimate(config.load(row["config"]), find_slice(row["tpu_type"]), row["num_slices"])
+        assert result["peak_gib"] == pytest.approx(row["peak_gib"], rel=0.1), row
+        assert result["state_gib"] == pytest.approx(row["state_gib"], rel=0.01), row
+        assert result["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.02), row
+        assert row["peak_gib"] < row["hbm_gib"] == result["hbm_gib"]
 
 
-def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_slice() -> None:
+def test_dcn_traffic_grows_to_twice_the_gradients_and_is_zero_in_one_slice() -> None:
     asked = config.load("128b")
     sizes = [layout.layout(asked, layout.Chips(slices, 64, 4)) for slices in (1, 2, 199)]
     alone, two, many = (traffic(asked, size).dcn for size in sizes)
@@ -157,16 +157,16 @@ def test_traffic_grows_with_slices_to_twice_the_gradients_and_stays_in_a_lone_sl
     assert many == pytest.approx(2 * 2 * parameters(asked.model) / 256, rel=0.02)
 
 
-def test_without_tp_gradients_are_added_up_whole_inside_a_slice() -> None:
+def test_without_tp_gradients_are_all_reduced_inside_a_slice() -> None:
     v5e = find_slice("v5litepod-256")
     whole, scattered = (config.load("32b", [f"mesh.tp={tp}"]) for tp in (1, 2))
-    found = estimate(whole, v5e, 2)["ici_gib_per_step"]
+    result = estimate(whole, v5e, 2)["ici_gib_per_step"]
     compiled = 138.6 + 2 * 62.5  # GiB gathered, and all-reduced, by XLA's TPU compiler
-    assert found == pytest.approx(compiled, rel=0.05)
-    assert estimate(scattered, v5e, 2)["ici_gib_per_step"] < 0.65 * found
+    assert result == pytest.approx(compiled, rel=0.05)
+    assert estimate(scattered, v5e, 2)["ici_gib_per_step"] < 0.65 * result
 
 
-def test_replicas_of_a_slice_share_what_they_send_over_dcn() -> None:
+def test_replicas_of_a_slice_divide_the_dcn_traffic() -> None:
     settings = ["model.compute_dtype=bfloat16", "mesh.grad_reduction=explicit", "mesh.dp=4"]
     asked = config.load("tiny", settings)
     compiled = 215_040  # by XLA's TPU compiler for two slices of v5litepod-4: docs/parallelism.md
@@ -183,28 +183,30 @@ except SystemExit as end:
 """
 
 
-def test_an_estimate_takes_no_time_and_no_jax() -> None:
+def test_an_estimate_is_fast_and_does_not_import_jax() -> None:
     began = time.process_time()
     command = [sys.executable, "-c", QUICK, "estimate", *SIZES]
     ran = subprocess.run(command, env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
     assert ran.stderr == "0 False False\n"
     assert time.process_time() - began < 1
-    found = json.loads(ran.stdout)
-    wanted = {"peak_gib", "hbm_gib", "state_gib", "fits", "dcn_gib_per_step", "flops_per_step", "step_seconds"}
-    assert wanted <= found.keys()
-    assert (found["chips"], found["hbm_gib"], found["fits"]) == (50_944, 15.75, True)
+    result = json.loads(ran.stdout)
+    expected = {"peak_gib", "hbm_gib", "state_gib", "fits", "dcn_gib_per_step", "flops_per_step", "step_seconds"}
+    assert expected <= result.keys()
+    assert (result["chips"], result["hbm_gib"], result["fits"]) == (50_944, 15.75, True)
 
 
-def test_without_a_compiler_one_line_says_what_to_install() -> None:
+def test_without_libtpu_one_line_names_the_package() -> None:
     hidden = f"import sys; sys.modules['libtpu'] = None\n{QUICK}"
     command = [sys.executable, "-c", hidden, "compile", *SIZES]
     ran = subprocess.run(command, env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True)
     first, last = ran.stderr.splitlines()
-    assert first == "error: there is no TPU compiler on this machine. pip install 'xpk-multislice[tpu]'"
+    assert (
+        first == "error: libtpu, which contains the TPU compiler, is not installed. pip install 'xpk-multislice[tpu]'"
+    )
     assert last == "42 False False"
 
 
-def test_all_that_is_wrong_with_a_question_is_said_at_once() -> None:
+def test_all_problems_of_an_estimate_are_reported_together() -> None:
     ran = run_alone("estimate", "--config", "128bb", "--tpu-type", "v9-1", "--num-slices", "0")
     assert (ran.returncode, ran.stdout, ran.stderr.count("error: ")) == (42, "", 3)
     indivisible = run_alone(
@@ -238,7 +240,7 @@ ENTRY %main (a: bf16[8,4]) -> bf16[8,4] {
 """.replace("KIND", "_xla_megascale_transfer_type")
 
 
-def test_transfers_in_loops_count_once_a_trip() -> None:
+def test_transfers_in_loops_count_once_per_trip() -> None:
     reduced, moved = transfers(SENDS)
     assert reduced == Transfer("ALL_REDUCE", "bf16", 8, 8 * 4 * 8 * 128 * 2)
     assert moved == Transfer("ONE_TO_ONE", "f32", 1, 2 * 128 * 4)

@@ -1,4 +1,4 @@
-"""Hosts that are connected within one process."""
+"""Several hosts that are connected within one process."""
 
 import queue
 import threading
@@ -21,13 +21,13 @@ def host(
         attempt,
         job,
         on_lost=lambda peer: heard.put(("lost", peer)),
-        on_told=lambda what, by: heard.put((what, by)),
+        on_message=lambda what, by: heard.put((what, by)),
         **more,
     )
 
 
 def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> list[object]:
-    """Do all at the same time, as hosts would, and return the results."""
+    """Call all functions concurrently, like hosts would, and return the results."""
     results: list[object] = [None] * len(actions)
 
     def do(n: int) -> None:

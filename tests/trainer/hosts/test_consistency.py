@@ -1,4 +1,4 @@
-"""Hosts that do not run the same are told before they begin, by name."""
+"""Inconsistent hosts are named before they start."""
 
 from functools import partial
 from pathlib import Path
@@ -10,64 +10,64 @@ from tests.trainer.small import SETTINGS, free_ports, start
 from trainer import config
 from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
-from trainer.hosts.consistency import Traits, agree, code_traits, traits
+from trainer.hosts.consistency import Traits, check_agreement, code_traits, traits
 from trainer.hosts.peers import Peers
 
 SECONDS = 60
 
 
 def compared(mine: list[Traits]) -> list[str]:
-    """Let as many hosts compare these; return what each is told, nothing where all is well."""
-    port, told = free_ports(), [""] * len(mine)
+    """Compare this number of hosts; return the error of each, or "" if all agree."""
+    port, message = free_ports(), [""] * len(mine)
 
     def work(process: int) -> None:
         host = Host(num_slices=len(mine), slice_id=process)
-        peers = Peers(process, len(mine), on_lost=lambda peer: None, on_told=lambda what, by: None)
+        peers = Peers(process, len(mine), on_lost=lambda peer: None, on_message=lambda what, by: None)
         peers.connect("127.0.0.1", port, SECONDS)
         try:
-            agree(peers, host, mine[process])
+            check_agreement(peers, host, mine[process])
         except FatalError as error:
-            told[process] = str(error)
+            message[process] = str(error)
 
     together([partial(work, process) for process in range(len(mine))], SECONDS)
-    return told
+    return message
 
 
 def of(*settings: str, **environ: str) -> Traits:
     return traits(config.load("tiny", [*SETTINGS, *settings]), environ)
 
 
-def test_hosts_that_run_the_same_agree() -> None:
+def test_equal_hosts_are_consistent() -> None:
     places = of("run.output_dir=/here", XLA_FLAGS="--xla_dump_to=/tmp/1 --a=b"), of(XLA_FLAGS="--a=b")
     assert compared([*places, places[0]]) == ["", "", ""]
 
 
-def test_the_odd_host_is_named_with_what_is_not_the_same() -> None:
+def test_the_inconsistent_host_is_named_with_its_differences() -> None:
     usual, odd = of(), of("optim.lr=0.5", XLA_FLAGS="--fast")
     words = (
-        "slice 1 host 0 does not run what slice 0 host 0 does: XLA_FLAGS is --fast, there missing; "
-        "optim.lr is 0.5, there 0.004"
+        "slice 1 host 0 differs from slice 0 host 0: XLA_FLAGS is --fast, expected missing; "
+        "optim.lr is 0.5, expected 0.004"
     )
     assert compared([usual, odd, usual]) == [words] * 3
-    # Of two hosts process 0 is taken for right.
+    # Of two hosts process 0 is assumed to be right.
     assert compared([usual, odd]) == [words] * 2
 
 
-def test_it_may_be_process_0() -> None:
+def test_process_0_can_be_the_inconsistent_host() -> None:
     usual, odd = of(), of("data.seed=3")
-    words = "slice 0 host 0 does not run what slice 1 host 0 does: data.seed is 3, there 0"
+    words = "slice 0 host 0 differs from slice 1 host 0: data.seed is 3, expected 0"
     assert compared([odd, usual, usual]) == [words] * 3
 
 
-def test_several_kinds_of_odd_hosts_are_all_named() -> None:
-    told = compared([of(), of("run.seed=1"), of(), of("run.seed=2"), of("run.seed=1")])
-    assert set(told) == {
-        "slice 1 host 0, slice 4 host 0 does not run what slice 0 host 0 does: run.seed is 1, there 0; "
-        "slice 3 host 0 does not run what slice 0 host 0 does: run.seed is 2, there 0"
+def test_several_groups_of_inconsistent_hosts_are_named() -> None:
+    message = compared([of(), of("run.seed=1"), of(), of("run.seed=2"), of("run.seed=1")])
+    assert set(message) == {
+        "slice 1 host 0, slice 4 host 0 differs from slice 0 host 0: run.seed is 1, expected 0; "
+        "slice 3 host 0 differs from slice 0 host 0: run.seed is 2, expected 0"
     }
 
 
-def test_code_that_is_not_the_same_is_noticed(tmp_path: Path) -> None:
+def test_different_code_is_detected(tmp_path: Path) -> None:
     made = config.load("tiny")
     for name in ("one", "other"):
         (tmp_path / name / "sub").mkdir(parents=True)
@@ -80,8 +80,8 @@ def test_code_that_is_not_the_same_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_with_an_odd_host_ends_at_once(tmp_path: Path) -> None:
+def test_a_job_with_an_inconsistent_host_ends_immediately(tmp_path: Path) -> None:
     job = start(tmp_path, ["run.steps=5"], faults={1: "lr:1"})
     assert job.exit_codes() == [42, 42], job.logs()
-    assert "error: slice 1 host 0 does not run what slice 0 host 0 does: optim.lr is 0.5, there 0.004." in job.logs()
+    assert "error: slice 1 host 0 differs from slice 0 host 0: optim.lr is 0.5, expected 0.004." in job.logs()
     assert "Traceback" not in job.logs()

@@ -1,4 +1,4 @@
-"""One run at a time in an output folder: who comes second is refused, restarts and heirs of the dead are not."""
+"""One run at a time in an output folder: a second one is rejected, restarts and successors of dead runs are not."""
 
 import errno
 import json
@@ -34,13 +34,13 @@ Leases = Callable[..., tuple[Lease, Lost]]
 
 @pytest.fixture(params=["folder", "bucket"])
 def out(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An output folder, and one in a bucket."""
+    """Return an output folder, and one in a bucket."""
     return open_place(tmp_path / "out") if request.param == "folder" else cloud_storage.place()
 
 
 @pytest.fixture
 def lease(out: Place) -> Iterator[Leases]:
-    """Make a host's part in the lease, with the queue of those who took it away; nobody holds it after the test."""
+    """Return a factory of leases, with a queue of their new holders; all are released after the test."""
     made = []
 
     def make(
@@ -48,24 +48,24 @@ def lease(out: Place) -> Iterator[Leases]:
     ) -> tuple[Lease, Lost]:
         lost: Lost = queue.Queue()
         host = Host(1, 0, 2, process, attempt=attempt, workload=job, job_id=job and f"uid of {job}")
-        told = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
-        made.append(Lease(out, host, told, beat_seconds=beat, stale_seconds=stale))
+        report = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
+        made.append(Lease(out, host, report, beat_seconds=beat, stale_seconds=stale))
         return made[-1], lost
 
     yield make
-    for each in made:
-        each.release()
+    for item in made:
+        item.release()
 
 
 def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
-    """Write a lease as a process of another machine does."""
+    """Write a lease as a process on another machine does."""
     holder = {"job": "uid of one", "workload": "one", "attempt": 3, "host": "node-7", "process": ELSEWHERE}
     content = holder | {"released": False, "write": over} | more
     return (out / "lease.json").slot().put(json.dumps(content).encode(), over)
 
 
-def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> None:
-    """At once: a live process of this machine needs no renewal to be known."""
+def test_a_second_run_is_rejected_with_the_name_of_the_first(lease: Leases) -> None:
+    """Immediately, because a live local process needs no renewal."""
     lease("one", attempt=2, beat=SECONDS)[0].take()
     for process in (0, 1):
         with pytest.raises(FatalError) as refused:
@@ -75,7 +75,7 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(lease: Leases) -> No
         assert "another run.output_dir" in problem.hint
 
 
-def test_a_holder_on_another_machine_is_known_to_live_by_its_renewals(
+def test_renewals_show_that_a_remote_holder_is_alive(
     out: Place, lease: Leases, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = held_elsewhere(out)
@@ -85,12 +85,12 @@ def test_a_holder_on_another_machine_is_known_to_live_by_its_renewals(
     assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in capsys.readouterr().out
 
 
-def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytest.CaptureFixture[str]) -> None:
-    """It saves, and may take longer for that than a lease without a renewal counts."""
+def test_a_stopping_holder_is_awaited(lease: Leases, capsys: pytest.CaptureFixture[str]) -> None:
+    """It saves, which may take longer than the time after which a lease is stale."""
     first, lost = lease("one")
     first.take()
     with ThreadPoolExecutor(2) as pool:
-        first.ends()
+        first.mark_stopping()
         deadline = time.monotonic() + SECONDS
         while not json.loads(first._slot.look()[1])["ending"]:
             assert time.monotonic() < deadline
@@ -99,20 +99,18 @@ def test_a_run_that_was_asked_to_stop_is_waited_for(lease: Leases, capsys: pytes
         try:
             deadline = time.monotonic() + 1.0
             while time.monotonic() < deadline:
-                assert not any(each.done() for each in taken)
+                assert not any(item.done() for item in taken)
                 time.sleep(0.05)
         finally:
             first.release()  # the pool ends when both have taken it
-        for each in taken:
-            each.result(timeout=SECONDS)
+        for item in taken:
+            item.result(timeout=SECONDS)
     assert lost.empty()
-    assert "is leased by workload 'one' (attempt 0 on " in (told := capsys.readouterr().out)
-    assert "which was asked to stop; waiting for it to end" in told
+    assert "is leased by workload 'one' (attempt 0 on " in (report := capsys.readouterr().out)
+    assert "which is stopping; waiting for it to end" in report
 
 
-def test_a_run_that_ends_and_is_not_seen_any_more_is_waited_for_no_longer_than_others(
-    out: Place, lease: Leases
-) -> None:
+def test_a_stopping_holder_without_renewals_is_awaited_only_until_it_is_stale(out: Place, lease: Leases) -> None:
     held = held_elsewhere(out, ending=True)
     threading.Timer(0.3, held_elsewhere, [out, held], {"ending": True}).start()
     began = time.monotonic()
@@ -121,8 +119,8 @@ def test_a_run_that_ends_and_is_not_seen_any_more_is_waited_for_no_longer_than_o
 
 
 @pytest.mark.parametrize("first", ["empty", "gone"])
-def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Path) -> None:
-    """As a network's file system shows one that another machine is writing."""
+def test_an_incomplete_version_is_read_again(first: str, tmp_path: Path) -> None:
+    """Like a network file system while another machine is writing."""
     version = tmp_path / "lease.json.1"
     version.write_bytes(b"") if first == "empty" else version.symlink_to("nowhere")
     written = tmp_path / "written"
@@ -131,13 +129,13 @@ def test_a_version_that_is_not_whole_yet_is_read_again(first: str, tmp_path: Pat
     assert DiskSlot(tmp_path / "lease.json").look() == (1, b"content")
 
 
-def test_a_version_that_never_comes_is_waited_for_no_longer(tmp_path: Path) -> None:
+def test_a_version_that_stays_incomplete_times_out(tmp_path: Path) -> None:
     (tmp_path / "lease.json.1").symlink_to("nowhere")
-    assert DiskSlot(tmp_path / "lease.json", patience_seconds=0.3).look() == (1, b"")
+    assert DiskSlot(tmp_path / "lease.json", retry_seconds=0.3).look() == (1, b"")
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_version_is_created_once_also_without_hard_links(
+def test_a_version_is_created_once_without_hard_links(
     links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -153,7 +151,7 @@ def test_a_version_is_created_once_also_without_hard_links(
     assert [file.name for file in tmp_path.iterdir()] == ["lease.json.2"]
 
 
-def test_a_lease_that_nobody_renews_is_taken_over(out: Place, lease: Leases) -> None:
+def test_a_stale_lease_is_taken_over(out: Place, lease: Leases) -> None:
     held_elsewhere(out)
     second, lost = lease("two", stale=0.3)
     began = time.monotonic()
@@ -164,7 +162,7 @@ def test_a_lease_that_nobody_renews_is_taken_over(out: Place, lease: Leases) -> 
     assert lost.empty()
 
 
-def test_a_restart_takes_over_at_once_and_the_attempt_before_ends(lease: Leases) -> None:
+def test_a_restart_takes_over_immediately_and_the_previous_attempt_ends(lease: Leases) -> None:
     first, lost = lease("one")
     first.take()
     again, held = lease("one", attempt=1)
@@ -174,13 +172,13 @@ def test_a_restart_takes_over_at_once_and_the_attempt_before_ends(lease: Leases)
     assert time.monotonic() - began < SECONDS / 2
     holder, is_ours = lost.get(timeout=SECONDS)
     assert (holder.workload, holder.attempt, is_ours) == ("one", 1, True)
-    first.release()  # what it has lost is not its own to release
+    first.release()  # a lost lease is not released
     with pytest.raises(FatalError):
         lease("two")[0].take()
     assert held.empty()
 
 
-def test_a_released_lease_is_free_at_once(out: Place, lease: Leases) -> None:
+def test_a_released_lease_is_free_immediately(out: Place, lease: Leases) -> None:
     first, _ = lease("one")
     first.take()
     first.release()
@@ -189,7 +187,7 @@ def test_a_released_lease_is_free_at_once(out: Place, lease: Leases) -> None:
     assert version >= 3 and json.loads(content)["workload"] == "two"
 
 
-def test_who_was_frozen_until_another_run_took_over_ends(out: Place, lease: Leases) -> None:
+def test_a_frozen_holder_ends_after_a_takeover(out: Place, lease: Leases) -> None:
     frozen, lost = lease("one", beat=0.5)
     frozen.take()
     version, _ = (out / "lease.json").slot().look()
@@ -198,7 +196,7 @@ def test_who_was_frozen_until_another_run_took_over_ends(out: Place, lease: Leas
     assert (holder.workload, is_ours) == ("two", False)
 
 
-def test_of_many_that_come_at_once_one_has_it(lease: Leases) -> None:
+def test_one_of_many_concurrent_runs_gets_the_lease(lease: Leases) -> None:
     def take(job: str) -> bool:
         try:
             lease(job)[0].take()
@@ -210,7 +208,7 @@ def test_of_many_that_come_at_once_one_has_it(lease: Leases) -> None:
         assert sum(pool.map(take, [f"run-{n}" for n in range(8)])) == 1
 
 
-def test_a_lease_that_cannot_be_read_is_of_nobody_known(out: Place, lease: Leases) -> None:
+def test_an_unreadable_lease_has_an_unknown_holder(out: Place, lease: Leases) -> None:
     slot = (out / "lease.json").slot()
     slot.put(b'{"workload": 7', slot.put(b'{"workload": "\\u001b]52;c;", "job": 1}', 0))
     lease("two", stale=0.1)[0].take()
@@ -227,7 +225,7 @@ time.sleep(600)
 """
 
 
-def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+def test_the_lease_of_a_dead_local_process_is_free_immediately(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
     held = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], env=environ, stdout=subprocess.PIPE)
     assert held.stdout is not None and held.stdout.readline() == b"held\n"
@@ -244,14 +242,14 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(tmp_path: P
     second.release()
 
 
-def test_two_trainers_on_one_folder(tmp_path: Path) -> None:
+def test_a_second_trainer_on_one_folder_is_rejected(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
     settings = ["data.max_bytes=50000", f"run.output_dir={tmp_path}"]
     command = [sys.executable, "-m", "trainer", "train", *arguments(["run.steps=100000", *settings])]
     first = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until((tmp_path / "events" / "s0-h0.jsonl").is_file, seconds=SECONDS)
-        second = run_alone("train", *arguments(["run.steps=1", *settings]))  # ends soon if it is not refused
+        second = run_alone("train", *arguments(["run.steps=1", *settings]))  # ends soon if it is not rejected
         assert second.returncode == 42, second.stderr
         assert second.stderr.startswith(f"error: output folder '{tmp_path}' is in use by another trainer on ")
         assert f"(pid {first.pid})" in second.stderr and second.stderr.count("\n") == 1

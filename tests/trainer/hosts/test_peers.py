@@ -1,4 +1,4 @@
-"""The line between hosts: agreements, deaths, and orderly ends that are no deaths."""
+"""Connections between hosts: agreements, losses, and orderly ends."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ from trainer.hosts.bootstrap import own_address
 from trainer.hosts.peers import Peers
 
 
-def test_hosts_agree_and_leave_without_anyone_lost() -> None:
+def test_hosts_communicate_and_leave_without_a_loss() -> None:
     hosts, heard = connected(3)
     for n, peers in enumerate(hosts):
         peers.report("size", n * 10)
@@ -30,45 +30,45 @@ def test_hosts_agree_and_leave_without_anyone_lost() -> None:
     assert [h.empty() for h in heard] == [True] * 3
 
 
-def test_hosts_are_told_of_a_data_set_of_very_many_files() -> None:
+def test_a_data_set_of_very_many_files_is_announced() -> None:
     hosts, heard = connected(2)
     names = [f"{nth:016x}" for nth in range(200_000)]
     file = dataclasses.asdict(TokenFile("", 2**28, "", 10**6))
     files = [file | {"name": f"tokens-{name}.bin", "digest": name, "index": name} for name in names]
-    said = [{"path": "gs://bucket/folder/tokens.json", "files": files}, [2**21] * len(files)]
+    output = [{"path": "gs://bucket/folder/tokens.json", "files": files}, [2**21] * len(files)]
 
     def hear(peers: Peers) -> bool:
-        return bool(peers.await_("corpus") == said)
+        return bool(peers.await_("corpus") == output)
 
     hears = [lambda peers=peers: hear(peers) for peers in hosts]
-    assert together([lambda: hosts[0].announce("corpus", said), *hears], 5 * SECONDS) == [None, True, True]
+    assert together([lambda: hosts[0].announce("corpus", output), *hears], 5 * SECONDS) == [None, True, True]
     assert [h.empty() for h in heard] == [True] * 2
 
 
-def test_what_is_too_long_to_be_told_is_said_and_loses_nobody() -> None:
+def test_an_announcement_that_is_too_long_is_reported_without_a_loss() -> None:
     hosts, heard = connected(2, max_message_bytes=1000)
     with pytest.raises(FatalError, match="cannot announce corpus to the hosts: 1,036 bytes are more than 1,000"):
         hosts[0].announce("corpus", "x" * 1000)
-    hosts[0].tell("fatal")
+    hosts[0].broadcast("fatal")
     assert heard[1].get(timeout=SECONDS) == ("fatal", 0)
     assert heard[0].empty()
 
 
-def test_one_host_tells_all_others() -> None:
+def test_one_host_broadcasts_to_all_others() -> None:
     hosts, heard = connected(3)
-    hosts[2].tell("stop")
+    hosts[2].broadcast("stop")
     assert [heard[n].get(timeout=SECONDS) for n in (0, 1)] == [("stop", 2)] * 2
     assert heard[2].empty()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
             host(0, 2, queue.Queue()).connect("127.0.0.1", port, 1.0)
 
 
-def test_a_host_that_never_comes_is_named() -> None:
+def test_a_host_that_never_connects_is_named() -> None:
     hub = host(0, 3, queue.Queue())
     with pytest.raises(PeerAbsent, match=r"\[1, 2\]"):
         hub.connect("127.0.0.1", free_ports(), 0.2)
@@ -77,7 +77,7 @@ def test_a_host_that_never_comes_is_named() -> None:
 CHILD = """
 import sys, threading
 from trainer.hosts.peers import Peers
-peers = Peers(int(sys.argv[1]), 3, on_lost=lambda peer: (print("lost", peer, flush=True)), on_told=print)
+peers = Peers(int(sys.argv[1]), 3, on_lost=lambda peer: (print("lost", peer, flush=True)), on_message=print)
 peers.connect("127.0.0.1", int(sys.argv[2]), 20)
 print("up", flush=True)
 threading.Event().wait()
@@ -85,7 +85,7 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize(("killed", "knows"), [(2, (0, 1)), (0, (1, 2))])
-def test_a_killed_host_is_noticed_by_all(killed: int, knows: tuple[int, ...]) -> None:
+def test_a_killed_host_is_detected_by_all(killed: int, knows: tuple[int, ...]) -> None:
     port, env = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
     hosts = [
         subprocess.Popen([sys.executable, "-c", CHILD, str(n), str(port)], env=env, stdout=subprocess.PIPE, text=True)
@@ -104,9 +104,11 @@ def test_a_killed_host_is_noticed_by_all(killed: int, knows: tuple[int, ...]) ->
             process.communicate()
 
 
-def test_the_first_host_waits_for_its_name_to_stand_for_itself() -> None:
+def test_process_0_waits_until_its_name_resolves_to_itself() -> None:
     port = free_ports()
-    told = iter([("192.0.2.1", port)] * 3 + [("127.0.0.1", port)])  # nobody's address, for documents only
-    assert own_address(lambda: next(told)) == ("127.0.0.1", port)
+    message = iter(
+        [("192.0.2.1", port)] * 3 + [("127.0.0.1", port)]
+    )  # an address without a host, reserved for documentation
+    assert own_address(lambda: next(message)) == ("127.0.0.1", port)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(AddressError, match="already in use"):
         own_address(lambda: ("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Every wait that may hang is named, and the watchdog blames the right host."""
+"""Every wait that may hang is watched, and the right host is at fault."""
 
 import contextlib
 import dataclasses
@@ -41,17 +41,17 @@ MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1, 1), ALL)
 
 @dataclasses.dataclass
 class Noted:
-    """In place of a watchdog: what the host waits for now."""
+    """Replaces a watchdog: records the current wait of the host."""
 
     now: tuple[str, Callable[[], bool], float] | None = None
     all: list[str] = dataclasses.field(default_factory=list)
 
     @contextlib.contextmanager
     def waiting(
-        self, what: str, step: int, *, own: Callable[[], bool] = lambda: False, least: float = 0.0
+        self, subject: str, step: int, *, is_own: Callable[[], bool] = lambda: False, min_seconds: float = 0.0
     ) -> Iterator[None]:
-        outer, self.now = self.now, (what, own, least)
-        self.all.append(what)
+        outer, self.now = self.now, (subject, is_own, min_seconds)
+        self.all.append(subject)
         try:
             yield
         finally:
@@ -59,14 +59,14 @@ class Noted:
 
     @property
     def told(self) -> tuple[str, bool, float]:
-        """Return the host's current wait, whether it is to blame, and the seconds that it may take in any case."""
-        assert self.now is not None, "nothing is waited for"
+        """Return the host's current wait, whether it is its own work, and its minimum timeout in seconds."""
+        assert self.now is not None, "there is no wait"
         what, own, least = self.now
         return what, own(), least
 
 
 class Hang:
-    """Something that never ends, until the test has."""
+    """A call that never ends until the test has."""
 
     def __init__(self) -> None:
         self.begun, self.over = threading.Event(), threading.Event()
@@ -85,7 +85,7 @@ def hang() -> Any:
 
 @contextlib.contextmanager
 def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
-    """Do something up to where it hangs; let it end after that."""
+    """Run a call until it hangs; release it afterwards."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     assert hang.begun.wait(SECONDS)
@@ -96,7 +96,7 @@ def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
 
 
 def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
-    """Return a run of one host, with these parts only."""
+    """Return a run of one host, with only these parts."""
     chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
     host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
     quiet = SimpleNamespace(write=lambda *words, **more: None)
@@ -106,17 +106,17 @@ def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
 
 def two_tiers(folder: Path, **doubles: Any) -> list[LocalTier]:
     made = [tier(folder, peers, **doubles) for peers in connected(2)[0]]
-    for each in made:
-        each._session = "one"
+    for item in made:
+        item._session = "one"
     return made
 
 
-def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang: Hang) -> None:
+def test_the_host_with_a_hung_disk_is_at_fault(tmp_path: Path, hang: Hang) -> None:
     def write(folder: Path, *rest: Any) -> None:
         hang() if "s1-h0" in str(folder) else pieces.write(folder, *rest)
 
     well, ill = two_tiers(tmp_path, write=write)
-    runs = [run_of(tmp_path, local=each) for each in (well, ill)]
+    runs = [run_of(tmp_path, local=item) for item in (well, ill)]
     for run in runs:
         saves.save_locally(run, 2, STATE, tokens=2)
         assert run.job.watchdog.now is None
@@ -135,32 +135,32 @@ def test_of_two_hosts_the_one_whose_disk_hangs_is_to_blame(tmp_path: Path, hang:
     hang.over.set()
     for thread in threads:
         thread.join(SECONDS)
-    assert not any(each.is_alive() for each in threads)
+    assert not any(item.is_alive() for item in threads)
 
 
-def test_the_last_local_checkpoint_is_waited_for_with_a_limit(tmp_path: Path, hang: Hang) -> None:
+def test_the_wait_for_the_last_local_checkpoint_has_a_timeout(tmp_path: Path, hang: Hang) -> None:
     checkpoints = SimpleNamespace(save=lambda *_, **__: None, wait=lambda: "", busy=True)
     run = run_of(tmp_path, checkpoints=checkpoints, local=SimpleNamespace(wait=hang, busy=False))
     final = functools.partial(saves.save, run, 8, STATE, tokens=8, disk_low=False, is_final=True)
     with under_way(hang, final):
-        # Not to blame for what its own part of the other tier does meanwhile.
+        # Not at fault because of its own part of the other tier.
         assert run.job.watchdog.told == ("the last local checkpoint", False, 900.0)
     assert run.job.watchdog.now is None
 
 
 @pytest.mark.parametrize("cleared", [False, True])
-def test_the_end_of_a_run_has_a_limit(cleared: bool, tmp_path: Path, hang: Hang) -> None:
+def test_the_end_of_a_run_has_a_timeout(cleared: bool, tmp_path: Path, hang: Hang) -> None:
     local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
     run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
     run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
     with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):
-        what = "all hosts to be done" if cleared else "the removal of its local checkpoints"
+        what = "all hosts to finish" if cleared else "the removal of its local checkpoints"
         assert run.job.watchdog.told == (what, not cleared, 900.0)
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int, tmp_path: Path, hang: Hang) -> None:
+def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, hang: Hang) -> None:
     began = []
 
     def blocks(ids: Any) -> Any:
@@ -170,8 +170,8 @@ def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int,
         return ids
 
     run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
-    run.progress = SimpleNamespace(evaluated=lambda *words: None)
-    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), right=None)
+    run.progress = SimpleNamespace(record_evaluation=lambda *words: None)
+    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), correct=None)
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:
@@ -181,45 +181,43 @@ def test_a_batch_of_an_evaluation_is_this_hosts_own_until_it_is_read(reads: int,
 
     with under_way(hang, lambda: evaluation.evaluate(run, evaluate, {"params": {}}, step=5)):
         assert not reads or done.wait(SECONDS)
-        while len(watchdog.all) < 2 * reads + 1:  # it goes on to the second batch
+        while len(watchdog.all) < 2 * reads + 1:  # it continues with the second batch
             pass
         assert watchdog.told == ("its data of the evaluation after step 5", True, 0.0)
     assert watchdog.now is None
     assert watchdog.all.count("the evaluation after step 5") == 2
 
 
-def test_chips_that_do_not_answer_are_this_hosts_own(tmp_path: Path, hang: Hang) -> None:
+def test_the_chip_benchmark_is_own_work(tmp_path: Path, hang: Hang) -> None:
     run = run_of(tmp_path)
 
     def make() -> Any:
-        assert run.job.watchdog.told == ("the compilation of its products of matrices", True, 7200.0)
+        assert run.job.watchdog.told == ("the compilation of its chip benchmark", True, 7200.0)
         return hang
 
     pace = StragglerCheck(run.job, make)
     run.job.peers = SimpleNamespace(report=lambda key, value: None)
     with under_way(hang, lambda: _compared(pace)):
-        assert run.job.watchdog.told == ("its chips' products of matrices after step 10", True, 0.0)
+        assert run.job.watchdog.told == ("its chip benchmark after step 10", True, 0.0)
 
 
 @pytest.mark.parametrize("mine", [True, False])
-def test_a_program_is_waited_for_by_who_compiles_it_and_by_who_waits_for_that(
-    mine: bool, tmp_path: Path, hang: Hang
-) -> None:
+def test_the_wait_for_a_compilation_has_its_own_timeout(mine: bool, tmp_path: Path, hang: Hang) -> None:
     def compiler(name: str, *_: Any) -> Any:
         return hang(), False
 
     compiler.busy = mine  # type: ignore[attr-defined]
     compiler.loaded = set()  # type: ignore[attr-defined]
     run = run_of(tmp_path, "observe.compile_hang_seconds=50", compiler=compiler)
-    with under_way(hang, lambda: resume.compiled(run, "train", None)):
+    with under_way(hang, lambda: resume.get_compiled(run, "train", None)):
         assert run.job.watchdog.told == ("the compilation of the program 'train'", mine, 50.0)
     assert run.job.watchdog.now is None
 
 
-def test_a_host_that_waits_for_process_0_to_compile_is_not_busy_itself(tmp_path: Path, hang: Hang) -> None:
+def test_waiting_for_process_0_to_compile_is_not_own_work(tmp_path: Path, hang: Hang) -> None:
     first, second = connected(2)[0]
     compiler, lowered = Compiler(_shared_cache(tmp_path), second), threading.Event()
-    compiler._emulated = False  # there every host compiles for itself
+    compiler._is_emulated = False  # there every host compiles for itself
 
     def lower(*_: Any) -> Any:
         lowered.set()
@@ -244,10 +242,10 @@ def _shared_cache(folder: Path) -> CompileCache:
     return CompileCache(folder / "own", SignedFiles(open_place(folder / "shared"), b"a" * 32))
 
 
-def test_where_nothing_is_shared_no_host_waits_for_process_0_to_compile(tmp_path: Path) -> None:
+def test_without_a_shared_cache_hosts_compile_independently(tmp_path: Path) -> None:
     _, second = connected(2)[0]
     compiler = Compiler(CompileCache(tmp_path, None), second)
-    compiler._emulated = False
+    compiler._is_emulated = False
     program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: "compiled"))
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.append(compiler("train", program)), daemon=True)
@@ -259,7 +257,7 @@ def test_where_nothing_is_shared_no_host_waits_for_process_0_to_compile(tmp_path
 def test_a_program_that_is_being_written_is_not_shared_by_another_thread(tmp_path: Path, hang: Hang) -> None:
     (first,), cache = connected(1)[0], _shared_cache(tmp_path)
     compiler, file = Compiler(cache, first), cache.folder / "jit_train-12ab-cache"
-    compiler._emulated = False
+    compiler._is_emulated = False
 
     def compile_slowly() -> None:
         file.write_bytes(b"pro")
@@ -282,7 +280,7 @@ def test_a_program_that_is_being_written_is_not_shared_by_another_thread(tmp_pat
     assert SignedFiles(open_place(tmp_path / "shared"), b"a" * 32).read(file.name) == b"program"
 
 
-def test_data_is_made_by_process_0_and_copied_by_each_host(tmp_path: Path, hang: Hang) -> None:
+def test_data_is_prepared_by_process_0_and_copied_by_each_host(tmp_path: Path, hang: Hang) -> None:
     for first in (True, False):
         run = run_of(tmp_path, "observe.data_hang_seconds=800")
         hang.begun.clear()
@@ -290,7 +288,7 @@ def test_data_is_made_by_process_0_and_copied_by_each_host(tmp_path: Path, hang:
         run.job.is_first = first
         run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
         with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
-            assert run.job.watchdog.told == ("the data set to be made", first, 800.0)
+            assert run.job.watchdog.told == ("the preparation of the data set", first, 800.0)
     reader = SimpleNamespace(fetch=hang)
     order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
     for shards, told in (
@@ -307,12 +305,12 @@ def test_data_is_made_by_process_0_and_copied_by_each_host(tmp_path: Path, hang:
 
 
 def _ended(action: Callable[..., Any], *arguments: Any) -> None:
-    with contextlib.suppress(TypeError, AttributeError):  # what never ends gives nothing
+    with contextlib.suppress(TypeError, AttributeError):  # a call that never ends returns nothing
         action(*arguments)
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
+def test_a_nonfinite_step_waits_for_running_saves_with_a_timeout(
     ends: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waited: list[float] = []
@@ -324,26 +322,26 @@ def test_what_is_not_finite_waits_for_the_saves_under_way_and_not_for_ever(
     def finish(pending: Any) -> Any:
         raise FatalError(Problem("the loss of step 3 is nan", ""))
 
-    tiers = {"checkpoints": SimpleNamespace(ended=ended), "local": SimpleNamespace(ended=ended)}
+    tiers = {"checkpoints": SimpleNamespace(join=ended), "local": SimpleNamespace(join=ended)}
     run = run_of(tmp_path, progress=SimpleNamespace(finish=finish), **tiers)
     with pytest.raises(FatalError, match="step 3 is nan"):
-        train._finished(run, Pending(3, None, 0.0, None))  # type: ignore[arg-type]
-    assert run.job.watchdog.now is None, "it waits for a save, which has its own limit"
+        train._await_step(run, Pending(3, None, 0.0, None))  # type: ignore[arg-type]
+    assert run.job.watchdog.now is None, "it waits for a save, which has its own timeout"
     assert waited == [pytest.approx(900.0, abs=60)] * 2
-    assert ("takes too long" in capsys.readouterr().out) is not ends
+    assert ("timed out waiting for the save" in capsys.readouterr().out) is not ends
 
 
-def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, hang: Hang) -> None:
+def test_a_save_waits_for_its_compilation_with_a_timeout(tmp_path: Path, hang: Hang) -> None:
     state = jax.device_put(STATE, NamedSharding(MESH, P()))  # type: ignore[no-untyped-call]
     finite = Finite(MESH, state)
     made = lambda name, program, state: (hang() or (lambda state: "looked"), False)  # noqa: E731
     run = run_of(tmp_path, finite=finite, compiler=made)
     run.compiler.busy = True
-    found: list[Any] = []
-    with under_way(hang, lambda: found.append(_checked(run, 5, state))):
+    outcome: list[Any] = []
+    with under_way(hang, lambda: outcome.append(_checked(run, 5, state))):
         until(lambda: len(run.job.watchdog.all) >= 2, every=0.01)
         assert run.job.watchdog.told == ("the compilation of the program 'finite'", True, 7200.0)
-    assert found == ["looked"]
+    assert outcome == ["looked"]
     assert _checked(run, 6, state) == "looked"
     assert run.job.watchdog.all.count("the compilation of the program 'finite'") == 1
 
@@ -351,39 +349,39 @@ def test_a_program_that_comes_late_is_waited_for_before_a_save(tmp_path: Path, h
 def _checked(run: Any, step: int, state: Any) -> Any:
     with run.job.watchdog.waiting(f"step {step}", step):
         result = saves.check_finite(run, step, state)
-        assert run.job.watchdog.told == (f"step {step}", False, 0.0), "the step goes on to be waited for"
+        assert run.job.watchdog.told == (f"step {step}", False, 0.0), "the wait for the step continues"
     return result
 
 
 def _compared(pace: StragglerCheck) -> None:
-    with contextlib.suppress(TypeError):  # what never ends gives no seconds
+    with contextlib.suppress(TypeError):  # a call that never ends returns no seconds
         pace.compare(10)
 
 
-def test_a_check_of_the_copies_is_waited_for(tmp_path: Path, hang: Hang) -> None:
+def test_the_replica_check_has_a_timeout(tmp_path: Path, hang: Hang) -> None:
     run = run_of(tmp_path, replicas=SimpleNamespace(require=hang))
     with under_way(hang, lambda: saves.check_state(run, 10, STATE, checked=Action.SAVE)):
         assert run.job.watchdog.told == ("the check of the state after step 10", False, 0.0)
 
 
-def test_a_state_that_a_stop_saves_is_looked_through(tmp_path: Path) -> None:
+def test_a_state_saved_at_a_stop_is_checked(tmp_path: Path) -> None:
     looked: list[Any] = []
-    finite = SimpleNamespace(begin=lambda state: state, compile=lambda compiler: None, ready=True)
+    finite = SimpleNamespace(begin=lambda state: state, compile=lambda compiler: None, is_ready=True)
     progress = SimpleNamespace(require=lambda *a: looked.append(a))
     run = run_of(tmp_path, finite=finite, progress=progress, compiler=None)
     for saved in (Action.NONE, Action.SAVE, Action.SAVE_LOCALLY):
         saves.check_state(run, 10, STATE, checked=Action.CHECK_REPLICAS | saved)
-    assert looked == [(10, STATE)], "the others were when their step was begun"
+    assert looked == [(10, STATE)], "the others were checked when their step began"
 
 
-def test_a_profile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_have_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(tmp_path, "observe.profile_start=3", "observe.profile_steps=2")
     watchdog, seen = run.job.watchdog, []
     running = Pending(2, None, 0.0, SimpleNamespace(result=lambda: seen.append(watchdog.told)))  # type: ignore[arg-type]
     for name in ("start_trace", "stop_trace"):
         monkeypatch.setattr(jax.profiler, name, lambda *_: seen.append(watchdog.told))
     profiler = Profiler(run.job)
-    profiler.before(3, running)
+    profiler.start_or_end(3, running)
     profiler.close()
     assert seen == [
         ("step 2", False, 0.0),

@@ -1,4 +1,4 @@
-"""Hosts that hang: in a wait of this process, and as real processes in which nothing goes on any more."""
+"""Hosts that hang: in a wait of this process, and as real processes that no longer run."""
 
 import contextlib
 import faulthandler
@@ -31,30 +31,33 @@ SECONDS = 60
 
 
 class Watched:
-    """A host whose watchdog writes to a folder; how it ends is kept in a queue. One that is `frozen` hears nothing."""
+    """A host whose watchdog writes to a folder, and whose exit code is put into a queue.
+
+    A `frozen` one receives nothing.
+    """
 
     def __init__(
         self, folder: Path, process: int, hang_seconds: float, processes: int = 2, frozen: bool = False
     ) -> None:
         self.ended: queue.Queue[ExitCode] = queue.Queue()
-        self.heard: list[int] = []  # who has told it something
+        self.heard: list[int] = []  # sender of each message
 
-        def on_told(what: str, peer: int) -> None:
+        def on_message(what: str, peer: int) -> None:
             self.heard.append(peer)
             if not frozen:
                 self.dog.receive(what.removeprefix("hung "), peer)
 
-        self.peers = Peers(process, processes, on_lost=lambda peer: None, on_told=on_told)
+        self.peers = Peers(process, processes, on_lost=lambda peer: None, on_message=on_message)
         host = Host(num_slices=processes, slice_id=process)
         out = open_place(folder)
         self.log = folder / f"events-{process}.jsonl"
         events = Events(JsonLines(out / self.log.name), process, 0, 0, time.monotonic())
-        limits, said = Observe(hang_seconds=hang_seconds), (self.peers.tell, self.peers.answer)
-        self.dog = Watchdog(host, limits, events, out, *said, lambda code, seconds: self.ended.put(code))
+        limits, output = Observe(hang_seconds=hang_seconds), (self.peers.broadcast, self.peers.reply)
+        self.dog = Watchdog(host, limits, events, out, *output, lambda code, seconds: self.ended.put(code))
         self.under_way = contextlib.ExitStack()
 
     def waits(self, what: str, step: int, **more: Any) -> None:
-        """Wait for something until the test has ended, or closes what is under way."""
+        """Wait until the test has ended, or closes the wait."""
         self.under_way.enter_context(self.dog.waiting(what, step, **more))
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -66,7 +69,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The times that Python's own C thread was given; it must not end the process of the tests, which may stall."""
+    """Record the timers of Python's own C thread, which must not end the process of the tests."""
     given: list[float] = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, exit: given.append(seconds))
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", given.clear)
@@ -75,7 +78,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def watch(tmp_path: Path, timers: list[float]) -> Iterator[Watch]:
-    """Watch a process with a time limit in seconds; nobody is watched after the test."""
+    """Return a factory of watchdogs with a timeout in seconds; all are stopped after the test."""
     watched: list[Watched] = []
 
     def begin(process: int, hang_seconds: float, **more: Any) -> Watched:
@@ -83,12 +86,12 @@ def watch(tmp_path: Path, timers: list[float]) -> Iterator[Watch]:
         return watched[-1]
 
     yield begin
-    for each in watched:
-        each.dog.stop()
+    for item in watched:
+        item.dog.stop()
 
 
 def connect(*hosts: Watched) -> None:
-    """Connect hosts over loopback, as those of a job."""
+    """Connect hosts over loopback, like those of a job."""
     port = free_ports()
     together([functools.partial(host.peers.connect, "127.0.0.1", port, SECONDS) for host in hosts])
 
@@ -97,7 +100,7 @@ def a_wait_with_a_name(over: threading.Event) -> None:
     over.wait()
 
 
-def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
+def test_a_hung_host_writes_its_stacks_and_is_at_fault(
     tmp_path: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = threading.Event()
@@ -105,7 +108,7 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
     slow, other = watch(1, 0.3), watch(0, 300.0)
     connect(other, slow)
     other.waits("step 7", 7)
-    slow.waits("its data of step 7", 7, own=lambda: True)
+    slow.waits("its data of step 7", 7, is_own=lambda: True)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
     assert other.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
     over.set()
@@ -119,10 +122,8 @@ def test_a_host_that_hangs_tells_what_its_threads_do_and_is_blamed(
 
 
 @pytest.mark.parametrize("frozen", [0, 2])
-def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
-    frozen: int, watch: Watch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also where it is process 0, over which all words go: then each host's own time is up."""
+def test_an_unresponsive_host_is_at_fault(frozen: int, watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Including process 0, which forwards all messages: then each host times out by itself."""
     limits = [300.0, 0.3, 300.0 if frozen else 0.3]
     hosts = [watch(n, limits[n], processes=3, frozen=n == frozen) for n in range(3)]
     connect(*hosts)
@@ -133,28 +134,28 @@ def test_the_host_that_does_not_answer_is_blamed_by_those_that_wait_for_it(
         assert host.ended.get(timeout=SECONDS) == ExitCode.PEER_LOST
         assert [event["peer"] for event in host.events("peer_lost")] == [frozen]
     assert hosts[frozen].ended.empty()
-    told = capsys.readouterr().out
-    assert told.count(f"slice {frozen} host 0 hangs\n") == len(waiting) and "hangs; exiting" not in told
+    report = capsys.readouterr().out
+    assert report.count(f"slice {frozen} host 0 hangs\n") == len(waiting) and "hangs; exiting" not in report
 
 
-def test_where_all_answer_and_wait_for_the_step_no_host_is_to_blame_more_than_the_others(watch: Watch) -> None:
+def test_if_all_hosts_wait_for_the_step_none_is_at_fault(watch: Watch) -> None:
     hosts = [watch(n, 0.3 if n == 1 else 300.0, processes=3) for n in range(3)]
     connect(*hosts)
     for host in hosts:
         host.waits("step 7", 7)
     assert [host.ended.get(timeout=SECONDS) for host in hosts] == [ExitCode.HUNG] * 3
     heard = [sorted(set(host.heard)) for host in hosts]
-    assert heard == [[1, 2], [0], [0]], "words among all hosts would be too many to be read in time"
+    assert heard == [[1, 2], [0], [0]], "messages between all hosts would be too many to be read in time"
 
 
-def test_storage_that_hangs_lets_nobody_take_process_0_for_the_one_that_hangs(tmp_path: Path, watch: Watch) -> None:
+def test_hung_storage_does_not_make_process_0_at_fault(tmp_path: Path, watch: Watch) -> None:
     stuck = "stacks/.s0-h0-0.txt.tmp"
     (tmp_path / "stacks").mkdir()
     first, slow = watch(0, 300.0), watch(1, 0.3)
-    os.mkfifo(tmp_path / stuck)  # who opens it to write waits for a reader
+    os.mkfifo(tmp_path / stuck)  # opening it for writing blocks until there is a reader
     connect(first, slow)
     first.waits("step 7", 7)
-    slow.waits("its data of step 7", 7, own=lambda: True)
+    slow.waits("its data of step 7", 7, is_own=lambda: True)
     assert slow.ended.get(timeout=SECONDS) == ExitCode.HUNG
     assert first.ended.empty(), "process 0 ends last"
     reader = os.open(tmp_path / stuck, os.O_RDONLY | os.O_NONBLOCK)
@@ -162,25 +163,25 @@ def test_storage_that_hangs_lets_nobody_take_process_0_for_the_one_that_hangs(tm
     os.close(reader)
 
 
-def test_a_wait_may_take_longer_where_steps_do(watch: Watch) -> None:
+def test_slow_steps_increase_the_timeout(watch: Watch) -> None:
     step, save = Wait("step 7", 7, lambda: False, 0.0), Wait("a save", 7, lambda: False, 1800.0)
     dog = watch(0, 300.0).dog
     assert (dog.limit(step), dog.limit(save)) == (300.0, 1800.0)
     for seconds in (1000.0, 20.0, 20.0):
-        dog.took(seconds)
+        dog.record_step(seconds)
     assert (dog.limit(step), dog.limit(save)) == (20 * 20.0, 1800.0)
 
 
-def test_nothing_hangs_that_is_not_waited_for(watch: Watch) -> None:
+def test_time_outside_waits_does_not_count(watch: Watch) -> None:
     watched = watch(0, 0.2)
-    for _ in range(10):  # no wait is longer than the limit
+    for _ in range(10):  # no wait is longer than the timeout
         with watched.dog.waiting("a step", 1):
             time.sleep(0.05)
     with pytest.raises(queue.Empty):
         watched.ended.get(timeout=1.0)
 
 
-def test_nothing_ends_a_process_that_is_not_watched_any_more(watch: Watch, timers: list[float]) -> None:
+def test_a_stopped_watchdog_does_not_end_the_process(watch: Watch, timers: list[float]) -> None:
     watched = watch(0, 0.2)
     watched.waits("a step", 1)
     deadline = time.monotonic() + SECONDS
@@ -206,13 +207,13 @@ out = open_place(Path(sys.argv[1]))
 events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
 dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, print, lambda code, seconds: None)
 time.sleep(0.5)  # the timer is set for a wait of a second
-with dog.waiting("a save", 7, least=30.0):
+with dog.waiting("a save", 7, min_seconds=30.0):
     time.sleep(3.0)
 dog.stop()
 """
 
 
-def test_a_wait_that_may_take_longer_than_the_one_before_does_not_end_the_process(tmp_path: Path) -> None:
+def test_a_longer_timeout_replaces_the_previous_timer(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
     command = [sys.executable, "-c", WAITS_LONG, str(tmp_path)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
@@ -221,7 +222,7 @@ def test_a_wait_that_may_take_longer_than_the_one_before_does_not_end_the_proces
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Path) -> None:
+def test_a_hung_data_read_ends_the_job_with_its_host_at_fault(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=8"]
     job = start(tmp_path, settings, faults={1: "hang:4"})
     assert job.exit_codes() == [75, 76], job.logs()
@@ -235,8 +236,8 @@ def test_a_job_whose_host_cannot_read_on_ends_and_blames_that_host(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_a_job_of_which_a_process_is_stopped_ends_and_blames_its_host(frozen: int, tmp_path: Path) -> None:
-    """Also where the limit is shorter than the silence after which a host counts as lost."""
+def test_a_stopped_process_ends_the_job_with_its_host_at_fault(frozen: int, tmp_path: Path) -> None:
+    """Including a timeout shorter than the silence after which a host counts as lost."""
     job = start(tmp_path, ["run.steps=100000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=12"])
     job.wait_for_step(3)
     job.processes[frozen].send_signal(signal.SIGSTOP)
@@ -259,7 +260,7 @@ def test_a_job_of_which_a_process_is_stopped_ends_and_blames_its_host(frozen: in
         ("compile:2", "observe.compile_hang_seconds=40", "the compilation of the program 'train'"),
     ],
 )
-def test_a_job_of_which_a_host_hangs_before_its_first_step_ends_and_blames_that_host(
+def test_a_hang_before_the_first_step_ends_the_job_with_its_host_at_fault(
     fault: str, limit: str, what: str, tmp_path: Path
 ) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=10", limit]
@@ -273,7 +274,7 @@ def test_a_job_of_which_a_host_hangs_before_its_first_step_ends_and_blames_that_
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tmp_path: Path) -> None:
+def test_a_hung_checkpoint_write_ends_the_job_with_its_host_at_fault(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=3"]
     limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=20"]
     job = start(tmp_path, [*settings, *limits], faults={1: "stuck:6"})
@@ -282,14 +283,16 @@ def test_a_job_whose_host_cannot_write_a_checkpoint_ends_and_blames_that_host(tm
     assert "in result_that_never_comes" in (tmp_path / "stacks" / "s1-h0-0.txt").read_text()
     (hang,) = [event for event in job.events(1) if event["event"] == "hang"]
     assert (hang["step"], hang["waited_for"]) == (9, "the checkpoint of step 9, or the one before it")
-    told = [event for n in (0, 1) for event in job.events(n) if event["event"] == "hang"]
-    assert hang["own"] and max(event["seconds"] for event in told) >= 20, "the first whose time is up tells the other"
+    report = [event for n in (0, 1) for event in job.events(n) if event["event"] == "hang"]
+    assert hang["own"] and max(event["seconds"] for event in report) >= 20, (
+        "the first host that times out notifies the other"
+    )
     assert [event["step"] for event in job.events(0) if event["event"] == "save"] == [3]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_whose_host_cannot_write_to_its_own_disk_ends_and_blames_that_host(tmp_path: Path) -> None:
+def test_a_hung_local_disk_ends_the_job_with_its_host_at_fault(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=100000"]
     local = ["checkpoint.local_every=3", f"checkpoint.local_path={tmp_path / 'ram'}"]
     limits = ["observe.hang_seconds=15", "checkpoint.hang_seconds=16"]
@@ -304,7 +307,7 @@ def test_a_job_whose_host_cannot_write_to_its_own_disk_ends_and_blames_that_host
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_process_that_no_thread_of_can_run_ends_all_the_same(tmp_path: Path) -> None:
+def test_a_process_without_runnable_threads_ends(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=6"]
     job = start(tmp_path, settings, slices=1, faults={0: "lock:4"})
     assert job.exit_codes() == [1], job.logs()

@@ -1,4 +1,4 @@
-"""ResNet and BERT: the same on every mesh, evaluated without their padding, and able to learn."""
+"""ResNet and BERT train the same on every mesh, are evaluated without padding, and learn."""
 
 import functools
 import math
@@ -30,7 +30,7 @@ def trainer(settings: tuple[str, ...], dp: int = 1, fsdp: int = 1, tp: int = 1) 
 
 
 @pytest.mark.slow
-def test_the_height_of_images_is_spread_and_borders_are_exchanged() -> None:
+def test_image_height_is_sharded_with_halo_exchange() -> None:
     spread = trainer((*RESNET, "optim.update_axes=fsdp"), 1, 2, 2)
     np.testing.assert_allclose(spread.losses(3), trainer(RESNET).losses(3), rtol=1e-4)
     assert "collective-permute" in spread.train().as_text()
@@ -39,7 +39,7 @@ def test_the_height_of_images_is_spread_and_borders_are_exchanged() -> None:
 
 
 @pytest.mark.slow
-def test_bert_trains_the_same_in_stages_and_spread() -> None:
+def test_bert_trains_the_same_on_any_mesh() -> None:
     spread = Trainer(1, 2, 2, *BERT, "mesh.stages=2", "mesh.microbatches=2")
     np.testing.assert_allclose(spread.losses(3), trainer(BERT).losses(3), rtol=1e-5)
 
@@ -59,16 +59,16 @@ def evaluation(settings: tuple[str, ...], weigh: Callable[[Any], Any] = lambda w
 def one_by_one(settings: tuple[str, ...]) -> float:
     """Return the same, from batches of eight times the same example."""
     made = trainer(settings, 1, 2, 2) if settings == RESNET else trainer(settings, 2, 1, 2)
-    state, found = made.init(np.uint32(0)), []
+    state, result = made.init(np.uint32(0)), []
     for n in range(11):
         sums = made.programs.evaluate(state["params"], made.blocks(np.full(8, 10 + n)), state.get("averages"))
-        found.append(float(sums.loss) / float(sums.weight))
-    return float(np.mean(found))
+        result.append(float(sums.loss) / float(sums.weight))
+    return float(np.mean(result))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
-def test_padding_changes_no_evaluation_and_would_be_noticed(settings: tuple[str, ...]) -> None:
+def test_padding_does_not_change_an_evaluation_of_any_family(settings: tuple[str, ...]) -> None:
     expected = one_by_one(settings)
     assert evaluation(settings) == pytest.approx(expected, rel=1e-5)
     assert evaluation(settings, jnp.ones_like) != pytest.approx(expected, rel=1e-5)
@@ -76,7 +76,7 @@ def test_padding_changes_no_evaluation_and_would_be_noticed(settings: tuple[str,
 
 def test_resnet_50_has_its_parameters_and_flops() -> None:
     made = config.load("resnet50").model
-    assert registry.parameters(made) == 25_557_032  # as every published ResNet-50 with 1000 classes
+    assert registry.parameters(made) == 25_557_032  # like every published ResNet-50 with 1000 classes
     assert resnet.flops_per_item(made) == pytest.approx(3 * 2 * 4.09e9, rel=0.01)  # 4.09 G multiplications forward
 
 
@@ -88,7 +88,7 @@ def test_bert_large_has_its_parameters() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_is_normalised_in_the_groups_asked_for() -> None:
+def test_batch_norm_uses_the_configured_groups() -> None:
     how = Execution(trainer(RESNET).mesh)
     unit = {"kernel": jnp.ones((1, 1, 3, 3)), "gain": jnp.ones(3), "bias": jnp.zeros(3)}
     average = {"mean": jnp.zeros(3), "variance": jnp.ones(3)}
@@ -99,10 +99,10 @@ def test_a_batch_is_normalised_in_the_groups_asked_for() -> None:
         network = resnet.Network(Model(family="resnet", norm_examples=examples), how, training=True)
         return network.unit(part, unit, average)
 
-    grouped, kept = normed(4, x_BHWC)
+    grouped, saved = normed(4, x_BHWC)
     halves = [normed(0, half) for half in (x_BHWC[:4], x_BHWC[4:])]
     np.testing.assert_allclose(grouped, np.concatenate([half for half, _ in halves]), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(kept["variance"], np.mean([made["variance"] for _, made in halves], 0), rtol=1e-5)
+    np.testing.assert_allclose(saved["variance"], np.mean([made["variance"] for _, made in halves], 0), rtol=1e-5)
 
 
 def test_a_record_of_an_image_is_its_pixels_and_its_label() -> None:
@@ -116,14 +116,14 @@ def test_a_record_of_an_image_is_its_pixels_and_its_label() -> None:
 
 
 @pytest.mark.slow
-def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
+def test_masks_depend_only_on_the_example_and_the_step() -> None:
     made = Model(family="bert", vocab=256, seq_len=400, mask_rate=0.15)
     tokens = jnp.asarray(np.random.default_rng(0).integers(32, 127, (64, 400)), jnp.int32)
-    masked = jax.jit(functools.partial(bert.masked, made))
-    input_BT, place_BG, _ = jax.device_get(masked(tokens, jnp.int32(3)))
+    mask_tokens = jax.jit(functools.partial(bert.mask_tokens, made))
+    input_BT, place_BG, _ = jax.device_get(mask_tokens(tokens, jnp.int32(3)))
     assert place_BG.shape == (64, 60) and all(len(set(row)) == 60 for row in place_BG.tolist())
-    np.testing.assert_array_equal(masked(tokens[::-1], jnp.int32(3))[0][::-1], input_BT)
-    assert (masked(tokens, jnp.int32(4))[1] != place_BG).any()
+    np.testing.assert_array_equal(mask_tokens(tokens[::-1], jnp.int32(3))[0][::-1], input_BT)
+    assert (mask_tokens(tokens, jnp.int32(4))[1] != place_BG).any()
     own, new = (np.take_along_axis(np.asarray(x), place_BG, 1) for x in (tokens, input_BT))
     assert (new == 255).mean() == pytest.approx(0.8, abs=0.03)
     assert (new == own).mean() == pytest.approx(0.1, abs=0.03)
@@ -133,7 +133,7 @@ def test_masks_are_those_of_the_example_and_the_step_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_guess_sees_both_sides_of_it() -> None:
+def test_a_prediction_depends_on_both_sides() -> None:
     made = trainer(BERT)
     params = made.init(np.uint32(0))["params"]
     encode = jax.jit(functools.partial(bert.encode, made.config.model, Execution(made.mesh)))
@@ -144,11 +144,11 @@ def test_a_guess_sees_both_sides_of_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
-def test_a_few_examples_can_be_learnt_by_heart(settings: tuple[str, ...]) -> None:
+def test_a_few_examples_can_be_overfitted(settings: tuple[str, ...]) -> None:
     made = trainer(settings)
     state, blocks = made.init(np.uint32(0)), made.blocks(np.arange(8))
-    found = []
+    result = []
     for _ in range(150):
         state, out = made.train()(state, blocks, made.flags)
-        found.append(float(out["loss"]))
-    assert found[-1] < 0.6 * found[0]
+        result.append(float(out["loss"]))
+    assert result[-1] < 0.6 * result[0]

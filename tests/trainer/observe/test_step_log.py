@@ -1,4 +1,4 @@
-"""The record of a step."""
+"""Records of a step."""
 
 import json
 import math
@@ -37,7 +37,7 @@ class Number:
         threading.Timer(seconds, self.end.set).start()
 
     def block_until_ready(self) -> "Number":
-        """Wait as an array of JAX does."""
+        """Wait like an array of JAX."""
         self.end.wait()
         return self
 
@@ -49,10 +49,10 @@ class Number:
 def progress_of(folder: Path, *settings: str) -> Progress:
     """Return the progress of a job of one host; step S has the records 10 S to 10 S + 9 and one of padding."""
     events = Events(JsonLines(open_place(folder) / "events.jsonl"), 0, 0, 0, time.monotonic())
-    peers = Peers(0, 1, on_lost=lambda peer: None, on_told=lambda what, by: None)
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     out = open_place(folder)
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
-    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.tell, peers.answer, lambda code, seconds: None)
+    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
     lease = Lease(out, Host(), lambda holder, ours: None)
     job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")
@@ -60,7 +60,7 @@ def progress_of(folder: Path, *settings: str) -> Progress:
 
 
 def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
-    """Return what a step gives."""
+    """Return the outputs of a step."""
     return {
         "loss": loss,
         "grad_norm": np.float32(grad_norm),
@@ -69,15 +69,15 @@ def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
     }
 
 
-def test_a_step_takes_its_own_time_however_late_it_is_looked_at(tmp_path: Path) -> None:
+def test_step_times_do_not_depend_on_when_they_are_read(tmp_path: Path) -> None:
     progress, now = progress_of(tmp_path), time.monotonic()
     outs = [out_of(Number(1.0, seconds)) for seconds in (0.3, 0.6, 0.9)]
-    begun = [progress.began(step, out, now) for step, out in enumerate(outs, 1)]
-    time.sleep(1.2)  # as dispatching the next step may take
+    begun = [progress.watch(step, out, now) for step, out in enumerate(outs, 1)]
+    time.sleep(1.2)  # like dispatching the next step
     for pending in begun:
         progress.finish(pending)
-    took = [json.loads(line)["step_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert took == pytest.approx([0.3] * 3, abs=0.15)
+    record_step = [json.loads(line)["step_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert record_step == pytest.approx([0.3] * 3, abs=0.15)
 
 
 @pytest.mark.parametrize(
@@ -88,42 +88,42 @@ def test_a_step_takes_its_own_time_however_late_it_is_looked_at(tmp_path: Path) 
         (math.inf, math.nan, "the loss of step 3 is inf and the norm of the gradient of step 3 is nan"),
     ],
 )
-def test_a_step_that_is_not_finite_ends_the_run_and_names_its_records(
+def test_a_nonfinite_step_ends_the_run_and_names_its_records(
     loss: float, grad_norm: float, words: str, tmp_path: Path
 ) -> None:
     progress = progress_of(tmp_path)
-    pending = progress.began(3, out_of(Number(loss, 0.0), grad_norm), time.monotonic())
+    pending = progress.watch(3, out_of(Number(loss, 0.0), grad_norm), time.monotonic())
     with pytest.raises(FatalError) as raised:
         progress.finish(pending)
-    expected = f"{words}; its records are 30, 31, 32, 33, 34, 35, 36, 37 and 2 more, which the event not_finite names"
+    expected = f"{words}; its records are 30, 31, 32, 33, 34, 35, 36, 37 and 2 more, listed in the event not_finite"
     assert str(raised.value) == expected
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    (event,) = [event for event in told if event["event"] == "not_finite"]
+    message = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    (event,) = [event for event in message if event["event"] == "not_finite"]
     assert (event["step"], event["records"]) == (3, list(range(30, 40)))
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     written = json.loads(line, parse_constant=pytest.fail)
     assert (written["loss"], written["loss_hex"]) == (loss if math.isfinite(loss) else None, loss.hex())
     assert written["grad_norm"] == (grad_norm if math.isfinite(grad_norm) else None)
     assert metrics.losses(line.encode()) == {3: written["loss"]}
-    evaluated = progress_of(tmp_path / "evaluated")
-    evaluated.evaluated(3, math.nan, None, 8, 0.1)
+    record_evaluation = progress_of(tmp_path / "evaluated")
+    record_evaluation.record_evaluation(3, math.nan, None, 8, 0.1)
     for file in ("metrics.jsonl", "events.jsonl"):
         for line in (tmp_path / "evaluated" / file).read_text().splitlines():
             json.loads(line, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("due", [True, False])
-def test_a_state_that_is_not_finite_ends_the_run_and_names_its_arrays(due: bool, tmp_path: Path) -> None:
+def test_a_nonfinite_state_ends_the_run_and_names_its_arrays(due: bool, tmp_path: Path) -> None:
     progress = progress_of(tmp_path)
     for broken, named in (((0, 1, 0, 0), "params.b"), ((1, 1, 0, 1), "params.a, params.b and 1 more")):
         with pytest.raises(FatalError) as raised:
             if due:
                 out = out_of(Number(2.5, 0.0)) | {"broken": np.array(broken, bool)}
-                progress.finish(progress.began(3, out, time.monotonic()))
+                progress.finish(progress.watch(3, out, time.monotonic()))
             else:
                 progress.require(3, np.array(broken, bool))
         assert str(raised.value).startswith(f"after step 3 the state is not finite ({named}); its records are 30, 31,")
     progress.require(3, np.zeros(4, bool))
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    arrays = [event["arrays"] for event in told if event["event"] == "not_finite"]
+    message = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    arrays = [event["arrays"] for event in message if event["event"] == "not_finite"]
     assert arrays == [["params.b"], ["params.a", "params.b", "opt.a"]]

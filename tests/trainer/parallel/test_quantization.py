@@ -1,4 +1,4 @@
-"""Products in int8: as exact as eight bits allow, really in int8, and counted for what they are."""
+"""Int8 products: as exact as eight bits allow, really computed in int8, and counted correctly."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -29,7 +29,7 @@ by_rows = jax.jit(functools.partial(quantize, axes=(1,)))
 
 
 @given(nps.arrays(np.float32, (3, 4), elements=finite))
-def test_a_number_is_off_by_half_a_step_at_most(x: npt.NDArray[np.float32]) -> None:
+def test_rounding_error_is_at_most_half_a_step(x: npt.NDArray[np.float32]) -> None:
     numbers, scale = by_rows(x)
     assert numbers.dtype == jnp.int8 and scale.shape == (3, 1)
     error = np.abs(np.float64(np.asarray(numbers)) * np.float64(np.asarray(scale)) - np.float64(x))
@@ -47,7 +47,7 @@ def test_stochastic_rounding_has_no_bias_and_nearest_has() -> None:
 
 
 @pytest.mark.slow
-def test_products_and_their_gradients_are_near_the_unrounded_ones() -> None:
+def test_products_and_gradients_are_close_to_the_unrounded_ones() -> None:
     keys = jax.random.split(jax.random.key(1), 3)
     x, w = jax.random.normal(keys[0], (4, 6, 2, 8)), jax.random.normal(keys[1], (2, 8, 3, 5))
     g = jax.random.normal(keys[2], (4, 6, 3, 5))
@@ -65,11 +65,11 @@ def test_products_and_their_gradients_are_near_the_unrounded_ones() -> None:
             assert low <= error < high, (name, names, scale)
 
 
-def test_a_scale_for_each_channel_keeps_small_rows_from_vanishing() -> None:
+def test_channel_scales_preserve_small_rows() -> None:
     x, w = jnp.eye(2) * jnp.array([1.0, 1e-4]), jnp.ones((2, 1))
-    each = product(Quant(matmuls="forward"), x, w, 1)
+    item = product(Quant(matmuls="forward"), x, w, 1)
     together = product(Quant(matmuls="forward", scale="tensor"), x, w, 1)
-    np.testing.assert_allclose(each, [[1.0], [1e-4]], rtol=1e-5)
+    np.testing.assert_allclose(item, [[1.0], [1e-4]], rtol=1e-5)
     np.testing.assert_allclose(together, [[1.0], [0.0]], rtol=1e-5)
 
 
@@ -85,17 +85,17 @@ def test_zeros_give_zeros_and_nan_is_not_hidden() -> None:
 )
 def test_only_real_int8_products_are_counted(names: str, share: float) -> None:
     made = config.load("tiny", [f"quant.matmuls={names}"])
-    counted = flops.of_training(made)
+    counted = flops.training_flops(made)
     assert sum(counted.values()) == flops_per_token(made.model) * made.model.seq_len
     weights = 6 * parameters(made.model) - 6 * made.model.embed * (made.model.vocab + 2 * made.model.layers + 1)
     assert counted.get("int8", 0) == pytest.approx(share * weights * made.model.seq_len)
     assert flops.int8_share(made) == pytest.approx(counted.get("int8", 0) / sum(counted.values()))
 
 
-def test_what_is_computed_again_is_not_counted() -> None:
+def test_recomputation_is_not_counted() -> None:
     quant = ["quant.matmuls=forward,dgrad,wgrad"]
     chunks = [*quant, "model.attention_chunk=32", "model.loss_chunk=32", "model.remat=full"]
-    assert flops.of_training(config.load("tiny", chunks)) == flops.of_training(config.load("tiny", quant))
+    assert flops.training_flops(config.load("tiny", chunks)) == flops.training_flops(config.load("tiny", quant))
 
 
 def test_loops_and_branches_are_counted() -> None:
@@ -109,31 +109,31 @@ def test_loops_and_branches_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_the_compiled_step_multiplies_int8_and_learns_as_without() -> None:
+def test_the_compiled_step_uses_int8_and_trains_like_without() -> None:
     quantized = Trainer(2, 2, 2, f"quant.matmuls={ALL}", "optim.lr=0.01")
     types = re.findall(r"s32\[[\d,]*\]\S* dot\(", quantized.train().as_text())
     assert len(types) >= 4 * 3  # four weights of a layer, each multiplied three times
     losses = quantized.losses(5)
-    assert losses == quantized.losses(5)  # random rounding is that of the step
+    assert losses == quantized.losses(5)  # random rounding depends on the step
     np.testing.assert_allclose(losses[:1], on(1, 1, 1).losses(1), atol=0.01)
     assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
 
 
 @pytest.mark.slow
-def test_the_loss_falls_in_int8_as_it_does_without() -> None:
+def test_the_loss_decreases_in_int8_like_without() -> None:
     plain, quantized = (
         Trainer(1, 1, 1, f"quant.matmuls={chosen}", "optim.lr=0.003").losses(30) for chosen in ("", ALL)
     )
     assert plain[-1] < 0.9 * plain[0]
-    np.testing.assert_allclose(quantized, plain, rtol=0.01)  # bench/int8.py: on real text, against other seeds
+    np.testing.assert_allclose(quantized, plain, rtol=0.01)  # bench/int8.py: on real text, with other seeds
 
 
-def test_what_an_int32_may_not_hold_is_refused() -> None:
+def test_sums_that_may_overflow_int32_are_rejected() -> None:
     chips = layout.Chips(1, 1, 1)
     large = config.load("tiny", ["quant.matmuls=forward, wgrad", "model.mlp=200000", "data.global_batch=2000"])
     messages = [problem.message for problem in layout.check(large, chips)]
     assert len(messages) == 2 and "forward" in messages[0] and "wgrad" in messages[1]
-    parts = [f"optim.grad_accum_steps={n}" for n in (1, 2)]  # each part has sums of its own
+    parts = [f"optim.grad_accum_steps={n}" for n in (1, 2)]  # each part has its own sums
     whole, halved = (config.load("tiny", ["quant.matmuls=wgrad", "data.global_batch=2000", part]) for part in parts)
     assert ["wgrad" in p.message for p in layout.check(whole, chips)] == [True]
     assert layout.check(halved, chips) == []

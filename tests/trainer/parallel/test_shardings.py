@@ -16,7 +16,7 @@ from trainer.parallel.mesh import ALL
 from trainer.step import programs as step
 
 GOLDEN = Path(__file__).parent / "golden"
-# name -> (slices, hosts of a slice, settings): what differs in how arrays lie
+# name -> (slices, hosts of a slice, settings that change shardings)
 MESHES: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "1-slice": (1, 64, ()),
     "2-slices": (2, 64, ()),
@@ -36,12 +36,12 @@ CASES = [
     for mesh in (MESHES if model[0].isdigit() else SMALL)
     if not (model.startswith("resnet") and mesh.endswith("stages"))
 ]
-# A resnet's parameters are on every chip on purpose; of so small a BERT the biases are too large a part.
+# A resnet's parameters are replicated on purpose; in a BERT this small, the biases are too large a part.
 SPREAD = [case for case in CASES if not case[0].startswith(("resnet", "bert-tiny"))]
 
 
 def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
-    """Return a step's programs for chips that are not there; nothing is traced but shapes."""
+    """Return a step's programs for described chips; only shapes are traced."""
     num_slices, hosts, settings = (MESHES if model[0].isdigit() else SMALL)[mesh]
     made, chips = config.load(model, settings), layout.Chips(num_slices, hosts, 4)
     assert layout.check(made, chips) == []
@@ -52,16 +52,16 @@ def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
 
 
 def lines(sizes: layout.Layout, built: step.Programs) -> list[str]:
-    """Return a line for the mesh and one for every array: its shape, axes, and what one chip holds."""
-    said = [f"dp {sizes.dp}   stage {sizes.stages}   fsdp {sizes.fsdp}   tp {sizes.tp}   batch {sizes.global_batch}"]
+    """Return a line for the mesh and one for every array: its shape, axes, and the part on one chip."""
+    output = [f"dp {sizes.dp}   stage {sizes.stages}   fsdp {sizes.fsdp}   tp {sizes.tp}   batch {sizes.global_batch}"]
     arrays = {"state": built.state, "blocks": built.blocks._asdict(), "flags": built.flags}
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
         assert isinstance(leaf.sharding, NamedSharding)
         spec = ", ".join(_axes(axes) for axes in leaf.sharding.spec)
         piece = leaf.sharding.shard_shape(leaf.shape)
-        said.append(f"{name}   {leaf.dtype}{list(leaf.shape)}   ({spec})   {list(piece)}")
-    return said
+        output.append(f"{name}   {leaf.dtype}{list(leaf.shape)}   ({spec})   {list(piece)}")
+    return output
 
 
 def _axes(axes: Any) -> str:
@@ -69,23 +69,23 @@ def _axes(axes: Any) -> str:
 
 
 @pytest.mark.parametrize(("model", "mesh"), CASES)
-def test_every_array_lies_where_it_did(model: str, mesh: str) -> None:
+def test_shardings_equal_the_golden_ones(model: str, mesh: str) -> None:
     sizes, built = programs(model, mesh)
     text = "\n".join(lines(sizes, built)) + "\n"
     file = GOLDEN / f"{model}-{mesh}.txt"
     if os.environ.get("XPK_UPDATE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), "run `make golden` and look at the difference"
+    assert text == file.read_text(encoding="utf-8"), "run `make golden` and review the difference"
 
 
 @pytest.mark.parametrize(("model", "mesh"), SPREAD)
-def test_hardly_anything_is_on_more_chips_than_its_replica_needs(model: str, mesh: str) -> None:
+def test_most_arrays_are_fully_sharded_within_a_replica(model: str, mesh: str) -> None:
     sizes, built = programs(model, mesh)
     leaves = jax.tree.leaves(built.state)
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     held = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
-    # Every stage has the table, or all that is around BERT's layers, and two moments of it.
+    # Every stage has the table, or everything around BERT's layers, and two moments of it.
     around = [leaf for name, leaf in built.state["params"].items() if name in ("embed", "inputs", "head")]
     copies = (sizes.stages - 1) * 3 * 4 * sum(leaf.size for leaf in jax.tree.leaves(around))
     assert held * sizes.stages * sizes.fsdp * sizes.tp <= 1.02 * (whole + copies)

@@ -1,4 +1,4 @@
-"""Adding gradients over replicas: to the same values, over the right chips, in the type that was asked for."""
+"""Reduction of gradients over replicas: equal values, over the right chips, in the configured dtype."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -22,7 +22,7 @@ from trainer.parallel.partitioning import Execution
 from trainer.step.gradient_reduction import Explicit
 
 SLICES = ((0, 1, 2, 3), (4, 5, 6, 7))  # two slices of four chips: dp = 2 x 2, fsdp = 2
-CHIPS_OF_A_PIECE = ((0, 4), (1, 5), (2, 6), (3, 7))  # the same place in every slice
+CHIPS_OF_A_PIECE = ((0, 4), (1, 5), (2, 6), (3, 7))  # the same position in every slice
 
 
 @functools.cache
@@ -31,9 +31,9 @@ def trainer(*settings: str) -> Trainer:
 
 
 def over_dcn(made: Trainer) -> list[Collective]:
-    """Return the collectives between slices, without what hosts tell each other."""
-    told = made.programs.flags.shape[1]
-    return [c for c in collectives(made.train().as_text()) if c.crosses(SLICES) and max(c.sizes) > told]
+    """Return the collectives between slices, without those of the hosts' flags."""
+    message = made.programs.flags.shape[1]
+    return [c for c in collectives(made.train().as_text()) if c.crosses(SLICES) and max(c.sizes) > message]
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_explicit_reduction_in_bfloat16_trains_nearly_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["optim.grad_accum_steps=2", "optim.update_axes=fsdp,dp", "quant.matmuls=forward"])
-def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) -> None:
+def test_explicit_reduction_trains_the_same_with_other_settings(setting: str) -> None:
     explicit = Trainer(
         2, 2, 2, "mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32", setting, num_slices=2
     )
@@ -62,19 +62,19 @@ def test_explicit_reduction_trains_the_same_beside_other_settings(setting: str) 
 def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() -> None:
     explicit = over_dcn(trainer("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32"))
     shapes = jax.tree.leaves(decoder.shapes(trainer().config.model), is_leaf=lambda x: isinstance(x, tuple))
-    # A chip has a fsdp-th of a matrix and sends the part of it that its replica scattered to it; gains are whole.
+    # A chip has 1/fsdp of a matrix and sends the part of it that its replica scattered to it; gains are complete.
     pieces = sorted(int(np.prod(shape)) // (2 if len(shape) == 1 or shape == (2, 32) else 4) for shape in shapes)
     assert sorted(size for one in explicit for size in one.sizes) == pieces
     for one in explicit:
         assert (one.kind, sorted(one.groups)) == ("all-reduce", sorted(CHIPS_OF_A_PIECE))
     automatic = over_dcn(trainer())
-    # XLA adds over all replicas at once, so that chips of one slice send the same sums.
+    # XLA reduces over all replicas at once, so that chips of one slice send the same sums.
     assert any(len(group) > 2 for one in automatic for group in one.groups)
     assert sum(one.bytes for one in explicit) < sum(one.bytes for one in automatic) / 2
 
 
 @pytest.mark.slow
-def test_what_crosses_dcn_is_bfloat16() -> None:
+def test_dcn_traffic_is_bfloat16() -> None:
     programs = trainer("mesh.grad_reduction=explicit").programs
     text = programs.train.lower(programs.state, programs.blocks, programs.flags).as_text()
     types = re.findall(
@@ -85,7 +85,7 @@ def test_what_crosses_dcn_is_bfloat16() -> None:
 
 
 @pytest.mark.slow
-def test_the_hierarchy_adds_every_replica_once_whatever_its_shape() -> None:
+def test_the_hierarchical_reduction_adds_every_replica_once() -> None:
     mesh = trainer().mesh
     specs = {"matrix": P("fsdp", None), "odd": P(None)}
     random = np.random.default_rng(0)
@@ -105,7 +105,7 @@ def test_the_hierarchy_adds_every_replica_once_whatever_its_shape() -> None:
 
 
 @pytest.mark.slow
-def test_replicas_take_their_own_rows() -> None:
+def test_replicas_use_their_own_rows() -> None:
     explicit = trainer("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32")
     how = Execution(explicit.mesh)
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer
 from tests.trainer.small import Cluster, start
-from trainer.step.collective_order import unordered
+from trainer.step.collective_order import find_unordered
 from trainer.step.program_cache import cpu_traits
 
 SETTINGS = ("run.steps=9", "run.eval_every=3", "checkpoint.every=3", "data.max_bytes=50000")
@@ -25,13 +25,13 @@ def started(folder: Path, attempt: int, *settings: str) -> Cluster:
 
 
 def loaded(job: Cluster, slice_id: int) -> dict[str, bool]:
-    """Return which programs a slice's host had, and whether it loaded them."""
+    """Return the programs of a slice's host, and whether it loaded them."""
     return {event["program"]: event["cached"] for event in job.events(slice_id) if event["event"] == "compile"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_restart_loads_what_one_host_has_compiled(tmp_path: Path) -> None:
+def test_a_restart_loads_programs_compiled_by_one_host(tmp_path: Path) -> None:
     first = started(tmp_path, 0)
     first.wait_for_step(5, 400)
     first.kill()
@@ -41,15 +41,15 @@ def test_a_restart_loads_what_one_host_has_compiled(tmp_path: Path) -> None:
     before, after = first.losses(), second.losses()
     again = before.keys() & after.keys()
     assert again and {step: before[step] for step in again} == {step: after[step] for step in again}
-    news = {"spread"}  # needed by restarts alone, so nobody has compiled it before
+    news = {"spread"}  # needed only by restarts, so it has not been compiled before
     for host in (0, 1):
-        found = loaded(second, host)
-        assert found.keys() >= {"spread", "train", "evaluate"}
-        assert all(found[program] for program in found.keys() - (news if host == 0 else set()))
+        result = loaded(second, host)
+        assert result.keys() >= {"spread", "train", "evaluate"}
+        assert all(result[program] for program in result.keys() - (news if host == 0 else set()))
 
 
 def compiled(*, dependent: bool) -> str:
-    """Return the HLO of a loop with a sum over chips inside and another such sum after it, or beside it."""
+    """Return the HLO of a loop with a sum over chips inside and another such sum after it, or independent of it."""
 
     def work(x_B: jax.Array) -> tuple[jax.Array, jax.Array]:
         def body(y_B: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -63,13 +63,13 @@ def compiled(*, dependent: bool) -> str:
     return str(program.lower(jax.ShapeDtypeStruct((64,), np.float32)).compile().as_text())
 
 
-def test_a_loop_and_a_collective_are_ordered_by_data_alone() -> None:
-    assert unordered(compiled(dependent=True)) == []
-    ((one, other),) = unordered(compiled(dependent=False))
+def test_a_loop_and_a_collective_are_ordered_only_by_data() -> None:
+    assert find_unordered(compiled(dependent=True)) == []
+    ((one, other),) = find_unordered(compiled(dependent=False))
     assert any(name.startswith("while") for name in (one, other))
 
 
-def test_a_value_that_a_loop_passes_on_does_not_wait_for_the_loop() -> None:
+def test_a_value_forwarded_by_a_loop_does_not_depend_on_it() -> None:
     hlo = """
 %sum (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
@@ -101,15 +101,15 @@ ENTRY %main (x: f32[8], y: f32[8]) -> f32[8] {
   ROOT %outer = f32[8] all-reduce(%passed), channel_id=2, to_apply=%sum
 }
 """
-    assert unordered(hlo.replace("PLACE", "1")) == []
-    assert unordered(hlo.replace("PLACE", "2")) == [("loop", "outer")]
+    assert find_unordered(hlo.replace("PLACE", "1")) == []
+    assert find_unordered(hlo.replace("PLACE", "2")) == [("loop", "outer")]
 
 
 def test_the_training_step_is_ordered() -> None:
-    assert unordered(Trainer(2, 4, 1).train().as_text()) == []
+    assert find_unordered(Trainer(2, 4, 1).train().as_text()) == []
 
 
-def test_machines_with_different_cpus_have_programs_of_their_own(tmp_path: Path) -> None:
+def test_machines_with_different_cpus_have_separate_programs(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("processor: 0\nmodel name: A\nflags: sse avx\ncpu MHz: 1000.1\n\nprocessor: 1\n")
     other.write_text("processor: 0\nmodel name: A\nflags: sse\ncpu MHz: 1000.1\n\nprocessor: 1\n")
@@ -118,7 +118,7 @@ def test_machines_with_different_cpus_have_programs_of_their_own(tmp_path: Path)
     assert cpu_traits(one) == cpu_traits(other)
 
 
-def test_text_that_is_not_understood_is_not_called_ordered() -> None:
+def test_unparsable_hlo_is_rejected() -> None:
     for hlo in ("", "%main (x: f32[8]) -> f32[8] {\n  %x = f32[8] all-reduce of everything\n}\n"):
         with pytest.raises(ValueError):
-            unordered(hlo)
+            find_unordered(hlo)

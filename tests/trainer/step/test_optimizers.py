@@ -1,4 +1,4 @@
-"""Optimizers and schedules: the same numbers as a plain reference, a norm of every layer, sums in float32."""
+"""Optimizers and schedules: equal to a plain reference, with a norm for every layer and sums in float32."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ CASES = {
 
 
 def random_tree(seed: int) -> Any:
-    """Return weights (seed 0), whose layers differ in size by far, or the gradients of a step."""
+    """Return weights (seed 0), whose layers differ widely in size, or the gradients of a step."""
     random = np.random.default_rng(seed)
 
     def leaf(shape: tuple[int, ...]) -> Any:
@@ -44,15 +44,15 @@ def random_tree(seed: int) -> Any:
 
 
 def layers_of(tree: Any) -> dict[str, Any]:
-    """Cut a tree of stacked parameters into tensors of one layer each; q, k and v are three."""
-    found = {"embed": tree["embed"]}
+    """Split a tree of stacked parameters into tensors of one layer each; q, k and v are three."""
+    result = {"embed": tree["embed"]}
     for name, stack in tree["layers"].items():
         for n in range(3):
             if name == "qkv":
-                found |= {f"{letter}/{n}": stack[n, :, c] for c, letter in enumerate("qkv")}
+                result |= {f"{letter}/{n}": stack[n, :, c] for c, letter in enumerate("qkv")}
             else:
-                found[f"{name}/{n}"] = stack[n]
-    return found
+                result[f"{name}/{n}"] = stack[n]
+    return result
 
 
 def single(tree: Any) -> Any:
@@ -77,17 +77,17 @@ def run(optimizer: optax.GradientTransformation) -> dict[str, Any]:
 
 @functools.cache
 def trained(config: Optim, layer_axes: Any = decoder.layer_axes) -> dict[str, Any]:
-    """Return the weights that a configured optimizer comes to."""
+    """Return the final weights of a configured optimizer."""
     return run(optimizers.optimizer(config, STEPS, family(layer_axes)))
 
 
 def family(layer_axes: Any) -> Any:
-    """Return the decoder, with another idea of what a layer is."""
+    """Return the decoder with another definition of a layer."""
     return SimpleNamespace(is_gain=decoder.is_gain, layer_axes=layer_axes)
 
 
 def check_against_reference(config: Optim, layer_axes: Any = decoder.layer_axes) -> None:
-    """Fail unless every layer's weights are those of the reference."""
+    """Fail unless every layer's weights equal the reference."""
     first = layers_of(random_tree(0))
     tensors = [reference.Tensor(weight, "norm" in name) for name, weight in first.items()]
     for n in range(STEPS):
@@ -99,7 +99,7 @@ def check_against_reference(config: Optim, layer_axes: Any = decoder.layer_axes)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_updates_are_those_of_the_reference(case: str) -> None:
+def test_updates_equal_the_reference(case: str) -> None:
     check_against_reference(CASES[case])
 
 
@@ -109,7 +109,7 @@ def per_stack(path: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("case", ["lamb", "lars-unscaled", "lars-scaled"])
-def test_a_norm_of_the_whole_stack_is_noticed(case: str) -> None:
+def test_a_norm_over_all_layers_is_detected(case: str) -> None:
     with pytest.raises(AssertionError, match="Mismatched elements"):
         check_against_reference(CASES[case], per_stack)
 
@@ -128,8 +128,8 @@ def test_a_norm_of_the_whole_stack_is_noticed(case: str) -> None:
     ],
     ids=["adamw", "lars"],
 )
-def test_optax_agrees_where_it_has_the_same(config: Optim, peer: Callable[[Any], Any]) -> None:
-    """Optax knows no stacks: for LARS each parameter is taken for one layer."""
+def test_updates_equal_optax_where_it_has_them(config: Optim, peer: Callable[[Any], Any]) -> None:
+    """Optax has no stacks: for LARS each parameter counts as one layer."""
     mask = jax.tree_util.tree_map_with_path(lambda path, _: not decoder.is_gain(path), random_tree(0))
     for mine, theirs in zip(trained(config, per_stack).values(), run(peer(mask)).values(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
@@ -167,7 +167,7 @@ def test_a_moment_can_be_stored_in_half_the_bytes(case: str) -> None:
     warmup=st.integers(0, 500),
     power=st.floats(0.5, 3),
 )
-def test_schedules_are_those_of_the_reference(kind: str, steps: int, warmup: int, power: float) -> None:
+def test_schedules_equal_the_reference(kind: str, steps: int, warmup: int, power: float) -> None:
     config = Optim(lr=0.3, warmup=warmup, schedule=kind, power=power, final_fraction=0.05)
     mine = learning_rate.schedule(config, steps)
     for step in {0, 1, min(warmup, steps - 1), steps // 2, steps - 1, steps}:

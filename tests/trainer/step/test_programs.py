@@ -1,4 +1,4 @@
-"""The mathematics: the same on every mesh, and what a language model must do."""
+"""The mathematics: the same on every mesh, and properties of a language model."""
 
 import functools
 import math
@@ -30,14 +30,14 @@ def test_every_mesh_trains_the_same(mesh: tuple[int, int, int]) -> None:
     same_gradients(on(*mesh), on(1, 1, 1))
 
 
-def test_fresh_parameters_are_the_same_to_the_bit_on_every_mesh() -> None:
+def test_initial_parameters_are_bit_equal_on_every_mesh() -> None:
     alone, spread = (jax.tree.leaves(on(*mesh).init(np.uint32(0))) for mesh in ((1, 1, 1), (2, 2, 2)))
     for one, other in zip(alone, spread, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 @pytest.mark.slow
-def test_a_pipeline_over_slices_trains_as_one_stage_does() -> None:
+def test_a_pipeline_over_slices_trains_like_one_stage() -> None:
     made = Trainer(2, 1, 2, "mesh.stages=2", "mesh.microbatches=4", "model.remat=full", num_slices=2)
     assert [len({chip.id // 4 for chip in made.mesh.devices[:, stage].flat}) for stage in (0, 1)] == [1, 1]
     np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
@@ -60,30 +60,30 @@ def test_a_subset_of_readers_trains_the_same() -> None:
         ((1, 1, 1), ["model.unroll=3"]),
     ],
 )
-def test_computing_again_instead_of_keeping_changes_nothing(mesh: tuple[int, int, int], settings: list[str]) -> None:
+def test_rematerialization_does_not_change_results(mesh: tuple[int, int, int], settings: list[str]) -> None:
     made = Trainer(*mesh, *settings)
     np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
     same_gradients(made, on(1, 1, 1))
 
 
 @pytest.mark.slow
-def test_without_the_loop_over_layers_only_what_was_asked_for_is_computed_again() -> None:
-    looped, kept, again = (
+def test_unrolled_layers_recompute_only_what_the_policy_says() -> None:
+    looped, saved, again = (
         Trainer(1, 1, 1, *settings).train().as_text()
         for settings in ([], ["model.unroll=0"], ["model.unroll=0", "model.remat=full"])
     )
-    assert looped.count(" while(") - kept.count(" while(") == 2, "forward and back"
-    assert kept.count(" dot(") < again.count(" dot(")
+    assert looped.count(" while(") - saved.count(" while(") == 2, "forward and backward"
+    assert saved.count(" dot(") < again.count(" dot(")
 
 
 @pytest.mark.slow
-def test_parts_of_a_batch_have_its_gradients() -> None:
+def test_accumulated_gradients_equal_those_of_the_batch() -> None:
     made = Trainer(1, 1, 1, "optim.grad_accum_steps=4")
     np.testing.assert_allclose(made.losses(3), on_one_chip()[:3], atol=1e-5)
     same_gradients(made, on(1, 1, 1))
 
 
-def test_a_fresh_model_knows_nothing_and_can_learn_a_batch_by_heart() -> None:
+def test_an_initial_model_has_uniform_loss_and_can_overfit_a_batch() -> None:
     trainer = Trainer(1, 1, 1, "optim.lr=0.01", "run.steps=100", "data.global_batch=4")
     state, blocks = trainer.init(np.uint32(0)), trainer.blocks(np.arange(4))
     first = None
@@ -94,7 +94,7 @@ def test_a_fresh_model_knows_nothing_and_can_learn_a_batch_by_heart() -> None:
     assert float(out["loss"]) < 0.1
 
 
-def test_a_token_changes_nothing_before_it() -> None:
+def test_attention_is_causal() -> None:
     trainer = on(1, 1, 1)
     params = trainer.init(np.uint32(0))["params"]
     look = jax.jit(functools.partial(decoder.logits, trainer.config.model, Execution(trainer.mesh)))
@@ -105,7 +105,7 @@ def test_a_token_changes_nothing_before_it() -> None:
     assert (difference[9:] > 0).all()
 
 
-def test_a_token_is_guessed_from_those_before_it_and_never_from_itself() -> None:
+def test_a_token_is_predicted_only_from_earlier_tokens() -> None:
     trainer = on(1, 1, 1)
     params, tokens = trainer.init(np.uint32(0))["params"], np.array(TEXT[:8, :17])
     asked = trainer.config.model, Execution(trainer.mesh)
@@ -116,7 +116,7 @@ def test_a_token_is_guessed_from_those_before_it_and_never_from_itself() -> None
         -np.take_along_axis(guess, target[..., None], -1).mean() for target in (tokens[:, 1:], tokens[:, :-1])
     )
     assert float(total / weight) == pytest.approx(following, rel=1e-5)
-    assert abs(following - itself) > 0.01, "the test would not notice"
+    assert abs(following - itself) > 0.01, "otherwise the test would not detect it"
 
 
 def test_padding_does_not_change_an_evaluation() -> None:
@@ -135,7 +135,7 @@ def test_padding_does_not_change_an_evaluation() -> None:
     assert total / weight == pytest.approx(sum(expected) / (37 * 16), rel=1e-5)
 
 
-def test_one_hosts_flag_reaches_all() -> None:
+def test_a_flag_of_one_host_reaches_all() -> None:
     trainer = on(2, 2, 2)
     flags = np.zeros((8, programs.FLAGS), np.int32)
     flags[3, 1] = 1
@@ -144,7 +144,7 @@ def test_one_hosts_flag_reaches_all() -> None:
     assert np.asarray(out["flags"]).tolist() == [0, 1, 0]
 
 
-def test_parameters_and_moments_are_spread() -> None:
+def test_parameters_and_moments_are_sharded() -> None:
     trainer = on(2, 2, 2)
     for leaf in jax.tree.leaves(trainer.programs.state):
         if leaf.size > 1000:
@@ -160,7 +160,7 @@ def test_parameter_count_and_flops_formula() -> None:
     assert flops_per_token(tiny) == 6 * matrices + 12 * 2 * 4 * 32 * 128
     assert mfu(2e9, 1000.0, 4, 1e12) == pytest.approx(0.5)
     assert mfu(2e9, 1000.0, 4, None) is None
-    # What is really int8 has twice the peak here: a half of it makes the ideal time three quarters.
+    # Int8 products have twice the peak here: if they are half, the ideal time is three quarters.
     assert mfu(2e9, 1000.0, 4, 1e12, 0.5, 2e12) == pytest.approx(0.75 * 0.5)
     assert mfu(2e9, 1000.0, 4, 1e12, 0.5, None) is None
 

@@ -1,4 +1,4 @@
-"""Weight-update sharding and accumulation: the same training with less on every chip, and checkpoints of it."""
+"""Weight-update sharding and accumulation: the same training with less memory per chip, and checkpoints of it."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -20,7 +20,7 @@ from trainer.checkpoint import compatibility
 from trainer.data import prepare, reader
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
-from trainer.step.update_sharding import spread_spec
+from trainer.step.update_sharding import add_axis
 from trainer.storage import open_place
 
 LAMB = ("optim.name=lamb", "optim.lr=0.01")
@@ -28,21 +28,21 @@ LAMB = ("optim.name=lamb", "optim.lr=0.01")
 
 @pytest.fixture(scope="module")
 def sharded() -> Trainer:
-    """LAMB on 2 slices of 2 chips, with all its state spread over all of them and batches in two parts."""
+    """LAMB on 2 slices of 2 chips, with its state sharded over all of them and batches in two parts."""
     return Trainer(2, 2, 1, *LAMB, "optim.update_axes=fsdp,dp", "optim.grad_accum_steps=2")
 
 
 @pytest.mark.slow
-def test_spread_and_in_parts_it_trains_the_same(sharded: Trainer) -> None:
+def test_sharded_updates_train_the_same(sharded: Trainer) -> None:
     np.testing.assert_allclose(sharded.losses(4), Trainer(1, 1, 1, *LAMB).losses(4), atol=1e-5)
 
 
 @pytest.mark.slow
-def test_an_elementwise_update_is_the_same_to_the_bit() -> None:
+def test_an_elementwise_update_is_bit_equal() -> None:
     assert Trainer(2, 2, 1, "optim.update_axes=dp").losses(3) == on(2, 2, 1).losses(3)
 
 
-def test_moments_are_spread_over_the_slices_and_parameters_are_not(sharded: Trainer) -> None:
+def test_moments_are_sharded_over_slices_and_parameters_are_not(sharded: Trainer) -> None:
     def parts(tree: Any) -> set[int]:
         return {
             leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape))
@@ -57,18 +57,18 @@ def test_moments_are_spread_over_the_slices_and_parameters_are_not(sharded: Trai
     ("spec", "shape", "axis", "spread"),
     [
         (P(None, "fsdp", "tp"), (3, 8, 8), "dp", P(None, ("fsdp", "dp"), "tp")),  # minor, on the neighbors of fsdp
-        (P(None, "fsdp", "tp"), (3, 4, 8), "dp", P(None, "fsdp", ("tp", "dp"))),  # 4 / fsdp does not divide
+        (P(None, "fsdp", "tp"), (3, 4, 8), "dp", P(None, "fsdp", ("tp", "dp"))),  # 4 is not divisible by fsdp
         (P(), (3, 3, 16, 64), "fsdp", P(None, None, None, "fsdp")),
         (P(None, ("fsdp", "dp")), (4, 8), "dp", P(None, ("fsdp", "dp"))),
         (P(None), (7,), "dp", P(None)),
     ],
 )
-def test_where_an_axis_goes(spec: P, shape: tuple[int, ...], axis: str, spread: P) -> None:
-    assert spread_spec(spec, shape, axis, {"dp": 2, "fsdp": 4, "tp": 2}) == spread
+def test_the_dimension_of_an_axis(spec: P, shape: tuple[int, ...], axis: str, spread: P) -> None:
+    assert add_axis(spec, shape, axis, {"dp": 2, "fsdp": 4, "tp": 2}) == spread
 
 
 @pytest.mark.slow
-def test_a_state_spread_over_slices_is_restored_to_the_bit(sharded: Trainer, tmp_path: Path) -> None:
+def test_a_state_sharded_over_slices_is_restored_bit_exactly(sharded: Trainer, tmp_path: Path) -> None:
     store = Store(tmp_path)
     state = sharded.train()(sharded.init(np.uint32(0)), sharded.blocks(np.arange(8)), sharded.flags)[0]
     assert store.save(1, state) == ""
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_another_optimizer_is_named_in_one_line(saved: str, now:
         assert "\n" not in str(problem)
 
 
-def test_examples_may_become_longer_where_positions_are_not_learned() -> None:
+def test_seq_len_may_change_unless_positions_are_parameters() -> None:
     for family, says in (("decoder", ""), ("bert", "another model (model.seq_len 128 -> 256)")):
         was, now = (
             {"model": dataclasses.asdict(made.model), "optimizer": made.optim.state_notes()}
@@ -115,21 +115,21 @@ def test_examples_may_become_longer_where_positions_are_not_learned() -> None:
         assert bool(says) == (compatibility.mismatch("/out/checkpoints/3", now, was) is not None)
 
 
-def test_a_checkpoint_of_another_tokenizer_is_refused() -> None:
+def test_a_checkpoint_of_another_tokenizer_is_rejected() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes(), "tokenizer": "sentencepiece:12"}
     assert compatibility.mismatch("/out/checkpoints/3", mine, mine) is None
     for notes, was in ((mine | {"tokenizer": "sentencepiece:34"}, "sentencepiece:34"), ({"model": {}}, "bytes")):
         problem = str(compatibility.mismatch("/out/checkpoints/3", mine, notes))
-        assert f"checkpoint /out/checkpoints/3 was trained on tokens of {was}, the data has those of" in problem
+        assert f"checkpoint /out/checkpoints/3 was trained with tokenizer {was}, but the data uses" in problem
 
 
-def test_a_checkpoint_that_names_no_optimizer_is_one_of_adamw() -> None:
+def test_a_checkpoint_without_an_optimizer_name_is_from_adamw() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes()}
     assert compatibility.mismatch("/out/checkpoints/3", mine, {"model": {}}) is None
 
 
 def notes_of(text: Path, *settings: str) -> dict[str, Any]:
-    """Return what a run on this text keeps with its checkpoints, as it is read again."""
+    """Return the checkpoint notes of a run on this text, as read from a checkpoint."""
     made = config.load("tiny", ["model.seq_len=16", "data.eval_fraction=0.1", *settings])
     tokens = prepare.prepare(str(text), open_place(text.parent / "out"))
     order = setup._order(made, reader.counts(tokens, made.model), 8)
@@ -140,20 +140,20 @@ def notes_of(text: Path, *settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (("data.eval_fraction=0.2",), "the number of trained examples was 113, is 100"),
-        (("model.seq_len=32",), "model.seq_len was 16, is 32"),
-        (("model.packed=true",), "model.packed was False, is True"),
+        (("data.eval_fraction=0.2",), "the number of trained examples 113 -> 100"),
+        (("model.seq_len=32",), "model.seq_len 16 -> 32"),
+        (("model.packed=true",), "model.packed False -> True"),
     ],
 )
-def test_other_held_out_examples_are_told(settings: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_a_changed_evaluation_split_is_reported(settings: tuple[str, ...], says: str, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("x" * 2_000)
     was, now = notes_of(tmp_path / "text"), notes_of(tmp_path / "text", *settings)
     assert compatibility.other_examples(was, was) == []
     order, held_out = compatibility.other_examples(now, was)
-    assert order.startswith("the order of records changes: ") and says in order
+    assert order.startswith("the order of records has changed: ") and says in order
     assert "may overlap the training data" in held_out
     only = notes_of(tmp_path / "text", "data.seed=5")
-    assert compatibility.other_examples(only, was) == ["the order of records changes: data.seed was 0, is 5"]
+    assert compatibility.other_examples(only, was) == ["the order of records has changed: data.seed 0 -> 5"]
     before = {key: value for key, value in was.items() if key not in ("trained", "held_out", "order")}
     assert compatibility.other_examples(was, before) == []

@@ -22,7 +22,7 @@ def files(folder: Path, secret: bytes = OURS) -> SignedFiles:
 
 
 class Harm:
-    """A pickle that does something when it is read."""
+    """A pickle that runs code when it is read."""
 
     def __init__(self, where: Path) -> None:
         self.where = where
@@ -31,7 +31,7 @@ class Harm:
         return os.mkdir, (str(self.where),)
 
 
-def test_only_what_was_signed_under_its_own_name_is_read(tmp_path: Path) -> None:
+def test_only_files_signed_under_their_own_name_are_read(tmp_path: Path) -> None:
     ours = files(tmp_path)
     assert ours.read("train") is None
     ours.write("train", b"content")
@@ -49,33 +49,29 @@ def test_only_what_was_signed_under_its_own_name_is_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["unsigned", "digest", "theirs"])
-def test_a_program_that_somebody_else_put_there_is_not_unpickled(
-    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unsigned_program_is_not_unpickled(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     programs, harm = tmp_path / "programs", tmp_path / "harm"
-    kept = Executables(files(programs), {})
+    saved = Executables(files(programs), {})
     arguments = (np.zeros(2),)
-    name, content = kept._file("train", arguments), pickle.dumps(Harm(harm))
+    name, content = saved._file("train", arguments), pickle.dumps(Harm(harm))
     if how == "theirs":
         files(programs, THEIRS).write(name, content)
     else:
         open_place(programs / name).write((hashlib.sha256(content).digest() if how == "digest" else b"") + content)
-    assert kept.load("train", arguments) is None
+    assert saved.load("train", arguments) is None
     assert not harm.exists()
-    told = "the cached program 'train' cannot be loaded (it is damaged, or from another workload); compiling it"
-    assert told in capsys.readouterr().out
+    message = "the cached program 'train' cannot be loaded (damaged, or from another workload); compiling it"
+    assert message in capsys.readouterr().out
     files(programs).write(name, content)
-    kept.load("train", arguments)
-    assert harm.exists(), "or this test shows nothing"
+    saved.load("train", arguments)
+    assert harm.exists(), "otherwise this test shows nothing"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_hosts_share_what_they_add_to_jaxs_cache_and_take_nothing_else_into_theirs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_share_only_their_additions_to_jaxs_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there, own = tmp_path / "shared", tmp_path / "one"
     own.mkdir()
     (own / "jit_train-00-cache").write_bytes(b"of an earlier run on this machine")
@@ -92,11 +88,11 @@ def test_hosts_share_what_they_add_to_jaxs_cache_and_take_nothing_else_into_thei
     assert contents(two.folder) == {"jit_train-12ab-cache": b"program"}
     assert f"2 compiled programs in {there} are ignored: damaged, or from" in capsys.readouterr().out
     two.fetch()
-    assert not capsys.readouterr().out, "nobody is told of it twice"
+    assert not capsys.readouterr().out, "it is not reported twice"
 
 
-def test_what_cannot_be_used_is_replaced_by_what_is_compiled_anew(tmp_path: Path) -> None:
-    """As after the workload was created again, with another secret."""
+def test_unusable_programs_are_compiled_and_replaced(tmp_path: Path) -> None:
+    """Like after the workload was recreated with another secret."""
     there = tmp_path / "shared"
     files(there, THEIRS).write("jit_train-12ab-cache", b"program")
     one, two = (CompileCache(tmp_path / name, files(there)) for name in ("one", "two"))
@@ -119,7 +115,7 @@ def test_without_a_secret_nothing_is_shared(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
-def test_a_program_of_which_reading_failed_is_fetched_the_next_time(tmp_path: Path) -> None:
+def test_an_unreadable_program_is_fetched_later(tmp_path: Path) -> None:
     there = tmp_path / "shared"
     files(there).write("jit_train-12ab-cache", b"program")
     (tmp_path / "own").write_bytes(b"no folder")
@@ -130,7 +126,7 @@ def test_a_program_of_which_reading_failed_is_fetched_the_next_time(tmp_path: Pa
     assert contents(tmp_path / "own") == {"jit_train-12ab-cache": b"program"}
 
 
-def test_a_kept_program_is_found_by_all_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_program_is_loaded_by_all_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def name() -> str:
         return Executables(files(tmp_path), {})._file("train", (np.zeros(2),))
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, and profiles where its profiler looks for them."""
+"""TensorBoard's event files, and profiles at the paths of its profiler."""
 
 import gzip
 import json
@@ -14,13 +14,13 @@ from trainer.parallel import layout
 from trainer.telemetry.tensorboard import crc32c
 
 
-def test_the_checksum_is_the_standards() -> None:
+def test_the_checksum_follows_the_standard() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, appendix B.4
 
 
 @pytest.mark.slow
-def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_steps(tmp_path: Path) -> None:
+def test_event_files_have_the_metrics_and_profiles_have_the_steps(tmp_path: Path) -> None:
     length = ["run.steps=5", "run.log_every=2", "data.max_bytes=50000", f"run.output_dir={tmp_path}"]
     watched = ["observe.tensorboard=true", "observe.profile_start=3", "observe.profile_steps=2"]
     ran = run_alone(*arguments([*length, *watched]))
@@ -28,7 +28,7 @@ def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_step
     (file,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
     version, *events = map(message, records(file.read_bytes()))
     assert version[3] == [b"brain.Event:2"]
-    found = {
+    result = {
         (event[2][0], tag.decode()): struct.unpack("<f", value)[0]
         for event in events
         for tag, value in (
@@ -38,8 +38,8 @@ def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_step
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         key = "loss" if "loss" in line else "eval_loss"
-        assert found[line["step"], key] == pytest.approx(line[key])
-    assert found[4, "window/p90"] == pytest.approx(lines[3]["window"]["p90"])
+        assert result[line["step"], key] == pytest.approx(line[key])
+    assert result[4, "window/p90"] == pytest.approx(lines[3]["window"]["p90"])
     folder = tmp_path / "tensorboard" / "plugins" / "profile" / "step-3-attempt-0"
     assert (folder / "s0-h0.xplane.pb").stat().st_size > 1000
     trace = json.loads(gzip.decompress((folder / "s0-h0.trace.json.gz").read_bytes()))
@@ -49,20 +49,20 @@ def test_an_event_file_has_the_numbers_of_the_metrics_and_a_profile_has_the_step
 
 
 def records(content: bytes) -> list[bytes]:
-    """Return the contents of TFRecords, after a look at their checksums."""
-    found = []
+    """Return the contents of TFRecords, after verifying their checksums."""
+    result = []
     while content:
         (length,) = struct.unpack("<Q", content[:8])
         data, content, header = content[12 : 12 + length], content[16 + length :], content[: 16 + length]
         for part, at in ((header[:8], 8), (data, 12 + length)):
             crc = crc32c(part)
             assert struct.unpack("<I", header[at : at + 4])[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-        found.append(data)
-    return found
+        result.append(data)
+    return result
 
 
 def message(content: bytes) -> dict[int, list[Any]]:
-    """Return the fields of a protocol buffer by number: numbers and bytes, as they come."""
+    """Return the fields of a protocol buffer by number, as numbers and bytes."""
     fields: dict[int, list[Any]] = {}
     at = 0
 
@@ -87,10 +87,10 @@ def message(content: bytes) -> dict[int, list[Any]]:
     return fields
 
 
-def test_only_the_hosts_that_are_named_profile() -> None:
+def test_only_the_configured_hosts_profile() -> None:
     named = config.load("tiny", ["observe.profile_start=3", "observe.profile_hosts=1, 4"]).observe
     assert [process for process in range(6) if named.profiles(process)] == [1, 4]
     assert config.load("tiny", ["observe.profile_start=3", "observe.profile_hosts=all"]).observe.profiles(7)
     assert not config.load("tiny", []).observe.profiles(0)
     (problem,) = layout.check(config.load("tiny", ["observe.profile_hosts=first"]), layout.Chips(1, 1, 1))
-    assert problem.message == "observe.profile_hosts = 'first' does not name hosts"
+    assert problem.message == "observe.profile_hosts = 'first' is not a list of process ids"

@@ -1,4 +1,4 @@
-"""Places on a disk, in a bucket in memory, and in a bucket on a server of this machine."""
+"""Places on a disk, in a bucket in memory, and in a bucket on a local server."""
 
 from __future__ import annotations
 

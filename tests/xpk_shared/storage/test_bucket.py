@@ -19,7 +19,7 @@ NO_CONNECTION = "no answer from Google Cloud Storage (ConnectTimeout)"
 @pytest.mark.parametrize(
     "address", ["gs://", "gs:///x", "gs://AB", "gs://ab", "gs://runs//x", "gs://runs/../x", "gs://runs/x//"]
 )
-def test_addresses_that_name_no_place(address: str) -> None:
+def test_invalid_addresses_have_problems(address: str) -> None:
     assert address_problems(address)
     with pytest.raises(errors.InvalidAddress):
         open_place(address)
@@ -60,7 +60,7 @@ def test_errors_have_one_line(
         assert str(error.value.strerror).endswith(says)
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
+def test_a_missing_bucket_is_distinguished_from_a_missing_object() -> None:
     client = cloud_storage.Client()
 
     def fail(verb: str, name: str) -> None:
@@ -73,7 +73,7 @@ def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
     assert not place.is_folder()
 
 
-def test_markers_of_folders_are_moved_and_removed_but_are_no_files() -> None:
+def test_folder_markers_are_moved_and_removed_but_are_not_files() -> None:
     """The Cloud Console creates an empty object for a folder."""
     client = cloud_storage.Client()
     for name in ("run/", "run/events/", "run/events/file"):
@@ -86,17 +86,17 @@ def test_markers_of_folders_are_moved_and_removed_but_are_no_files() -> None:
     assert client.objects == {}
 
 
-def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(errors.Unreachable, match=r"no answer from the storage emulator at http://127\.0\.0\.1:9"):
-        open_place("gs://runs/x", patience_seconds=1.0).read()
+        open_place("gs://runs/x", retry_seconds=1.0).read()
     assert time.monotonic() - began < 10
 
 
-def test_an_invalid_emulator_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_emulator_is_rejected_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
-    with pytest.raises(errors.InvalidAddress, match="which is not a URL"):
+    with pytest.raises(errors.InvalidAddress, match="expected a URL"):
         open_place("gs://runs/x", connect=True)
-    with pytest.raises(errors.InvalidAddress, match="which is not a URL"):
+    with pytest.raises(errors.InvalidAddress, match="expected a URL"):
         open_place("gs://runs/x").read()

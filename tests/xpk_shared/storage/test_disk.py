@@ -13,7 +13,7 @@ from xpk_shared.storage.errors import Refused
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_everybody_may_read_what_is_written(umask: int, tmp_path: Path) -> None:
+def test_written_files_are_readable_by_everyone(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
         open_place(tmp_path / "file").write(b"content")
@@ -23,7 +23,7 @@ def test_everybody_may_read_what_is_written(umask: int, tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}
 
 
-def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = open_place(tmp_path / "file")
     place.write(b"whole")
 
@@ -47,7 +47,7 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     assert list(open_place(tmp_path).walk(frozenset())) == []
 
 
-def test_links_are_followed_but_not_out_of_the_root(tmp_path: Path) -> None:
+def test_links_are_followed_only_within_the_root(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "file").write_bytes(b"secret")

@@ -19,7 +19,7 @@ def names(place: Place) -> list[str]:
     return [entry.name for entry in place.walk(frozenset())]
 
 
-def test_what_does_not_exist(opened: Open) -> None:
+def test_missing_files_and_folders(opened: Open) -> None:
     place = opened("run")
     assert not place.is_file() and not place.is_folder() and place.is_empty()
     assert place.files() == [] and names(place) == []
@@ -30,7 +30,7 @@ def test_what_does_not_exist(opened: Open) -> None:
     place.remove_tree(SEAL)
 
 
-def test_a_file_is_read_whole_and_in_parts(opened: Open) -> None:
+def test_a_file_is_read_completely_and_in_parts(opened: Open) -> None:
     folder, file = opened("run"), opened("run") / "a" / "b"
     file.write(b"before")
     file.write(b"0123456789")
@@ -50,11 +50,11 @@ def test_a_change_increases_the_number_of_the_entry(opened: Open) -> None:
     assert file.entry().changed > before.changed and file.entry().name == "file"
 
 
-def test_a_read_beyond_the_limit_is_refused(opened: Open) -> None:
+def test_a_read_beyond_the_limit_is_rejected(opened: Open) -> None:
     file = opened("file")
     file.write(b"x" * (3 << 20))
     assert len(file.read(3 << 20)) == 3 << 20
-    with pytest.raises(Refused, match="it holds 3 MiB, and at most 2 MiB are read"):
+    with pytest.raises(Refused, match="too large: 3 MiB, the limit is 2 MiB"):
         file.read(2 << 20)
 
 
@@ -63,11 +63,11 @@ def test_files_are_listed_in_one_order(opened: Open) -> None:
     for name in ("z", "b/2", "b/10", "a/x/1", ".hidden", ".git/c", "skip/d", "a.txt"):
         (folder / name).write(name.encode())
     assert sorted(entry.name for entry in folder.files()) == [".hidden", "a.txt", "z"]
-    found = [entry.name for entry in folder.walk(frozenset({"skip"}))]
-    assert found == ["a.txt", "z", "a/x/1", "b/10", "b/2"]
+    result = [entry.name for entry in folder.walk(frozenset({"skip"}))]
+    assert result == ["a.txt", "z", "a/x/1", "b/10", "b/2"]
 
 
-def test_many_files_are_read_in_order_and_missing_ones_are_none(opened: Open) -> None:
+def test_many_files_are_read_in_order(opened: Open) -> None:
     folder = opened("run")
     for number in range(40):
         (folder / f"{number:02}").write(str(number).encode())
@@ -89,7 +89,7 @@ def test_lines_are_appended(opened: Open) -> None:
     assert file.read() == b"one\ntwo\nthree\n"
 
 
-def test_a_version_is_written_only_over_the_one_that_was_read(opened: Open) -> None:
+def test_a_version_is_written_only_over_the_version_that_was_read(opened: Open) -> None:
     first, second = opened("lease.json").slot(), opened("lease.json").slot()
     assert first.look() == (0, b"")
     version = first.put(b"first", 0)
@@ -126,7 +126,7 @@ def test_a_folder_is_renamed_and_removed_without_its_neighbors(opened: Open) -> 
     assert opened("run.1").is_empty() and names(opened("run.2")) == ["metrics.jsonl"]
 
 
-def test_files_of_this_machine_are_stored_and_fetched(opened: Open, tmp_path: Path) -> None:
+def test_local_files_are_uploaded_and_downloaded(opened: Open, tmp_path: Path) -> None:
     file = tmp_path / "made"
     file.write_bytes(b"content")
     assert opened("stored").adopt(file) == opened("stored").entry()

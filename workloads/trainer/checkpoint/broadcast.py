@@ -14,47 +14,51 @@ from jax.sharding import PartitionSpec as P
 from trainer.checkpoint.shards import Placed
 from trainer.step.compiler import Compile
 from trainer.step.programs import State
-from trainer.step.update_sharding import dimension_of, without
+from trainer.step.update_sharding import dimension_of, without_axis
 
 
-def held(state: State | None, abstract: State) -> list[Placed]:
+def local_shards(state: State | None, abstract: State) -> list[Placed]:
     """Return the shards of each leaf of `state` on this host's devices; empty without a state."""
     if state is None:
         return [{} for _ in jax.tree.leaves(abstract)]
     return [{shard.device: shard.data for shard in x.addressable_shards} for x in jax.tree.leaves(state)]
 
 
-def assemble(sources: list[Placed], abstract: State) -> State:
-    """Return the state assembled from each device's shards."""
+def assemble(shards: list[Placed], abstract: State) -> State:
+    """Return the state assembled from each leaf's shards by device."""
     leaves, tree = jax.tree.flatten(abstract)
-    made: State = jax.tree.unflatten(
-        tree, [_array(leaf, leaf.sharding, have) for leaf, have in zip(leaves, sources, strict=True)]
+    state: State = jax.tree.unflatten(
+        tree,
+        [_array(leaf, leaf.sharding, shards_by_device) for leaf, shards_by_device in zip(leaves, shards, strict=True)],
     )
-    return made
+    return state
 
 
-def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: State, compiler: Compile) -> State:
-    """Give every "dp" replica the state of the `givers`: the others contribute zeros to a sum over all.
+def broadcast(
+    shards: list[Placed], source_devices: Container[Any], mesh: Mesh, abstract: State, compiler: Compile
+) -> State:
+    """Return the state with every "dp" replica equal to the shards of `source_devices`.
 
-    `sources` has the giving devices' shards of each leaf on this host. For each place in a replica one device gives, in
-    whichever replica. The sum is over the bits as integers, so it is exact for every value, negative zero and NaN
-    included. Arrays sharded over "dp" itself (weight-update sharding) go to each replica as its part of the sum.
+    The broadcast is a sum over "dp" to which all other devices contribute zeros. `shards` holds the source devices'
+    shards of each leaf on this host. For each position in a replica exactly one replica's device is a source. The sum
+    is over the bits as integers, so it is exact for every value, including negative zero and NaN. Of arrays sharded
+    over "dp" itself (weight-update sharding) each replica receives its part of the sum.
     """
     if mesh.shape["dp"] == 1:
-        return assemble(sources, abstract)
+        return assemble(shards, abstract)
     leaves, tree = jax.tree.flatten(abstract)
     specs = [leaf.sharding.spec for leaf in leaves]
-    whole = [without(spec, "dp") for spec in specs]
+    full_specs = [without_axis(spec, "dp") for spec in specs]
 
-    def unequal(leaf: jax.ShapeDtypeStruct, spec: P, have: Placed) -> jax.Array:
-        """Declare the replicas to be one array although they differ; only `add` may read it."""
+    def combine_unequal(leaf: jax.ShapeDtypeStruct, spec: P, shards_by_device: Placed) -> jax.Array:
+        """Return an array whose replicas differ, which only `add` may read."""
         placed = NamedSharding(mesh, spec)
         zeros = np.zeros(placed.shard_shape(leaf.shape), leaf.dtype)
         return _array(
             leaf,
             placed,
             {
-                device: have[device] if device in givers else jax.device_put(zeros, device)
+                device: shards_by_device[device] if device in source_devices else jax.device_put(zeros, device)
                 for device in placed.addressable_devices
             },
         )
@@ -70,13 +74,13 @@ def spread(sources: list[Placed], givers: Container[Any], mesh: Mesh, abstract: 
     def add_all(xs: list[jax.Array]) -> list[jax.Array]:
         return [add(x, spec) for x, spec in zip(xs, specs, strict=True)]
 
-    added = jax.shard_map(add_all, mesh=mesh, in_specs=(whole,), out_specs=specs, check_vma=False)
-    parts = [unequal(*arguments) for arguments in zip(leaves, whole, sources, strict=True)]
+    added = jax.shard_map(add_all, mesh=mesh, in_specs=(full_specs,), out_specs=specs, check_vma=False)
+    parts = [combine_unequal(*arguments) for arguments in zip(leaves, full_specs, shards, strict=True)]
     compiled, _ = compiler("spread", jax.jit(added, donate_argnums=0), parts)
-    everywhere: State = jax.tree.unflatten(tree, compiled(parts))
-    return everywhere
+    state: State = jax.tree.unflatten(tree, compiled(parts))
+    return state
 
 
-def _array(leaf: jax.ShapeDtypeStruct, placed: Any, have: Placed) -> jax.Array:
-    parts = [have[device] for device in placed.addressable_devices]
+def _array(leaf: jax.ShapeDtypeStruct, placed: Any, shards_by_device: Placed) -> jax.Array:
+    parts = [shards_by_device[device] for device in placed.addressable_devices]
     return jax.make_array_from_single_device_arrays(leaf.shape, placed, parts)

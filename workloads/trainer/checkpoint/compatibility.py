@@ -22,31 +22,34 @@ _EXAMPLES = {
     "trained": "the number of trained examples",
     "held_out": "the number of held-out examples",
 }
-_MOVES_NO_EXAMPLE = ("seed", "global_batch", "order")  # changes that move no example between training and evaluation
+_KEEPS_SPLIT = ("seed", "global_batch", "order")  # changes that move no example between training and evaluation
 
 
 def mismatch(checkpoint: str, run_notes: dict[str, Any], notes: dict[str, Any]) -> Problem | None:
     """Return the problem of a checkpoint of another model, optimizer or tokenizer, or None if it fits the run."""
     # Settings missing in an older checkpoint had their defaults.
     defaults = {"model": dataclasses.asdict(Model()), "optimizer": Optim().state_notes()}
-    others = []
-    learned = ("seq_len",) if run_notes["model"].get("family") == "bert" else ()  # positions are parameters
+    mismatches = []
+    extra_keys = ("seq_len",) if run_notes["model"].get("family") == "bert" else ()  # positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
         saved = defaults[kind] | current_section(section, notes.get(kind, {}))
         changed = {
-            k: v for k, v in run_notes[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in learned)
+            k: v for k, v in run_notes[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in extra_keys)
         }
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
-            others.append((kind, f"another {kind} ({was})"))
-    if others:
-        what, kinds = " and of ".join(other for _, other in others), " and ".join(kind for kind, _ in others)
-        hint = f"Use another run.output_dir, or the {kinds} it was made with"
-        return Problem(f"checkpoint {checkpoint} is of {what}", hint)
+            mismatches.append((kind, f"another {kind} ({was})"))
+    if mismatches:
+        differences, kinds = (
+            " and of ".join(other for _, other in mismatches),
+            " and ".join(kind for kind, _ in mismatches),
+        )
+        hint = f"Use another run.output_dir, or the {kinds} that it was saved with"
+        return Problem(f"checkpoint {checkpoint} is of {differences}", hint)
     was, now = notes.get("tokenizer", BYTES), run_notes.get("tokenizer", BYTES)
     if was != now:
         hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
-        return Problem(f"checkpoint {checkpoint} was trained on tokens of {was}, the data has those of {now}", hint)
+        return Problem(f"checkpoint {checkpoint} was trained with tokenizer {was}, but the data uses {now}", hint)
     return None
 
 
@@ -58,10 +61,12 @@ def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str
     changed = [key for key in _EXAMPLES if key in now and was.get(key) != now[key]]
     if not changed:
         return []
-    changes = ", ".join(f"{_EXAMPLES[key]} was {was.get(key)}, is {now[key]}" for key in changed)
-    lines = [f"the order of records changes: {changes}"]
-    if now["held_out"] and not set(changed).issubset(_MOVES_NO_EXAMPLE):
-        lines.append("the evaluation split changed and may overlap the training data; eval_loss is of other examples")
+    changes = ", ".join(f"{_EXAMPLES[key]} {was.get(key)} -> {now[key]}" for key in changed)
+    lines = [f"the order of records has changed: {changes}"]
+    if now["held_out"] and not set(changed).issubset(_KEEPS_SPLIT):
+        lines.append(
+            "the evaluation split changed and may overlap the training data; eval_loss is computed over other examples"
+        )
     return lines
 
 

@@ -26,7 +26,7 @@ class Finite:
 
     def __init__(self, mesh: Mesh, state: State) -> None:
         self._mesh, self._abstract = mesh, state
-        self._made: Future[tuple[Any, bool]] | None = None
+        self._compiled: Future[tuple[Any, bool]] | None = None
         self.names = [name for name, leaf in zip(names(state), jax.tree.leaves(state), strict=True) if _is_float(leaf)]
 
     def compile(self, compiled: Callable[[str, Any, State], tuple[Any, bool]]) -> None:
@@ -34,32 +34,32 @@ class Finite:
 
         Runs on a thread beside the steps, as nothing needs the program before the first save. Later calls do nothing.
         """
-        if self._made is not None:
+        if self._compiled is not None:
             return
-        made = self._made = Future()
+        result = self._compiled = Future()
 
-        def work() -> None:
+        def run() -> None:
             try:
-                made.set_result(compiled("finite", finite_program(self._mesh, self._abstract), self._abstract))
+                result.set_result(compiled("finite", finite_program(self._mesh, self._abstract), self._abstract))
             except BaseException as error:
-                made.set_exception(error)
+                result.set_exception(error)
 
-        threading.Thread(target=work, name="compile-finite", daemon=True).start()
+        threading.Thread(target=run, name="compile-finite", daemon=True).start()
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """True if the program is compiled, so that `begin` does not wait."""
-        return self._made is not None and self._made.done()
+        return self._compiled is not None and self._compiled.done()
 
     def wait(self) -> bool:
         """Wait for the program; return whether it was cached. Raises its compilation's error."""
-        assert self._made is not None, "compile comes first"
-        return self._made.result()[1]
+        assert self._compiled is not None, "compile comes first"
+        return self._compiled.result()[1]
 
     def begin(self, state: State) -> Array:
         """Start the check; return bool [arrays], True for those in `names` that are not finite. All hosts call it."""
-        assert self._made is not None, "compile comes first"
-        broken: Array = self._made.result()[0](state)
+        assert self._compiled is not None, "compile comes first"
+        broken: Array = self._compiled.result()[0](state)
         return broken
 
 
@@ -67,13 +67,13 @@ def finite_program(mesh: Mesh, abstract: State) -> Any:
     """Return the jitted function from a state to bool [arrays]: True for float arrays that are not finite."""
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
 
-    def look(state: State) -> Array:
+    def check(state: State) -> Array:
         floats = filter(_is_float, jax.tree.leaves(state))
-        here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
-        is_broken: Array = jax.lax.pmax(here.astype(jnp.int32), ALL) > 0  # one collective for all arrays
+        is_broken_here = jnp.stack([~jnp.all(jnp.isfinite(leaf)) for leaf in floats])
+        is_broken: Array = jax.lax.pmax(is_broken_here.astype(jnp.int32), ALL) > 0  # one collective for all arrays
         return is_broken
 
-    return jax.jit(jax.shard_map(look, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))
+    return jax.jit(jax.shard_map(check, mesh=mesh, in_specs=(specs,), out_specs=P(), check_vma=False))
 
 
 def _is_float(leaf: Any) -> bool:

@@ -2,8 +2,8 @@
 
 Orbax writes the arrays; the commit is ours, because a host that cannot write must not leave the others waiting in a
 barrier. Each host reports the outcome of its writes, process 0 collects the reports, commits (or removes) the
-checkpoint, and announces the verdict. storage/local.py and storage/gcs_checkpoints.py describe the commit on a disk and
-in a bucket.
+checkpoint, and announces the result. stores/folder.py and stores/bucket.py describe the commit on a disk and in a
+bucket.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -22,8 +22,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from trainer.checkpoint.broadcast import held, spread
-from trainer.checkpoint.shelves import Shelf, open_shelf
+from trainer.checkpoint.broadcast import broadcast, local_shards
+from trainer.checkpoint.stores import CheckpointStore, open_store
 from trainer.errors import StorageError, reason
 from trainer.hosts import background
 from trainer.hosts.background import Background
@@ -50,12 +50,12 @@ class Checkpoints:
         peers: Peers,
         events: Events,
         *,
-        shelf: Shelf | None = None,
+        store: CheckpointStore | None = None,
     ) -> None:
         self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
-        self._shelf = shelf or open_shelf(place)
+        self._store = store or open_store(place)
         self._peers, self._events = peers, events
-        self._claim = ""  # name of this attempt's saves, once all hosts know it
+        self._attempt_id = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")
         self._failure = ""
         self._unreadable: set[int] = set()  # steps that may be complete, but could not be read
@@ -73,31 +73,31 @@ class Checkpoints:
 
         Returns (step, notes), or None.
         Process 0 removes the remains of aborted saves and skips damaged checkpoints. Call it before the first save.
-        Raises StorageError if checkpoints cannot be read: a run that has some does not start over.
+        Raises StorageError if checkpoints exist but none can be read: the run must not start from scratch.
         """
         if self._peers.process_id == 0:
             with self._own_work:
-                newest = self._look(newer_than)
+                newest = self._find_newest(newer_than)
             self._peers.announce("restore", newest)
-        self._claim, self.last, notes = self._peers.await_("restore")
+        self._attempt_id, self.last, notes = self._peers.await_("restore")
         return None if notes is None or self.last is None else (self.last, notes)
 
-    def _look(self, newer_than: int) -> tuple[str, int | None, dict[str, Any] | None]:
+    def _find_newest(self, newer_than: int) -> tuple[str, int | None, dict[str, Any] | None]:
         """Return (name of this attempt's saves, newest complete checkpoint after a step, its notes).
 
-        If there is none: the newest checkpoint up to that step, unread and without notes.
+        If there is none, return the newest checkpoint up to that step, unread and without notes.
         """
-        claim = self._shelf.claim(self._events.attempt)
-        steps = self._shelf.steps()
+        attempt_id = self._store.begin_attempt(self._events.attempt)
+        steps = self._store.steps()
         newer = reversed([step for step in steps if step > newer_than])
-        whole = next(filter(self._is_whole, newer), None)
-        if whole is None and newer_than < 0 and self._unreadable:
+        newest = next(filter(self._is_complete, newer), None)
+        if newest is None and newer_than < 0 and self._unreadable:
             raise StorageError(f"none of the checkpoints in {self.place} can be read. They are not removed")
-        if whole is None:
-            return claim, max((step for step in steps if step <= newer_than), default=None), None
-        return claim, whole, self._shelf.notes(whole)
+        if newest is None:
+            return attempt_id, max((step for step in steps if step <= newer_than), default=None), None
+        return attempt_id, newest, self._store.notes(newest)
 
-    def room(self, state: State) -> tuple[int | None, int]:
+    def free_and_needed_bytes(self, state: State) -> tuple[int | None, int]:
         """Return (bytes free, bytes that a save of `state` needs); None means unlimited."""
         need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + _MARGIN
         free = None if self.place.path is None else shutil.disk_usage(self.place.path).free
@@ -106,9 +106,9 @@ class Checkpoints:
     def save(self, step: int, state: State, **notes: Any) -> None:
         """Start to save `state`; return once it is copied off the chips, so that it may be donated.
 
-        `notes` are saved with it, beside those of all checkpoints of the run.
+        `notes` are saved with it, in addition to those of all checkpoints of the run.
 
-        A failure costs only this checkpoint: the older ones stay, and an event and a line report it.
+        A failure loses only this checkpoint: the older ones stay, and an event and a log line report it.
         """
         began = time.monotonic()
         self.wait()
@@ -117,22 +117,22 @@ class Checkpoints:
         failure = ""
         try:
             with self._own_work:
-                draft = self._shelf.draft(step, self._claim)
-                begun = _handler().async_save(_epath(draft), args=orbax().args.PyTreeSave(state))
+                staging = self._store.staging_path(step, self._attempt_id)
+                begun = _handler().async_save(_epath(staging), args=orbax().args.PyTreeSave(state))
                 writes = asyncio.run(begun) or []
         except Exception as error:
             failure = reason(error)
-        timed = began, time.monotonic() - began
-        self._committing.begin(functools.partial(self._commit, step, writes, failure, timed, self.notes | notes))
+        timing = began, time.monotonic() - began
+        self._committing.begin(functools.partial(self._commit, step, writes, failure, timing, self.notes | notes))
 
     def wait(self) -> str:
         """Wait for the save in progress; return the reason of its failure, or ""."""
         self._committing.wait()
         return self._failure
 
-    def ended(self, seconds: float) -> bool:
+    def join(self, seconds: float) -> bool:
         """Wait up to this many seconds for the save in progress; return whether it has ended."""
-        return self._committing.ended(seconds)
+        return self._committing.join(seconds)
 
     def restore(
         self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compile
@@ -147,49 +147,49 @@ class Checkpoints:
 
         def read() -> Any:
             with self._own_work:
-                return _read(self._shelf.content(step, notes), mesh, abstract, readers) if reads else None
+                return _read(self._store.content(step, notes), mesh, abstract, readers) if reads else None
 
         result = background.start(read, "restore")
 
         def finish() -> tuple[State, bool]:
-            first = set(mesh.devices[0].flat)
-            return spread(held(result(), abstract), first, mesh, abstract, compiler), reads
+            source_devices = set(mesh.devices[0].flat)
+            return broadcast(local_shards(result(), abstract), source_devices, mesh, abstract, compiler), reads
 
         return finish
 
-    def fail(self, step: int, why: str) -> None:
+    def record_failure(self, step: int, cause: str) -> None:
         """Record that a checkpoint was not written."""
-        self._failure = why
-        self._events.write("save_failed", step, reason=why)
+        self._failure = cause
+        self._events.write("save_failed", step, reason=cause)
         if self._peers.process_id == 0:
             latest = "no earlier one exists" if self.last is None else f"the latest one is of step {self.last}"
-            say(f"warning: checkpoint of step {step} not saved in {self.place}: {why}; {latest}")
+            say(f"warning: checkpoint of step {step} not saved in {self.place}: {cause}; {latest}")
 
-    def _is_whole(self, step: int) -> bool:
-        """Return whether a checkpoint is complete; one that is certainly damaged is set aside."""
+    def _is_complete(self, step: int) -> bool:
+        """Return whether a checkpoint is complete; quarantine one that is certainly damaged."""
         try:
-            damage = self._shelf.damage(step)
+            damage = self._store.damage(step)
         except (PermissionError, Unreachable):
             raise
         except OSError as error:
             if error.errno != errno.EIO:  # a later attempt may be able to read it
                 raise StorageError(f"checkpoint {self.place / str(step)} cannot be read: {reason(error)}") from error
             self._unreadable.add(step)
-            self._pass_over(step, "cannot be read and is skipped", f"{error.filename}: {reason(error)}")
+            self._skip(step, "cannot be read and is skipped", f"{error.filename}: {reason(error)}")
             return False
         if damage:
-            self._pass_over(step, "is damaged and skipped", damage)
-            self._shelf.set_aside(step)
+            self._skip(step, "is damaged and skipped", damage)
+            self._store.quarantine(step)
         return not damage
 
-    def _pass_over(self, step: int, what: str, why: str) -> None:
-        self._events.write("restore_skipped", step, reason=why)
-        say(f"warning: checkpoint {self.place / str(step)} {what}: {why}")
+    def _skip(self, step: int, problem: str, cause: str) -> None:
+        self._events.write("restore_skipped", step, reason=cause)
+        say(f"warning: checkpoint {self.place / str(step)} {problem}: {cause}")
 
     def _commit(
-        self, step: int, writes: list[Any], failure: str, timed: tuple[float, float], notes: dict[str, Any]
+        self, step: int, writes: list[Any], failure: str, timing: tuple[float, float], notes: dict[str, Any]
     ) -> None:
-        """Wait for the writes and the verdict. `timed`: start of the save, and seconds that it blocked the steps."""
+        """Wait for the writes and the result. `timing`: start of the save, and seconds that it blocked the steps."""
         with self._own_work:
             for write in writes:
                 try:
@@ -200,39 +200,39 @@ class Checkpoints:
         if self._peers.process_id == 0:
             failures = self._peers.collect(f"written/{step}")
             with self._own_work:
-                failure = self._seal(step, failures, notes)
+                failure = self._commit_or_abort(step, failures, notes)
             self._peers.announce(f"saved/{step}", failure)
         self._failure = self._peers.await_(f"saved/{step}")
         if self._failure:
-            self.fail(step, self._failure)
+            self.record_failure(step, self._failure)
         else:
             self.last = step
-            began, blocked = timed
+            began, blocked = timing
             self._events.write("save", step, time.monotonic() - began, blocked=round(blocked, 4))
 
-    def _seal(self, step: int, failures: list[str], notes: dict[str, Any]) -> str:
+    def _commit_or_abort(self, step: int, failures: list[str], notes: dict[str, Any]) -> str:
         """Commit or remove a written checkpoint (process 0 only); return the reason of a failure, or ""."""
         failure = next(filter(None, failures), "")
         if not failure:
             try:
-                _handler().finalize(_epath(self._shelf.draft(step, self._claim)))
+                _handler().finalize(_epath(self._store.staging_path(step, self._attempt_id)))
                 flush(_FLUSH_SECONDS)
-                if step in self._unreadable:  # an unreadable checkpoint has its name
-                    self._shelf.set_aside(step)
+                if step in self._unreadable:  # an unreadable checkpoint occupies its name
+                    self._store.quarantine(step)
                     self._unreadable.remove(step)
-                self._shelf.commit(step, self._claim, notes)
+                self._store.commit(step, self._attempt_id, notes)
             except Exception as error:
                 failure = reason(error)
         if failure:
-            self._shelf.discard(step, self._claim)
+            self._store.abort(step, self._attempt_id)
         else:
             self._remove_older(step)
         return failure
 
     def _remove_older(self, committed: int) -> None:
-        """Remove old checkpoints; errors are not raised, as the others wait for the verdict."""
+        """Remove old checkpoints; errors are not raised, because the other hosts wait for the result."""
         try:
-            self._shelf.keep(self.max_to_keep, committed, self._unreadable)
+            self._store.remove_old(self.max_to_keep, committed, self._unreadable)
         except OSError as error:
             if not self._warned:
                 say(f"warning: older checkpoints in {self.place} are not removed: {reason(error)}")
@@ -241,7 +241,7 @@ class Checkpoints:
 
 @functools.cache
 def warm_up() -> None:
-    """Import Orbax on a thread: it is slow, and nothing needs it before the first save or restore."""
+    """Import Orbax on a thread: the import is slow, and nothing needs it before the first save or restore."""
     threading.Thread(target=orbax, name="import-orbax", daemon=True).start()
 
 
@@ -262,8 +262,8 @@ def _handler(readers: set[int] | None = None) -> Any:
         primary_host=0 if readers is None else min(readers), active_processes=readers
     )
     kinds = orbax().type_handlers
-    # Off: replica-parallel writing, which compiles a program for every slice of every array,
-    # and one slice's hosts are enough.
+    # Replica-parallel writing is off: it compiles a program for every slice of every array, and one slice's hosts write
+    # fast enough.
     arrays = kinds.ArrayHandler(use_replica_parallel=False, enable_write_sharding_file=False)
     return orbax().PyTreeCheckpointHandler(
         use_ocdbt=True,
@@ -280,10 +280,12 @@ def _epath(path: str) -> Any:
 
 def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int]) -> State:
     """Read a checkpoint onto the chips of the first replica only."""
-    first = Mesh(mesh.devices[:1], mesh.axis_names)
+    first_replica = Mesh(mesh.devices[:1], mesh.axis_names)
     args = orbax().args
     target = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(first, leaf.sharding.spec)),
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=NamedSharding(first_replica, leaf.sharding.spec)
+        ),
         abstract,
     )
     restore_args = orbax().checkpoint_utils.construct_restore_args(target)

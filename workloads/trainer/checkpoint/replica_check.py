@@ -1,9 +1,9 @@
-"""Detection of silent data corruption: checksums of all replicas of the state are compared.
+"""Detection of silent data corruption: a comparison of the checksums of all replicas of the state.
 
 Every chip computes a checksum of its part of every array, which any change of one value is certain to change; chips
-that hold the same part compare. Parameters have a copy in every replica ("dp"); gains and the step have one on every
-chip that they are not sharded over. Arrays without a copy, such as the optimizer's state under weight-update sharding
-over dp, are not checked.
+that hold the same part compare it. Parameters have a copy in every replica ("dp"); gains and the step have one on every
+chip along the axes that they are not sharded over. Arrays without a copy, such as the optimizer's state under
+weight-update sharding over dp, are not checked.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -34,16 +34,17 @@ _NAMED = 3  # arrays in the log line; the event has all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Odd:
-    """Copies of a part of an array that differ: `chips` (places in the flattened mesh) from `others`.
+class Mismatch:
+    """Differing copies of a part of an array: those of `chips` (positions in the flattened mesh) and of `others`.
 
-    `sure`: most copies agree with each other, and these chips differ from them. Otherwise nobody knows which are right.
+    `is_certain`: most copies agree with each other, and these chips differ from them. Otherwise it is unknown which
+    copies are correct.
     """
 
     name: str
     chips: tuple[int, ...]
     others: tuple[int, ...]
-    sure: bool
+    is_certain: bool
 
 
 class Replicas:
@@ -69,28 +70,35 @@ class Replicas:
     def require(self, step: int, state: State) -> None:
         """Check the state after `step` and wait for the result. Raises CorruptError."""
         if self.every:
-            self.judge(step, int(self.begin(step, state)))
+            self.check_result(step, int(self.begin(step, state)))
 
-    def judge(self, step: int, differ: int) -> None:
+    def check_result(self, step: int, differ: int) -> None:
         """Raise CorruptError if a check's result is not 0. Every host has the same result and calls it."""
         if not differ:
             return
         fetch = jax.jit(lambda x: x, out_shardings=sharding(self._mesh))
-        copies = odd_copies(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
-        suspects = sorted({self._mesh.devices.flat[chip].process_index for odd in copies for chip in _blamed(odd)})
+        copies = find_mismatches(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
+        suspects = sorted(
+            {self._mesh.devices.flat[chip].process_index for mismatch in copies for chip in _suspect_chips(mismatch)}
+        )
         arrays = [
-            {"array": odd.name, "chips": [self._name(chip) for chip in odd.chips], "sure": odd.sure} for odd in copies
+            {
+                "array": mismatch.name,
+                "chips": [self._name(chip) for chip in mismatch.chips],
+                "sure": mismatch.is_certain,
+            }
+            for mismatch in copies
         ]
         self._events.write("replicas_differ", step, arrays=arrays)
-        lines = [self._words(odd) for odd in copies[:_NAMED]]
+        lines = [self._describe(mismatch) for mismatch in copies[:_NAMED]]
         more = f"; and {len(copies) - _NAMED} more" if len(copies) > _NAMED else ""
         raise CorruptError(f"replicas differ after step {step}: {'; '.join(lines)}{more}", suspects)
 
-    def _words(self, odd: Odd) -> str:
-        chips = ", ".join(self._name(chip) for chip in odd.chips)
-        if odd.sure:
-            return f"{odd.name} on {chips} is unlike the {len(odd.others)} other copies"
-        return f"{odd.name} on {chips} is unlike that on {', '.join(self._name(chip) for chip in odd.others)}"
+    def _describe(self, mismatch: Mismatch) -> str:
+        chips = ", ".join(self._name(chip) for chip in mismatch.chips)
+        if mismatch.is_certain:
+            return f"{mismatch.name} on {chips} differs from the {len(mismatch.others)} other copies"
+        return f"{mismatch.name} on {chips} differs from {', '.join(self._name(chip) for chip in mismatch.others)}"
 
     def _name(self, chip: int) -> str:
         device = self._mesh.devices.flat[chip]
@@ -104,7 +112,7 @@ def checksum_program(mesh: Mesh, abstract: State) -> Any:
     differ: int32 [], the number of arrays whose copies differ, over all chips; sums: uint32 [chips, arrays].
     """
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
-    axes = [copied_over(mesh, leaf) for leaf in jax.tree.leaves(abstract)]
+    axes = [replicated_axes(mesh, leaf) for leaf in jax.tree.leaves(abstract)]
 
     def check(state: State) -> tuple[Array, Array]:
         sum_L = jnp.stack([checksum(leaf) for leaf in jax.tree.leaves(state)])
@@ -124,37 +132,39 @@ def checksum(x: Array) -> Array:
     Multiplying by an odd number is one to one modulo 2^32, so a change of any one value changes the sum.
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
-    place = jnp.zeros(x.shape, jnp.uint32)
+    position = jnp.zeros(x.shape, jnp.uint32)
     for dim in range(x.ndim):
         stride = math.prod(x.shape[dim + 1 :]) % 2**32
-        place += jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim) * np.uint32(stride)
-    return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
+        position += jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim) * np.uint32(stride)
+    return jnp.sum(bits * (2 * position + 1), dtype=jnp.uint32)
 
 
-def copied_over(mesh: Mesh, leaf: Any) -> tuple[str, ...]:
+def replicated_axes(mesh: Mesh, leaf: Any) -> tuple[str, ...]:
     """Return the axes of more than one chip that an array is not sharded over, so that it has copies."""
-    spread = {name for entry in leaf.sharding.spec if entry for name in ((entry,) if isinstance(entry, str) else entry)}
-    return tuple(axis for axis in ALL if axis not in spread and mesh.shape[axis] > 1)
+    sharded_axes = {
+        name for entry in leaf.sharding.spec if entry for name in ((entry,) if isinstance(entry, str) else entry)
+    }
+    return tuple(axis for axis in ALL if axis not in sharded_axes and mesh.shape[axis] > 1)
 
 
-def odd_copies(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State) -> list[Odd]:
+def find_mismatches(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State) -> list[Mismatch]:
     """Return the arrays that differ and their chips; one entry for each array and part of it."""
-    odd = []
+    mismatches = []
     for number, (name, leaf) in enumerate(zip(names(abstract), jax.tree.leaves(abstract), strict=True)):
-        over = copied_over(mesh, leaf)
+        over = replicated_axes(mesh, leaf)
         for copies in _copies(mesh.shape, over):
             chips = _majority({chip: int(sums_DL[chip, number]) for chip in copies})
             if chips is not None:
-                right = tuple(chip for chip in copies if chip not in chips[0])
-                odd.append(Odd(name, chips[0], right, chips[1]))
-    return odd
+                others = tuple(chip for chip in copies if chip not in chips[0])
+                mismatches.append(Mismatch(name, chips[0], others, chips[1]))
+    return mismatches
 
 
 def _copies(sizes: Mapping[str, int], over: Sequence[str]) -> list[list[int]]:
     """Return the chips that hold the same part of an array, for each of its parts."""
-    places = np.arange(math.prod(sizes.values())).reshape([sizes[axis] for axis in ALL])
+    positions = np.arange(math.prod(sizes.values())).reshape([sizes[axis] for axis in ALL])
     order = [n for n, axis in enumerate(ALL) if axis not in over] + [n for n, axis in enumerate(ALL) if axis in over]
-    return [[int(chip) for chip in row] for row in places.transpose(order).reshape(-1, _count(sizes, over))]
+    return [[int(chip) for chip in row] for row in positions.transpose(order).reshape(-1, _count(sizes, over))]
 
 
 def _count(sizes: Mapping[str, int], over: Sequence[str]) -> int:
@@ -170,11 +180,11 @@ def _majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
     if len(counts) == 1:
         return None
     (common, most), second = counts.most_common(1)[0], counts.most_common(2)[1][1]
-    sure = most > second
-    right = common if sure else next(iter(sums.values()))
-    return tuple(chip for chip, value in sums.items() if value != right), sure
+    is_certain = most > second
+    expected = common if is_certain else next(iter(sums.values()))
+    return tuple(chip for chip, value in sums.items() if value != expected), is_certain
 
 
-def _blamed(odd: Odd) -> itertools.chain[int]:
+def _suspect_chips(mismatch: Mismatch) -> itertools.chain[int]:
     """Return the chips that may be wrong."""
-    return itertools.chain(odd.chips, () if odd.sure else odd.others)
+    return itertools.chain(mismatch.chips, () if mismatch.is_certain else mismatch.others)

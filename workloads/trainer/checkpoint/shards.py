@@ -1,4 +1,4 @@
-"""A host's own part of a state as plain files: one per array with all its pieces, and checksums in a manifest.
+"""A host's part of a state as plain files: one per array with all its pieces, and a manifest with checksums.
 
 A piece is a chip's shard of an array. Chips of a host that hold the same shard share one piece.
 """
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from trainer.checkpoint.shelves import manifest
+from trainer.checkpoint.stores import manifest
 from trainer.errors import StorageError
 from trainer.step.programs import State
 
@@ -40,10 +40,10 @@ def names(state: State) -> list[str]:
     ]
 
 
-def copied(state: State) -> dict[str, Pieces]:
+def copy_pieces(state: State) -> dict[str, Pieces]:
     """Copy this host's pieces of a state off its chips, so that the state may be donated."""
     leaves = jax.tree.leaves(state)
-    shards_by_leaf = [_once(leaf) for leaf in leaves]
+    shards_by_leaf = [_unique_shards(leaf) for leaf in leaves]
     for shards in shards_by_leaf:  # start all transfers before waiting for the first
         for data in shards.values():
             data.copy_to_host_async()
@@ -60,9 +60,9 @@ def size(pieces: Mapping[str, Pieces]) -> int:
 
 
 def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> None:
-    """Write the pieces, and last the manifest. Checksums are of the data as intended.
+    """Write the pieces, then the manifest. Checksums are computed from the data in memory.
 
-    Nothing is synced to the disk: checksums detect the losses of a power failure.
+    Nothing is synced to the disk; after a power failure, checksums detect what was lost.
     """
     folder.mkdir(parents=True)
     sums: manifest.Sums = {}
@@ -85,10 +85,10 @@ def covers(notes: dict[str, Any], abstract: State) -> bool:
     """Return whether files with these notes have every piece that this host's chips hold of such a state."""
     arrays = notes.get(_ARRAYS, {})
     for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
-        have = arrays.get(name)
-        if have is None or (tuple(have["shape"]), have["dtype"]) != (leaf.shape, leaf.dtype.name):
+        entry = arrays.get(name)
+        if entry is None or (tuple(entry["shape"]), entry["dtype"]) != (leaf.shape, leaf.dtype.name):
             return False
-        if not set(_indices(leaf).values()) <= {_index(piece) for piece in have["pieces"]}:
+        if not set(_indices(leaf).values()) <= {_index(piece) for piece in entry["pieces"]}:
             return False
     return True
 
@@ -96,7 +96,7 @@ def covers(notes: dict[str, Any], abstract: State) -> bool:
 def read(folder: Path, abstract: State) -> list[Placed]:
     """Return this host's shards of each leaf of a state, read from files that cover them.
 
-    Raises StorageError if a file is not as written.
+    Raises StorageError if a file has changed since it was written.
     """
     content = (folder / manifest.MANIFEST).read_bytes()
     files, arrays = manifest.read_manifest(content) or {}, manifest.notes(content)[_ARRAYS]
@@ -105,23 +105,25 @@ def read(folder: Path, abstract: State) -> list[Placed]:
         data = np.fromfile(folder / name, np.uint8)
         if (data.size, zlib.crc32(data.data)) != files[name]:
             raise StorageError(f"{folder / name} has changed since it was verified")
-        contents = _cut(data, leaf, [_index(piece) for piece in arrays[name]["pieces"]])
-        placed.append({device: jax.device_put(contents[at], device) for device, at in _indices(leaf).items()})
+        contents = _split_pieces(data, leaf, [_index(piece) for piece in arrays[name]["pieces"]])
+        placed.append({device: jax.device_put(contents[index], device) for device, index in _indices(leaf).items()})
     return placed
 
 
-def _cut(data: npt.NDArray[np.uint8], leaf: jax.ShapeDtypeStruct, places: Sequence[Index]) -> dict[Index, Any]:
+def _split_pieces(
+    data: npt.NDArray[np.uint8], leaf: jax.ShapeDtypeStruct, indices: Sequence[Index]
+) -> dict[Index, Any]:
     """Return the pieces of a file by their place in the array."""
-    contents, at = {}, 0
-    for index in places:
+    contents, offset = {}, 0
+    for index in indices:
         shape = tuple(end - first for first, end in index)
         length = int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
-        contents[index] = data[at : at + length].view(leaf.dtype).reshape(shape)
-        at += length
+        contents[index] = data[offset : offset + length].view(leaf.dtype).reshape(shape)
+        offset += length
     return contents
 
 
-def _once(leaf: jax.Array) -> dict[Index, jax.Array]:
+def _unique_shards(leaf: jax.Array) -> dict[Index, jax.Array]:
     return {_bounds(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
 
 

@@ -1,8 +1,8 @@
 """Batches: read by the hosts that load data, prefetched by a thread, passed to the step as blocks.
 
 A batch of B rows is divided over the chips of the hosts that read, in mesh order: each of those chips gets a block of R
-rows, the other chips a block of zeros, and the step assembles the rows (step/programs.py). Nothing here communicates
-with another host, so the prefetching thread cannot reorder collectives.
+rows, the other chips get a block of zeros, and the step assembles the rows (step/programs.py). This module does not
+communicate with other hosts, so the prefetching thread cannot reorder collectives.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Blocks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """The chips that bring rows, and the rows of each."""
+    """The chips that supply rows, and the number of rows of each."""
 
     chips: int
     readers: tuple[int, ...]  # positions in the flattened mesh, in the order of their rows
@@ -42,37 +42,37 @@ class Slots:
 
     @functools.cached_property
     def first_row(self) -> dict[int, int]:
-        """First row in the batch of each chip that brings rows, by position."""
-        return {place: nth * self.rows for nth, place in enumerate(self.readers)}
+        """First row in the batch of each chip that supplies rows, by position."""
+        return {position: nth * self.rows for nth, position in enumerate(self.readers)}
 
 
 def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, shards: int = 1) -> Slots:
     """Choose every (hosts / loader_hosts)-th host to read, so that readers are distributed over slices.
 
-    Rows go to chips in mesh order or, if hosts have `shards` of their own, host by host: that may be another order
-    where the mesh follows a torus, and then rows are moved on their way into the batch.
+    Rows are assigned to chips in mesh order or, if hosts have `shards` of their own, host by host. On a torus the two
+    orders may differ; then rows are moved when the batch is assembled.
     """
     stride = hosts // loader_hosts
     owners = [device.process_index for device in mesh.devices.flat]
-    readers = [place for place, owner in enumerate(owners) if owner % stride == 0]
+    readers = [position for position, owner in enumerate(owners) if owner % stride == 0]
     if shards > 1:
-        readers.sort(key=lambda place: owners[place])
+        readers.sort(key=lambda position: owners[position])
     return Slots(chips=len(owners), readers=tuple(readers), rows=-(-global_batch // len(readers)))
 
 
-def shards_of(slots: Slots, places: Iterable[int], order: Order) -> set[int]:
-    """Return the shards whose rows the chips at some places of the mesh bring."""
-    rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, places)]
-    return {row // (order.batch // order.shards) for some in rows for row in some}
+def shards_of(slots: Slots, positions: Iterable[int], order: Order) -> set[int]:
+    """Return the shards whose rows the chips at these positions of the mesh supply."""
+    rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, positions)]
+    return {row // (order.batch // order.shards) for chip_rows in rows for row in chip_rows}
 
 
-def ids_of_chip(slots: Slots, place: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the record ids [R] that the chip at a place of the mesh brings; -1 is a row of padding."""
+def ids_of_chip(slots: Slots, position: int, ids_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the record ids [R] of the chip at a position of the mesh; -1 is a row of padding."""
     ids_R = np.full(slots.rows, -1, np.int64)
-    start = slots.first_row.get(place)
+    start = slots.first_row.get(position)
     if start is not None:
-        mine = ids_B[start : start + slots.rows]
-        ids_R[: len(mine)] = mine
+        own_ids = ids_B[start : start + slots.rows]
+        ids_R[: len(own_ids)] = own_ids
     return ids_R
 
 
@@ -89,8 +89,8 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
     def records(index: Index) -> npt.NDArray[Any]:
         ids_R = ids_of(index)
         block_RS = np.zeros((slots.rows, record.length), record.dtype)
-        if read is not None and (real := ids_R >= 0).any():
-            block_RS[real] = read(ids_R[real])
+        if read is not None and (is_real := ids_R >= 0).any():
+            block_RS[is_real] = read(ids_R[is_real])
         return block_RS[None]
 
     def weight(index: Index) -> npt.NDArray[np.float32]:
@@ -120,7 +120,7 @@ def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.in
 
 
 def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
-    """Yield make(ids), made up to `depth` ahead on a thread; its errors are raised here."""
+    """Yield make(ids), computed up to `depth` ahead on a thread, whose errors are raised here."""
     ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()
 
@@ -133,7 +133,7 @@ def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any]
                 continue
         return False
 
-    def work() -> None:
+    def run() -> None:
         try:
             for ids_B in ids:
                 if not put(make(ids_B)):
@@ -142,7 +142,7 @@ def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any]
         except BaseException as error:
             put(error)
 
-    threading.Thread(target=work, name="prefetch", daemon=True).start()
+    threading.Thread(target=run, name="prefetch", daemon=True).start()
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):

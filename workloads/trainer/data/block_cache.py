@@ -1,7 +1,7 @@
-"""Local cache of bucket files of which a host copies only the blocks that it reads.
+"""Local cache of bucket files, of which a host copies only the blocks that it reads.
 
-Blocks are copied into a sparse file on this host's disk, so that none is read from the bucket twice and a restart finds
-them. The blocks' checksums tell copied blocks from holes and torn ones.
+Blocks are copied into a sparse file on this host's disk, so that each is read from the bucket once and a restart reuses
+them. The blocks' checksums distinguish copied blocks from holes and torn blocks.
 """
 
 import os
@@ -9,17 +9,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trainer.data.dataset import AGAIN, BLOCK
+from trainer.data.dataset import BLOCK, COPY_AGAIN
 from trainer.errors import FatalError, Problem, StorageError, reason
 from xpk_shared.storage import Place
 
 Run = tuple[int, int]  # first block and end
 
 
-def pays(examples: int, example_bytes: int, total: int) -> bool:
-    """Return whether a host that reads this many examples of files of `total` bytes reads less than half their blocks.
+def is_worthwhile(examples: int, example_bytes: int, total: int) -> bool:
+    """Return whether a host that reads this many examples of files of `total` bytes reads less than half the blocks.
 
-    Assumes that no two examples share a block. A host that reads more copies whole files, which takes fewer requests.
+    Assumes that no two examples share a block. A host that reads more copies complete files, in fewer requests.
     """
     return examples * (-(-example_bytes // BLOCK) + 1) * BLOCK < total // 2
 
@@ -44,12 +44,12 @@ def copy(place: Place, path: Path, size: int, sums: Sequence[int], run: Run) -> 
     """
     begin, end = run[0] * BLOCK, min(run[1] * BLOCK, size)
     content = place.part(begin, end - begin)
-    damaged = wrong(content, sums, run[0])
+    damaged = find_damaged_block(content, sums, run[0])
     if len(content) < end - begin:
         message = f"{str(place)!r} has {begin + len(content):,} bytes but should have {size:,}"
-        raise FatalError(Problem(message, AGAIN))
+        raise FatalError(Problem(message, COPY_AGAIN))
     if damaged is not None:
-        raise FatalError(damage(str(place), damaged, size))
+        raise FatalError(damage_problem(str(place), damaged, size))
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -60,7 +60,7 @@ def copy(place: Place, path: Path, size: int, sums: Sequence[int], run: Run) -> 
         raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
 
 
-def wrong(content: bytes, sums: Sequence[int], first: int) -> int | None:
+def find_damaged_block(content: bytes, sums: Sequence[int], first: int) -> int | None:
     """Return the first damaged block of `content`, which begins with block `first`, or None."""
     for at in range(0, len(content), BLOCK):
         if zlib.crc32(content[at : at + BLOCK]) != sums[first + at // BLOCK]:
@@ -68,7 +68,7 @@ def wrong(content: bytes, sums: Sequence[int], first: int) -> int | None:
     return None
 
 
-def damage(name: str, block: int, size: int) -> Problem:
+def damage_problem(name: str, block: int, size: int) -> Problem:
     """Return the problem of a damaged block."""
     where = f"bytes {block * BLOCK:,} to {min((block + 1) * BLOCK, size):,}"
-    return Problem(f"{name!r} is damaged: {where} do not match their checksum", AGAIN)
+    return Problem(f"{name!r} is damaged: {where} do not match their checksum", COPY_AGAIN)

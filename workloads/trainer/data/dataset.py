@@ -1,8 +1,7 @@
-"""Prepared data sets: files of tokens (or images) and a manifest. docs/data.md has more.
+"""Prepared data sets: files of tokens (or images) and a manifest, described in docs/data.md.
 
-`tokens-<digest>.json` is the manifest, which `data.path` may name. Each file holds little-endian unsigned integers and
-nothing else; beside it, with the suffix `.idx`, lies its index: a checksum of every block, and the end of every
-document.
+`tokens-<digest>.json` is the manifest, which `data.path` may name. Each file holds only little-endian unsigned
+integers; its index, with the suffix `.idx`, holds a checksum of every block and the end of every document.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 from trainer.config import Config
 from trainer.data import local_copies
 from trainer.data.records import record
-from trainer.data.sources import SEPARATOR, looks_like_text, source_place, text_files, wanted_suffixes
+from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
 from trainer.data.tokenizer import BYTES, identity
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.former_names import SYNTHETIC
@@ -26,7 +25,7 @@ from xpk_shared.storage.errors import Unreachable
 SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 BLOCK = 1 << 16  # bytes per checksum
-AGAIN = "Copy it here again, or delete it with its manifest to prepare it again from the source"
+COPY_AGAIN = "Copy it here again, or delete it with its manifest to prepare it again from the source"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,9 +91,9 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
 
 
 def refuse_prepared(folder: Place) -> None:
-    """Raise FatalError if a text folder is that of a prepared data set, whose manifest would count as text.
+    """Raise FatalError if a folder of text contains a prepared data set, whose manifest would count as text.
 
-    A manifest lies directly in the folder; one written by hand may have any name, which its only file shares.
+    The manifest is directly in the folder; one written by hand may have any name that its only file shares.
     """
     entries = {entry.name: entry for entry in folder.files()}
     for entry in sorted(entries.values(), key=lambda entry: entry.changed, reverse=True):
@@ -106,22 +105,22 @@ def refuse_prepared(folder: Place) -> None:
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             continue
         message = f"data.path={str(folder)!r} is the folder of a prepared data set"
-        raise FatalError(Problem(message, f"Give its manifest: {folder / entry.name}"))
+        raise FatalError(Problem(message, f"Use its manifest: data.path={folder / entry.name}"))
 
 
 def open_corpus(file: Place) -> Corpus:
-    """Return the data set of a manifest, or of the one beside a file. Raises FatalError if invalid or damaged."""
+    """Return the data set of a manifest, or of the manifest of a data file. Raises FatalError if invalid or damaged."""
     name = str(file)
     path = name if name.endswith(".json") else f"{name.removesuffix('.bin')}.json"
     try:
         notes: dict[str, Any] = json.loads(open_place(path).read())
         corpus = from_notes(path, notes)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        defect = "not a manifest" if path == name else f"a file without a readable {path.rpartition('/')[2]} beside it"
+        defect = "not a manifest" if path == name else f"a file without a readable manifest {path.rpartition('/')[2]}"
         raise FatalError(
             Problem(
                 f"data.path={name!r} is {defect}",
-                "Give a folder of text, or what `python -m trainer prepare SRC --out FOLDER` prints",
+                "Use a folder of text, or the path that `python -m trainer prepare SRC --out FOLDER` prints",
             )
         ) from None
     sizes = {entry.name: entry.size for entry in corpus.place("").files()}
@@ -129,10 +128,10 @@ def open_corpus(file: Place) -> Corpus:
     for part in corpus.files:
         needed = part.tokens * TOKEN_BYTES[corpus.dtype]
         if part.name not in sizes:
-            problems.append(Problem(f"{str(corpus.place(part.name))!r} does not exist", AGAIN))
+            problems.append(Problem(f"{str(corpus.place(part.name))!r} does not exist", COPY_AGAIN))
         elif sizes[part.name] != needed:
             message = f"{str(corpus.place(part.name))!r} has {sizes[part.name]:,} bytes but should have {needed:,}"
-            problems.append(Problem(message, AGAIN))
+            problems.append(Problem(message, COPY_AGAIN))
     if problems:
         raise FatalError(*problems)
     return corpus
@@ -145,7 +144,7 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
     """
     place = corpus.place(file.name)
     try:
-        return local_copies.complete(place, file.digest)
+        return local_copies.complete_copy(place, file.digest)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:
@@ -168,7 +167,7 @@ def check_source(config: Config, batch: int) -> list[Problem]:
     except FatalError as error:
         return list(error.problems)
     except OSError as error:
-        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Give a readable path")]
+        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Use a readable path")]
 
 
 def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
@@ -178,7 +177,7 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
     trained = records - eval_records(config, records)
     if not problems and trained < max(batch, config.data.shards):
         needed = max(batch, config.data.shards)
-        message = f"data.path={config.data.path!r} has {trained:,} examples to train on, one batch needs {needed:,}"
+        message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
         problems.append(Problem(message, "Add text, or lower data.global_batch or model.seq_len"))
     if problems:
         raise FatalError(*problems)
@@ -191,14 +190,14 @@ def eval_records(config: Config, records: int) -> int:
 
 def unset() -> Problem:
     """Return the problem of an unset data.path."""
-    hint = "Give a folder of text, or the manifest of a prepared data set: --set data.path=FOLDER"
+    hint = "Use --set data.path=PATH with a folder of text or the manifest of a prepared data set"
     return Problem("data.path is not set", hint)
 
 
 def missing(path: str) -> Problem:
     """Return the problem of a path that does not exist."""
     return Problem(
-        f"data.path={path!r} does not exist here", "Give a folder, or gs://BUCKET/FOLDER, that every host can read"
+        f"data.path={path!r} does not exist here", "Use a folder, or gs://BUCKET/FOLDER, that every host can read"
     )
 
 
@@ -206,14 +205,14 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
     """Return the problem of a folder without text."""
     kind = f" with suffix {suffixes}" if suffixes else ""
     binary = f" ({skipped} binary or unreadable files skipped)" if skipped else ""
-    return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Give a folder with text in it")
+    return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Use a folder that contains text files")
 
 
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
-    """Check the size in bytes: there may be fewer tokens, which process 0 finds when it makes them."""
+    """Check the size in bytes; process 0 checks the number of tokens, which may be smaller, when it prepares them."""
     refuse_prepared(source)
     needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
-    suffixes = wanted_suffixes(config.data.path, config.data.suffixes)
+    suffixes = source_suffixes(config.data.path, config.data.suffixes)
     identity(config.data.tokenizer)
     for entry in text_files(source, suffixes):
         if not entry.size or not looks_like_text(source / entry.name):
@@ -241,9 +240,7 @@ def _check_synthetic(config: Config) -> list[Problem]:
     if config.model.family != "resnet":
         return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
     if config.model.classes < SYNTHETIC_CLASSES:
-        message = (
-            f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} kinds of images, the model only {config.model.classes}"
-        )
+        message = f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} classes, but model.classes is {config.model.classes}"
         return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]
     return []
 
@@ -255,19 +252,19 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
         problems.append(_no_images(config))
     tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
     if tokenizer != corpus.tokenizer:
-        message = f"{corpus.path!r} was made with tokenizer {corpus.tokenizer}, data.tokenizer is {tokenizer}"
-        problems.append(Problem(message, "Give the tokenizer that it was made with, or prepare it again with this one"))
+        message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
+        problems.append(Problem(message, "Use the tokenizer that it was prepared with, or prepare it again"))
     if config.model.packed and not all(file.index for file in corpus.files):
         message = f"model.packed requires the ends of documents, which {corpus.path!r} does not have"
         problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
-    # BERT's last token is the mask token; bytes have one to spare, as UTF-8 never contains 255.
+    # BERT's last token is the mask token; of bytes, 255 is free, because UTF-8 never contains it.
     vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
     if vocab > config.model.vocab:
-        masked = " and a masked token" if vocab > corpus.vocab else ""
+        masked = " plus the mask token" if vocab > corpus.vocab else ""
         message = (
-            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, the model only {config.model.vocab}"
+            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, but model.vocab is {config.model.vocab}"
         )
         problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
     return problems
@@ -276,9 +273,9 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
     message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
-    return Problem(message, f"Give a prepared one (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
+    return Problem(message, f"Use prepared images (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
 
 
 def _small(path: str, tokens: int, needed: int) -> Problem:
-    message = f"data.path={path!r} has {tokens:,} tokens, one batch needs {needed:,}"
+    message = f"data.path={path!r} has {tokens:,} tokens, but one batch needs {needed:,}"
     return Problem(message, "Add text, or lower data.global_batch or model.seq_len")

@@ -1,6 +1,6 @@
-"""Copies of bucket files on this host's disk, where they can be mapped: one of each file, of its newest generation.
+"""Copies of bucket files on this host's disk: one of each file, of its newest generation.
 
-A file on a disk is its own copy. Copies are shared by all hosts of this machine.
+A file on a disk is its own copy. Copies are shared by all hosts on this machine.
 """
 
 import contextlib
@@ -17,10 +17,12 @@ from xpk_shared.storage import Place
 
 @contextlib.contextmanager
 def draft(place: Place) -> Iterator[Path]:
-    """Create a file of this host for `adopt`; it is removed unless it was moved away."""
+    """Create a file on this host's disk for `adopt`; it is removed unless `adopt` has moved it."""
     if place.path is not None:
         place.path.parent.mkdir(parents=True, exist_ok=True)
-    with _making(scratch() if place.path is None else place.path.parent) as file:  # a rename must stay on one disk
+    with _temporary_file(
+        scratch() if place.path is None else place.path.parent
+    ) as file:  # a rename must stay on one disk
         yield file
 
 
@@ -28,29 +30,29 @@ def adopt(place: Place, file: Path) -> None:
     """Move a `draft` to its place; for a bucket it becomes this host's copy."""
     generation = place.adopt(file).changed
     if place.path is None:
-        _keep(place, file, generation)
+        _store(place, file, generation)
 
 
-def complete(place: Place, digest: str) -> Path:
+def complete_copy(place: Place, digest: str) -> Path:
     """Return the path of a copy, verified against the object's size and `digest`, the first digits of its SHA-256.
 
-    Raises FatalError if the object is damaged. That of a file on a disk was computed when it was made.
+    Raises FatalError if the object is damaged. A file on a disk is not verified here.
     """
     if place.path is not None:
         return place.path
     entry = place.entry()
     copy = _copy(place, entry.changed)
     if not (copy.is_file() and copy.stat().st_size == entry.size and _sha256(copy).startswith(digest)):
-        with _making(scratch()) as file:
+        with _temporary_file(scratch()) as file:
             place.download(file)
             if not _sha256(file).startswith(digest):
                 message = f"{place} is damaged: its SHA-256 does not begin with {digest}"
                 raise FatalError(Problem(message, "Delete it and its .json to prepare it again from the source"))
-            _keep(place, file, entry.changed)
+            _store(place, file, entry.changed)
     return copy
 
 
-def partial(place: Place, size: int) -> Path | None:
+def partial_copy(place: Place, size: int) -> Path | None:
     """Return the path of a copy of `size` bytes, complete or sparse, whose content is not verified.
 
     None for a file on a disk. Raises FatalError if the object has another size.
@@ -65,9 +67,9 @@ def partial(place: Place, size: int) -> Path | None:
     if whole.is_file() and whole.stat().st_size == size:
         return whole
     if not (parts.is_file() and parts.stat().st_size == size):
-        with _making(scratch()) as file:
+        with _temporary_file(scratch()) as file:
             os.truncate(file, size)
-            _forget_older(place, entry.changed)
+            _remove_older(place, entry.changed)
             os.replace(file, parts)
     return parts
 
@@ -76,14 +78,14 @@ def _copy(place: Place, generation: int | str) -> Path:
     return scratch() / f"{hashlib.sha256(str(place).encode()).hexdigest()[:16]}-{generation}"
 
 
-def _keep(place: Place, file: Path, generation: int) -> None:
+def _store(place: Place, file: Path, generation: int) -> None:
     """Store a file as this host's copy, replacing older ones."""
-    _forget_older(place, generation)
+    _remove_older(place, generation)
     os.replace(file, _copy(place, generation))
 
 
-def _forget_older(place: Place, generation: int) -> None:
-    """Remove the copies of other generations; another job may be using this one's."""
+def _remove_older(place: Place, generation: int) -> None:
+    """Remove the copies of other generations; another job may be using those of this one."""
     kept = {_copy(place, generation), _copy(place, f"{generation}.parts")}
     for old in set(scratch().glob(_copy(place, "*").name)) - kept:
         old.unlink(missing_ok=True)
@@ -95,7 +97,7 @@ def _sha256(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _making(folder: Path) -> Iterator[Path]:
+def _temporary_file(folder: Path) -> Iterator[Path]:
     descriptor, name = tempfile.mkstemp(dir=folder, prefix="making-")
     os.close(descriptor)
     try:

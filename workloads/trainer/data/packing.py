@@ -1,8 +1,8 @@
 """Packing of whole documents into examples of one length.
 
 Documents keep their order, and a record takes as many as fit (next fit), so a record is a range of the file and needs
-no copy. The rest of a record is padding. A document that is longer than a record is cut; its last piece is followed by
-other documents.
+no copy. The rest of a record is padding. A document that is longer than a record is split; its last piece is followed
+by other documents.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ def plan(ends: Sequence[int], room: int, stride: int) -> Longs:
     ends_D, ranges = np.asarray(ends, np.int64), []
     start, last = 0, int(ends_D[-1]) if len(ends_D) else 0
     while start < last:
-        whole = int(np.searchsorted(ends_D, start + room, side="right"))  # documents that end by there
-        end = int(ends_D[whole - 1]) if whole else 0
-        cut = end <= start
-        ranges.append((start, start + room if cut else end))
-        start = start + stride if cut else end
+        count = int(np.searchsorted(ends_D, start + room, side="right"))  # documents that end by there
+        end = int(ends_D[count - 1]) if count else 0
+        is_split = end <= start
+        ranges.append((start, start + room if is_split else end))
+        start = start + stride if is_split else end
     return np.array(ranges, np.int64).reshape(-1, 2)
 
 

@@ -1,7 +1,7 @@
 """Preparation of a data set from a folder of text, done once and reused while the source is unchanged.
 
-Each file exists whole or not at all, and so does the manifest, which is written last. Every document ends with an end
-token: for bytes it is zero, as a file that contains a zero byte is binary and skipped.
+Each file exists completely or not at all, and so does the manifest, which is written last. Every document ends with an
+end token. For bytes it is zero; a file that contains a zero byte counts as binary and is skipped.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from trainer.data.dataset import (
     refuse_prepared,
     unset,
 )
-from trainer.data.sources import document, source_place, text_files, wanted_suffixes
+from trainer.data.sources import document, source_place, source_suffixes, text_files
 from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.tokenizer import BYTES, Tokenizer, identity, open_tokenizer
 from trainer.errors import FatalError
@@ -54,8 +54,8 @@ class Writer:
     def add(self, tokens: bytes) -> None:
         """Append a document of little-endian tokens, which ends with the end token."""
         if self._file is None:
-            made = self._open.enter_context(local_copies.draft(self.out / "tokens"))
-            self._file = self._open.enter_context(made.open("wb"))
+            draft = self._open.enter_context(local_copies.draft(self.out / "tokens"))
+            self._file = self._open.enter_context(draft.open("wb"))
         self._file.write(tokens)
         self.digest.update(tokens)
         self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens) // self.width)
@@ -68,15 +68,15 @@ class Writer:
             return
         self._file.flush()
         os.fsync(self._file.fileno())
-        made = Path(self._file.name)
-        with made.open("rb") as content:
+        draft = Path(self._file.name)
+        with draft.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
             content.seek(0)
             index = Index(block_sums(content), tuple(self._ends)).pack()
         name, sums = f"tokens-{digest}.bin", hashlib.sha256(index).hexdigest()[:16]
         self.files.append(TokenFile(name, self._ends[-1], digest, len(self._ends), sums))
         (self.out / f"{name}.idx").write(index)
-        local_copies.adopt(self.out / name, made)
+        local_copies.adopt(self.out / name, draft)
         self._open.close()
         self._file, self._ends = None, []
 
@@ -89,12 +89,12 @@ def prepare(
     *,
     tokenizer: str = BYTES,
     file_tokens: int = FILE_TOKENS,
-    pinned: bool = False,
+    is_pinned: bool = False,
 ) -> Corpus:
     """Return the data set of `source` in the folder `out`; prepare it if it is missing or outdated.
 
-    With `pinned`, one made earlier from the same source is used even if the source has changed since, as a run must
-    continue with the data it started with. Raises FatalError if there is no text.
+    With `is_pinned`, one prepared earlier from the same source is used even if the source has changed since, because a
+    run must continue with the data that it started with. Raises FatalError if there is no text.
     """
     if not source:
         raise FatalError(unset())
@@ -104,16 +104,16 @@ def prepare(
     if not folder.is_folder():
         raise FatalError(missing(source))
     refuse_prepared(folder)
-    suffixes = wanted_suffixes(source, suffixes)
-    asked: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}
-    asked |= {} if identity(tokenizer) == BYTES else {"tokenizer": identity(tokenizer)}
-    asked |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
-    fingerprint = "" if pinned else fingerprint_of(folder, suffixes)
-    made = find(out, asked, None if pinned else fingerprint)
-    if made is not None:
-        return made
+    suffixes = source_suffixes(source, suffixes)
+    request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}
+    request |= {} if identity(tokenizer) == BYTES else {"tokenizer": identity(tokenizer)}
+    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
+    fingerprint = "" if is_pinned else fingerprint_of(folder, suffixes)
+    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    if corpus is not None:
+        return corpus
     tokens = open_tokenizer(tokenizer)
-    notes = {"dtype": tokens.dtype, "vocab": tokens.vocab, "tokenizer": identity(tokenizer), "asked": asked}
+    notes = {"dtype": tokens.dtype, "vocab": tokens.vocab, "tokenizer": identity(tokenizer), "asked": request}
     notes["fingerprint"] = fingerprint or fingerprint_of(folder, suffixes)
 
     def write(writer: Writer) -> dict[str, Any]:
@@ -122,11 +122,11 @@ def prepare(
             raise FatalError(empty(str(folder), suffixes, text_notes["skipped"]))
         return text_notes
 
-    return keep(out, notes, file_tokens, write)
+    return write_corpus(out, notes, file_tokens, write)
 
 
-def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus | None:
-    """Return the newest data set in `out` that was made as `asked`, from this source unless `fingerprint` is None."""
+def find_corpus(out: Place, request: dict[str, Any], fingerprint: str | None) -> Corpus | None:
+    """Return the newest data set in `out` for this request, and this source unless `fingerprint` is None."""
     entries = {entry.name: entry for entry in out.files() if entry.name.startswith("tokens-")}
     newest_first = sorted(entries.values(), key=lambda entry: entry.changed, reverse=True)
     for name in (entry.name for entry in newest_first if entry.name.endswith(".json")):
@@ -135,13 +135,15 @@ def find(out: Place, asked: dict[str, Any], fingerprint: str | None) -> Corpus |
             files = from_notes(name, notes).files
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             continue  # damaged: it is prepared again
-        same = notes.get("asked") == asked and fingerprint in (None, notes.get("fingerprint"))
+        same = notes.get("asked") == request and fingerprint in (None, notes.get("fingerprint"))
         if same and all(file.name in entries for file in files):
             return open_corpus(out / name)
     return None
 
 
-def keep(out: Place, notes: dict[str, Any], file_tokens: int, write: Callable[[Writer], dict[str, Any]]) -> Corpus:
+def write_corpus(
+    out: Place, notes: dict[str, Any], file_tokens: int, write: Callable[[Writer], dict[str, Any]]
+) -> Corpus:
     """Write a data set to `out` from the documents that `write` adds, with these notes and those it returns."""
     with Writer(out, notes["dtype"], file_tokens) as writer:
         notes = notes | write(writer)
@@ -171,7 +173,7 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
 
 
 def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
-    entries, asked_for = itertools.tee(text_files(folder, suffixes))
+    entries, read_entries = itertools.tee(text_files(folder, suffixes))
     unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
-    for entry, content in zip(entries, folder.read_each(asked_for, unreadable), strict=True):
+    for entry, content in zip(entries, folder.read_each(read_entries, unreadable), strict=True):
         yield entry.name, document(content)

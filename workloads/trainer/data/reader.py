@@ -1,8 +1,8 @@
 """Reader of a prepared data set's records, for hosts that load data.
 
-A file is fetched and opened at its first read, and closed when many others have been read since: a data set may have
-more files than a process may open. It is read with `pread`, as a mapping of a file that is truncated would kill the
-process. A block's checksum is compared when a record first touches it, so damage is found before training on it without
+A file is fetched and opened at its first read, and closed after many others have been read: a data set may have more
+files than a process may open. It is read with `pread`, because access to a mapping of a truncated file would kill the
+process. A block's checksum is verified when a record first reads it, so damage is found before training on it, without
 extra reads.
 """
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
-from trainer.data.dataset import AGAIN, BLOCK, TOKEN_BYTES, Corpus, Index, TokenFile
+from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.records import LABEL_BYTES, Record, record
 from trainer.errors import FatalError, Problem
 
@@ -50,18 +50,20 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
     try:
         content = place.read()
     except FileNotFoundError:
-        raise FatalError(Problem(f"{str(place)!r} does not exist", AGAIN)) from None
+        raise FatalError(Problem(f"{str(place)!r} does not exist", COPY_AGAIN)) from None
     if not hashlib.sha256(content).hexdigest().startswith(file.index):
-        raise FatalError(Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", AGAIN))
+        raise FatalError(
+            Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", COPY_AGAIN)
+        )
     blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
     sums, ends = content[: 4 * blocks], content[4 * blocks :]
     return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
 
 
-def most_open() -> int:
+def max_open_files() -> int:
     """Return the maximum number of open data files: half of the process's limit at most."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN_FILES, allowed // 2))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN_FILES, limit // 2))
 
 
 class Reader:
@@ -73,7 +75,7 @@ class Reader:
         self._first_F = self._ends_F - np.array(counts, np.int64)
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
-        self._most_open, self._lock = max_open or most_open(), threading.Lock()
+        self._max_open, self._lock = max_open or max_open_files(), threading.Lock()
         self._by_parts = False
         self._fetching = ThreadPoolExecutor(_MAX_CONCURRENT_PARTS, "parts")
 
@@ -85,8 +87,8 @@ class Reader:
     def fetch(self, ranges: Iterable[range], examples: int | None = None) -> None:
         """Check all files with one of these records; copy those in a bucket to this host, several at a time.
 
-        If this host reads at most `examples` and copying does not pay, parts are copied when they are read, as are
-        files that are not fetched. Raises as `__call__`, and StorageError if it does not fit.
+        If this host reads so few `examples` that copying is not worthwhile, parts are copied when they are read, as are
+        files that are not fetched. Raises the errors of `__call__`, and StorageError if the copies do not fit.
         """
         files = {
             nth
@@ -97,29 +99,29 @@ class Reader:
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
             total = width * sum(self._data.files[nth].tokens for nth in files)
-            self._by_parts = block_cache.pays(examples, width * self._record.length, total)
+            self._by_parts = block_cache.is_worthwhile(examples, width * self._record.length, total)
         with ThreadPoolExecutor(_MAX_CONCURRENT, "fetch") as pool:
             list(pool.map(self._file, sorted(files)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
         """Return the records [N, S]. Raises FatalError naming a damaged file."""
-        made_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
+        records_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
         with self._lock:
             files_N = np.searchsorted(self._ends_F, ids_N, side="right")
             records = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
             if self._by_parts:
                 self._copy_parts(records)
-            for row_S, (nth, number) in zip(made_NS, records, strict=True):
+            for row_S, (nth, number) in zip(records_NS, records, strict=True):
                 self._opened(nth).read(number, row_S)
-        return made_NS
+        return records_NS
 
     def _copy_parts(self, records: Iterable[tuple[int, int]]) -> None:
         """Copy the missing blocks of these records: many requests at a time, none for the same block."""
         missing: dict[int, set[int]] = {}
         for nth, number in records:
             missing.setdefault(nth, set()).update(self._opened(nth).missing(number))
-        todo = [(self._files[nth], run) for nth, blocks in missing.items() for run in block_cache.runs(blocks)]
-        list(self._fetching.map(lambda part: part[0].copy(part[1]), todo))
+        parts = [(self._files[nth], run) for nth, blocks in missing.items() for run in block_cache.runs(blocks)]
+        list(self._fetching.map(lambda part: part[0].copy(part[1]), parts))
 
     def _file(self, nth: int) -> "_File":
         if nth not in self._files:
@@ -131,7 +133,7 @@ class Reader:
             self._open.move_to_end(nth)
             return self._open[nth]
         file = self._file(nth)
-        while len(self._open) >= self._most_open:
+        while len(self._open) >= self._max_open:
             self._open.popitem(last=False)[1].close()
         file.open()
         self._open[nth] = file
@@ -146,7 +148,7 @@ class _File:
         self._dtype = np.dtype(data.dtype).newbyteorder("<")
         self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
         self._by_parts = by_parts and bool(file.index)  # without block checksums the whole file is compared
-        self._path, self._fd, self._which = self._copied(), -1, (0, 0, 0, 0)
+        self._path, self._fd, self._identity = self._copied(), -1, (0, 0, 0, 0)
         index = read_index(data, file)
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
@@ -157,28 +159,28 @@ class _File:
         self.close()
 
     def open(self) -> None:
-        """Open the file. One that was replaced while it was closed is verified again.
+        """Open the file. A file that was replaced while it was closed is verified again.
 
-        Raises FatalError if it is missing, or damaged without an index that would find that later.
+        Raises FatalError if it is missing, or if it is damaged and has no index.
         """
         try:
             if not self._path.exists():  # a copy may have been cleaned up
                 self._path = self._copied()
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise FatalError(Problem(f"{self._name!r} does not exist", AGAIN)) from None
+            raise FatalError(Problem(f"{self._name!r} does not exist", COPY_AGAIN)) from None
         stat = os.fstat(self._fd)
-        which = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        if which != self._which:
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if identity != self._identity:
             self._checked[:] = False
             if not self._file.index:  # no block checksums: the whole file, once
-                self._compare()
-            self._which = which
+                self._verify_digest()
+            self._identity = identity
 
     def _copied(self) -> Path:
-        """Return the file on this host's disk: itself, a copy, or a sparse copy that is filled while it is read."""
+        """Return the path on this host's disk: of the file, of a copy, or of a sparse copy that reads fill."""
         place = self._data.place(self._file.name)
-        path = local_copies.partial(place, self._size) if self._by_parts else None
+        path = local_copies.partial_copy(place, self._size) if self._by_parts else None
         self._by_parts = path is not None
         return path or dataset.local(self._data, self._file)
 
@@ -188,7 +190,7 @@ class _File:
             if not self._checked[block]:
                 begin = block * BLOCK
                 content = os.pread(self._fd, min(BLOCK, self._size - begin), begin)
-                if block_cache.wrong(content, self._sums, block) is None:
+                if block_cache.find_damaged_block(content, self._sums, block) is None:
                     self._checked[block] = True
                 else:
                     yield block
@@ -203,10 +205,10 @@ class _File:
         self._fd = -1
 
     def read(self, number: int, row_S: Records) -> None:
-        """Fill in the file's record `number`; of a packed one the rest stays as it is."""
+        """Write record `number` of the file into `row_S`; the padding of a packed record is left unchanged."""
         start, end = self._span(number)
         numbers = self._tokens(start, end)
-        self._require(number, numbers)
+        self._check_range(number, numbers)
         if self._plan is None:
             row_S[:] = numbers
             return
@@ -214,16 +216,16 @@ class _File:
         tokens[: end - start] = numbers
         segments[: end - start] = packing.segments(self._ends_D, start, end)
 
-    def _require(self, number: int, numbers: Records) -> None:
-        """Raise FatalError for a label or token outside the model's range, as its loss would be unbounded below."""
+    def _check_range(self, number: int, numbers: Records) -> None:
+        """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""
         below, name = self._record.below, self._name
         if self._record.noun == "image":
             value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
-            message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} has 0 to {below - 1}"
-            hint = f"Labels begin at 0: count them from there, or use --set model.classes={value + 1} or more"
+            message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
+            hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
-            message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} has 0 to {below - 1}"
+            message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} allows 0 to {below - 1}"
             hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"
         if value >= below:
             raise FatalError(Problem(message, hint))
@@ -248,8 +250,8 @@ class _File:
         if self._checked[first:last].all():
             return np.frombuffer(self._bytes(begin, stop), self._dtype)
         content = self._bytes(first * BLOCK, min(last * BLOCK, self._size))
-        if (block := block_cache.wrong(content, self._sums, first)) is not None:
-            raise FatalError(block_cache.damage(self._name, block, self._size))
+        if (block := block_cache.find_damaged_block(content, self._sums, first)) is not None:
+            raise FatalError(block_cache.damage_problem(self._name, block, self._size))
         self._checked[first:last] = True
         return np.frombuffer(content[begin - first * BLOCK : stop - first * BLOCK], self._dtype)
 
@@ -259,16 +261,16 @@ class _File:
         if len(content) < end - begin:
             size = begin + len(content)
             message = f"{self._name!r} has {size:,} bytes but should have {self._size:,}"
-            raise FatalError(Problem(message, AGAIN))
+            raise FatalError(Problem(message, COPY_AGAIN))
         return content
 
-    def _compare(self) -> None:
+    def _verify_digest(self) -> None:
         with open(self._fd, "rb", closefd=False) as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         self.bytes += self._size
         if not digest.startswith(self._file.digest):
             message = f"{self._name!r} is damaged: its SHA-256 does not begin with {self._file.digest}"
-            raise FatalError(Problem(message, AGAIN))
+            raise FatalError(Problem(message, COPY_AGAIN))
 
 
 def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Format of an example: its numbers in a prepared file, and the items that its model counts. Without JAX."""
+"""Format of an example: its numbers in a prepared file, and the items that its model counts. Does not need JAX."""
 
 import dataclasses
 

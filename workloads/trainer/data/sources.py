@@ -18,7 +18,7 @@ def source_place(path: str) -> Place:
     return open_place(sysconfig.get_paths()["stdlib"] if path == "stdlib" else path)
 
 
-def wanted_suffixes(path: str, suffixes: str) -> str:
+def source_suffixes(path: str, suffixes: str) -> str:
     """Return `data.suffixes`, or the suffixes of Python sources for Python's own library."""
     return suffixes or (".py" if path == "stdlib" else "")
 

@@ -1,7 +1,7 @@
 """Synthetic labeled images: figures of ten classes, at any position, size and color, on a noisy background.
 
-A data set (`data.path=synthetic`) to try a network without photographs. It shows that the code learns, and nothing
-about photographs. Each image is a function of its number alone.
+A data set (`data.path=synthetic`) for trying a network without photographs. It shows that the code learns, but not how
+well a network classifies photographs. Each image is a function of its number alone.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainer.config import Model
 from trainer.data.dataset import Corpus
-from trainer.data.prepare import FILE_TOKENS, Writer, find, keep
+from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
 from trainer.data.records import LABEL_BYTES
 from trainer.data.tokenizer import BYTES
 from trainer.former_names import FORMER_SYNTHETIC, SYNTHETIC
@@ -40,30 +40,34 @@ FIGURES: dict[str, Callable[[Floats, Floats], Any]] = {
 def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
     """Return the data set of images in the folder `out`; draw it if it is missing."""
     count = max_bytes // (3 * model.image * model.image + LABEL_BYTES) or _IMAGES
-    asked = {"source": SYNTHETIC, "image": model.image, "images": count}
+    request = {"source": SYNTHETIC, "image": model.image, "images": count}
 
     def write(writer: Writer) -> dict[str, Any]:
         for number in range(count):
             writer.add(draw(number, model.image))
         return {"skipped": 0}
 
-    notes = {"dtype": "uint8", "vocab": 256, "tokenizer": BYTES, "asked": asked, "fingerprint": ""}
-    former = asked | {"source": FORMER_SYNTHETIC}  # in manifests written before the rename
-    return find(out, asked, None) or find(out, former, None) or keep(out, notes, FILE_TOKENS, write)
+    notes = {"dtype": "uint8", "vocab": 256, "tokenizer": BYTES, "asked": request, "fingerprint": ""}
+    former_request = request | {"source": FORMER_SYNTHETIC}  # in manifests written before the rename
+    return (
+        find_corpus(out, request, None)
+        or find_corpus(out, former_request, None)
+        or write_corpus(out, notes, FILE_TOKENS, write)
+    )
 
 
 def draw(number: int, size: int) -> bytes:
     """Return the record of an image of `size` x `size` pixels: its bytes, row by row, and its label."""
     random = np.random.default_rng(number)
     label = int(random.integers(len(FIGURES)))
-    ground, color = random.uniform(0, 255, (2, 3))
-    while abs(ground - color).max() < 96:
-        color = random.uniform(0, 255, 3)
+    background, foreground = random.uniform(0, 255, (2, 3))
+    while abs(background - foreground).max() < 96:
+        foreground = random.uniform(0, 255, 3)
     radius = random.uniform(0.22, 0.42) * size
     middle_y, middle_x = random.uniform(radius, size - radius, 2)
     y_HW, x_HW = (np.mgrid[:size, :size] + 0.5 - np.array([middle_y, middle_x])[:, None, None]) / radius
     figure_HW1 = list(FIGURES.values())[label](y_HW, x_HW)[..., None]
-    pixels_HWC = np.where(figure_HW1, color, ground) + random.normal(0, _NOISE, (size, size, 3))
+    pixels_HWC = np.where(figure_HW1, foreground, background) + random.normal(0, _NOISE, (size, size, 3))
     pixels = bytes(np.clip(pixels_HWC, 0, 255).astype(np.uint8).tobytes())
     return pixels + label.to_bytes(LABEL_BYTES, "little")
 

@@ -1,7 +1,7 @@
 """Tokenizers: bytes, or a SentencePiece model (BPE or unigram).
 
-Every document ends with an end token. `identity` names a tokenizer by its file's content, so that two machines can tell
-whether they have the same one; it needs no package.
+Every document ends with an end token. `identity` names a tokenizer by the digest of its file, so that two machines can
+check whether they have the same one without the package sentencepiece.
 """
 
 import functools
@@ -35,21 +35,21 @@ class _Bytes:
 
 
 class _SentencePiece:
-    def __init__(self, where: str, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes) -> None:
         try:
             import sentencepiece  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError as error:
-            message = f"data.tokenizer={where!r} needs sentencepiece, which is not installed"
+            message = f"data.tokenizer={path!r} requires sentencepiece, which is not installed"
             raise FatalError(Problem(message, "pip install 'xpk-multislice[tokenizer]'")) from error
         try:
             self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
         except Exception as error:  # the library raises errors of many types
-            message = f"data.tokenizer={where!r} is not a SentencePiece model: {reason(error)}"
-            raise FatalError(Problem(message, "Give a file that sentencepiece has trained")) from error
+            message = f"data.tokenizer={path!r} is not a SentencePiece model: {reason(error)}"
+            raise FatalError(Problem(message, "Use a model trained with SentencePiece")) from error
         self.vocab, self._end = int(self._model.vocab_size()), int(self._model.eos_id())
         self.dtype = "uint16" if self.vocab <= 1 << 16 else "uint32"
         if self._end < 0:
-            message = f"data.tokenizer={where!r} has no end-of-text token"
+            message = f"data.tokenizer={path!r} has no end-of-text token"
             raise FatalError(Problem(message, "Train it with --eos_id"))
 
     def encode(self, text: bytes) -> bytes:
@@ -59,27 +59,27 @@ class _SentencePiece:
         return np.array(ids, np.dtype(self.dtype).newbyteorder("<")).tobytes()
 
 
-def identity(where: str) -> str:
+def identity(path: str) -> str:
     """Return "bytes", or the kind and digest of a tokenizer's file. Raises FatalError if it cannot be read."""
-    if where in ("", BYTES):
+    if path in ("", BYTES):
         return BYTES
-    return f"{_KIND}:{hashlib.sha256(_content(where)).hexdigest()[:16]}"
+    return f"{_KIND}:{hashlib.sha256(_content(path)).hexdigest()[:16]}"
 
 
-def open_tokenizer(where: str) -> Tokenizer:
+def open_tokenizer(path: str) -> Tokenizer:
     """Return the tokenizer of a SentencePiece model in a file or bucket, or the byte tokenizer.
 
     Raises FatalError if the file is invalid, or sentencepiece is not installed.
     """
-    return _Bytes() if where in ("", BYTES) else _SentencePiece(where, _content(where))
+    return _Bytes() if path in ("", BYTES) else _SentencePiece(path, _content(path))
 
 
 @functools.lru_cache(maxsize=2)
-def _content(where: str) -> bytes:
+def _content(path: str) -> bytes:
     try:
-        return open_place(where).read()
+        return open_place(path).read()
     except Unreachable:
         raise
     except OSError as error:
-        message = f"data.tokenizer={where!r} cannot be read: {reason(error)}"
-        raise FatalError(Problem(message, "Give a SentencePiece model, or leave it out for bytes")) from error
+        message = f"data.tokenizer={path!r} cannot be read: {reason(error)}"
+        raise FatalError(Problem(message, "Use a SentencePiece model, or omit data.tokenizer to use bytes")) from error

@@ -1,8 +1,8 @@
-"""TPU types: chips and topology of their slices, peaks and bandwidths of a chip. Without JAX.
+"""TPU types: chips and topology of their slices, peaks and bandwidths of a chip. Does not need JAX.
 
 Speeds are from the vendor's pages on system architecture; a chip's share of its host's network card is from Austin et
-al., How to Scale Your Model, 2025. The memory is what XLA makes available to a program, as its compiler reports it for
-programs that are too large: less than is on the chip.
+al., How to Scale Your Model, 2025. The memory is that available to a program, less than the chip's, as XLA's compiler
+reports it for programs that are too large.
 """
 
 import dataclasses
@@ -111,8 +111,8 @@ def find_slice(tpu_type: str) -> Slice:
     chip = CHIPS.get(family)
     if chip is None:
         near = difflib.get_close_matches(family, CHIPS, n=1, cutoff=0.4)
-        guess = f"Did you mean {near[0]}-{size}? " if near and size else ""
-        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"{guess}Families are {', '.join(CHIPS)}"))
+        hint = f"Did you mean {near[0]}-{size}? " if near and size else ""
+        raise FatalError(Problem(f"unknown TPU type {tpu_type!r}", f"{hint}Families are {', '.join(CHIPS)}"))
     fits = [sides for sides in _topologies(chip.dimensions) if size in _sizes(chip.cores, sides)]
     if not fits:
         numbers = sorted({math.prod(sides) * chip.cores for sides in _topologies(chip.dimensions)})

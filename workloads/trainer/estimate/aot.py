@@ -46,7 +46,8 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     topology or fails, and if the program cannot be saved.
     """
     if find_spec("libtpu") is None:
-        raise FatalError(Problem("there is no TPU compiler on this machine", "pip install 'xpk-multislice[tpu]'"))
+        message = "libtpu, which contains the TPU compiler, is not installed"
+        raise FatalError(Problem(message, "pip install 'xpk-multislice[tpu]'"))
     os.environ.update(NO_TPU)
     devices = _devices(slice_, num_slices)
     from trainer.data import batches
@@ -77,7 +78,7 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     if compiled is None:
         return report | {"fits": False} | _estimated(config, sizes, programs.state, needed, slice_)
     if executable:
-        _keep(compiled, executable)
+        _save(compiled, executable)
     return report | _memory(compiled, slice_) | _dcn(compiled, num_slices)
 
 
@@ -86,20 +87,20 @@ def _devices(slice_: Slice, num_slices: int) -> Any:
     from jax.experimental import topologies
 
     name = f"{slice_.chip.generation}:{'x'.join(map(str, slice_.topology))}"
-    more: dict[str, Any] = {"num_slices": num_slices} if num_slices > 1 else {}
+    options: dict[str, Any] = {"num_slices": num_slices} if num_slices > 1 else {}
     if slice_.chips == 1:
-        more["chips_per_host_bounds"] = (1, 1, 1)
+        options["chips_per_host_bounds"] = (1, 1, 1)
     try:
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except Exception as error:  # libtpu raises errors of many types
         if str(error).startswith(_NO_TOPOLOGY) or isinstance(error, NotImplementedError):
             problem = Problem(f"libtpu has no topology {name}: {reason(error)}", "Use another --tpu-type")
         else:
-            message = f"libtpu does not work here: {type(error).__name__}: {reason(error)}"
+            message = f"libtpu failed: {type(error).__name__}: {reason(error)}"
             problem = Problem(message, "Reinstall it: pip install 'xpk-multislice[tpu]'; `estimate` needs no libtpu")
         raise FatalError(problem) from error
     if len(devices) != slice_.chips * num_slices:
-        message = f"libtpu has {len(devices)} devices where {slice_.name} has {slice_.chips * num_slices} chips"
+        message = f"libtpu reports {len(devices)} devices, but {slice_.name} has {slice_.chips * num_slices} chips"
         raise FatalError(Problem(message, "`estimate` needs no libtpu"))
     return devices
 
@@ -116,7 +117,7 @@ def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             message = f"XLA cannot compile this step for {slice_.name}: {reason(error)}"
-            raise FatalError(Problem(message, "Try other settings of mesh or model")) from error
+            raise FatalError(Problem(message, "Change the settings of mesh or model")) from error
         needed = _NEEDED.search(str(error))
         return None, float(needed[1]) * {"M": 2**-10, "G": 1, "T": 2**10}[needed[2]] if needed else None
 
@@ -124,7 +125,7 @@ def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
 def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, slice_: Slice) -> dict[str, Any]:
     """Return the report on a program that the compiler refuses: its memory, if reported, and closed forms.
 
-    Memory and traffic are the decoder's. For other models it is the state, and gradients sent once.
+    Of the decoder they are memory and traffic. Of other models they are the state, and gradients that are sent once.
     """
     import jax
 
@@ -137,7 +138,7 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
     else:
         peak, slices = on_a_chip(state), sizes.dp_slices
         sent = 2 * (slices - 1) / slices * on_a_chip(state["params"])
-    # A refused program needs more than the chip's memory, whatever the formulas say.
+    # A rejected program needs more than the chip's memory, even if the closed form gives less.
     return {
         "peak_gib": round(max(peak, slice_.chip.hbm_gib), 3) if needed is None else needed,
         "state_gib": round(on_a_chip(state), 3),
@@ -147,9 +148,9 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
 
 
 def _memory(compiled: Any, slice_: Slice) -> dict[str, Any]:
-    said = compiled.memory_analysis()
+    analysis = compiled.memory_analysis()
     # The peak, not the temporaries, which are summed over parts of the program that are never live together.
-    peak, state = said.peak_memory_in_bytes / _GIB, said.argument_size_in_bytes / _GIB
+    peak, state = analysis.peak_memory_in_bytes / _GIB, analysis.argument_size_in_bytes / _GIB
     return {"fits": peak <= slice_.chip.hbm_gib, "peak_gib": round(peak, 3), "state_gib": round(state, 3)}
 
 
@@ -162,7 +163,7 @@ def _dcn(compiled: Any, num_slices: int) -> dict[str, Any]:
     }
 
 
-def _keep(compiled: Any, file: Path) -> None:
+def _save(compiled: Any, file: Path) -> None:
     """Write a program in JAX's format: pickled (bytes, structure of its arguments, structure of its results)."""
     from jax.errors import JaxRuntimeError
     from jax.experimental.serialize_executable import serialize
@@ -170,7 +171,7 @@ def _keep(compiled: Any, file: Path) -> None:
     try:
         file.write_bytes(pickle.dumps(serialize(compiled)))
     except JaxRuntimeError as error:
-        problem = Problem(f"the program cannot be saved: {reason(error)}", "Leave --executable out")
+        problem = Problem(f"the program cannot be saved: {reason(error)}", "Omit --executable")
         raise FatalError(problem) from error
     except OSError as error:
         raise FatalError(Problem(f"{file} cannot be written: {reason(error)}", "Use another --executable")) from error

@@ -14,14 +14,16 @@ from trainer.parallel import layout
 
 def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     """Add `estimate` and `compile` to the parser's commands."""
-    for name, command, about in (
+    for name, command, description in (
         ("estimate", _estimate, "estimate a step's memory, FLOPs, traffic and time in closed form"),
         ("compile", _compile, "compile the step for TPUs, without TPUs; takes minutes"),
     ):
-        parser = commands.add_parser(name, parents=parents, help=about, description=about)
-        parser.add_argument("--tpu-type", required=True, metavar="TYPE", help="for example v5litepod-256")
-        parser.add_argument("--num-slices", type=int, default=1, metavar="N")
-        parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+        parser = commands.add_parser(name, parents=parents, help=description, description=description)
+        parser.add_argument(
+            "--tpu-type", required=True, metavar="TYPE", help="type of a slice, for example v5litepod-256"
+        )
+        parser.add_argument("--num-slices", type=int, default=1, metavar="N", help="number of slices [default: 1]")
+        parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="[default: table]")
         if name == "compile":
             parser.add_argument("--executable", type=Path, metavar="FILE", help="save the program in JAX's format")
         parser.set_defaults(command=command)
@@ -30,7 +32,7 @@ def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 def _estimate(options: argparse.Namespace) -> int:
     from trainer.estimate.closed_form import estimate
 
-    config, slice_, num_slices = _asked(options)
+    config, slice_, num_slices = _read_options(options)
     if config.model.family != "decoder":
         message = f"estimates require model.family=decoder, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
@@ -40,10 +42,10 @@ def _estimate(options: argparse.Namespace) -> int:
 def _compile(options: argparse.Namespace) -> int:
     from trainer.estimate.aot import compile_step
 
-    return _show(compile_step(*_asked(options), options.executable), options.output)
+    return _show(compile_step(*_read_options(options), options.executable), options.output)
 
 
-def _asked(options: argparse.Namespace) -> tuple[Config, Slice, int]:
+def _read_options(options: argparse.Namespace) -> tuple[Config, Slice, int]:
     """Return the configuration and sizes given on the command line. Raises FatalError with all their problems."""
     problems: list[Problem] = []
     if options.num_slices < 1:
@@ -69,9 +71,9 @@ def _unwritable(executable: Path | None) -> list[Problem]:
     if executable is None:
         return []
     try:
-        existed = executable.exists()
+        is_existing = executable.exists()
         executable.open("ab").close()
-        if not existed:
+        if not is_existing:
             executable.unlink()
     except OSError as error:
         return [Problem(f"{executable} cannot be written: {reason(error)}", "Use another --executable")]

@@ -1,8 +1,8 @@
 """Closed-form estimate without JAX: memory of a chip, FLOPs, traffic, and time of a step.
 
 The memory model follows the program that XLA's TPU compiler makes of step/programs.py; docs/results.md compares both.
-Times are bounds: FLOPs at a chip's peak, links at theirs, and both at the same time. Dimensions as in
-models/decoder.py.
+Times are lower bounds: FLOPs at a chip's peak, transfers at the links' peak, and both at the same time. Dimensions are
+those of models/decoder.py.
 """
 
 from typing import Any
@@ -24,16 +24,16 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
     sizes = layout.layout(config, chips)
     tokens = sizes.global_batch * config.model.seq_len
     flops = flops_per_token(config.model) * tokens
-    taken, sent = memory(config, sizes), traffic(config, sizes)
+    chip_memory, sent = memory(config, sizes), traffic(config, sizes)
     seconds = {
         "compute": compute_seconds(config, sizes, slice_.chip) * tokens / chips.total,
         "ici": sent.ici_seconds(slice_, sizes),
         "dcn": sent.dcn / slice_.chip.dcn_bandwidth,
     }
-    bound_by = max(seconds, key=lambda what: seconds[what])
+    bound_by = max(seconds, key=lambda resource: seconds[resource])
     # The update reads and writes the whole state, while nothing else runs.
-    step_seconds = seconds[bound_by] + 2 * taken.state / slice_.chip.hbm_bandwidth
-    ran = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
+    step_seconds = seconds[bound_by] + 2 * chip_memory.state / slice_.chip.hbm_bandwidth
+    utilization_inputs = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
     share = layer_products(config.model) * len(config.quant.products) / flops_per_token(config.model)
     return {
         "config": config.name,
@@ -44,32 +44,32 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
         "parameters": parameters(config.model),
         "global_batch": sizes.global_batch,
         "hbm_gib": slice_.chip.hbm_gib,
-        "fits": taken.peak <= slice_.chip.hbm_gib * _GIB,
-        "peak_gib": round(taken.peak / _GIB, 3),
-        "state_gib": round(taken.state / _GIB, 3),
-        "activations_gib": round(taken.activations / _GIB, 3),
+        "fits": chip_memory.peak <= slice_.chip.hbm_gib * _GIB,
+        "peak_gib": round(chip_memory.peak / _GIB, 3),
+        "state_gib": round(chip_memory.state / _GIB, 3),
+        "activations_gib": round(chip_memory.activations / _GIB, 3),
         "flops_per_step": flops,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
         "ici_gib_per_step": round((sent.fsdp + sent.tp) / _GIB, 3),
         "step_seconds": round(step_seconds, 4),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
-        "mfu_bound": mfu(*ran, share, slice_.chip.peak_int8),
-        "emfu_bound": mfu(*ran),
+        "mfu_bound": mfu(*utilization_inputs, share, slice_.chip.peak_int8),
+        "emfu_bound": mfu(*utilization_inputs),
     }
 
 
 def computed_flops_per_token(model: Model) -> float:
     """Return the FLOPs computed per token: those of the model, and those of the recomputation.
 
-    The forward pass is a third of the model's. Without saved activations all of a layer is recomputed; scores and
-    logits are once more, if they are computed in chunks.
+    The forward pass is a third of the model's. Without saved activations a complete layer is recomputed; scores and
+    logits are recomputed once more if they are computed in chunks.
     """
     scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
     table = 2.0 * model.vocab * model.embed
     model_flops = flops_per_token(model)
-    again = {"none": 0.0, "dots": scores, "full": model_flops / 3 - table}[model.remat]
-    return model_flops + again + (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
+    recomputed = {"none": 0.0, "dots": scores, "full": model_flops / 3 - table}[model.remat]
+    return model_flops + recomputed + (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
 
 
 def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:

@@ -34,10 +34,10 @@ class Transfer:
     bytes: int
 
     def sent(self, slices: int) -> float:
-        """Return the bytes that a chip sends for it, over `slices` including its own.
+        """Return the bytes that a chip sends in this transfer, over `slices` including its own.
 
-        For an all-reduce that is a reduce-scatter and an all-gather, (S - 1) / S of the bytes each; everything else is
-        sent as it is, to each of the other slices if it is gathered.
+        An all-reduce is a reduce-scatter and an all-gather, each of (S - 1) / S of the bytes; an all-gather is sent to
+        each of the other slices, everything else once.
         """
         passes = {"ALL_REDUCE": 2 * (slices - 1) / slices, "ALL_GATHER": slices - 1}
         return self.bytes * passes.get(self.kind, 1)
@@ -58,8 +58,8 @@ def transfers(hlo: str) -> list[Transfer]:
     return sorted(result, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
 
 
-def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
-    """Return the shapes of arrays that a program all-reduces whole on every chip, rather than scattering."""
+def unscattered_shapes(hlo: str) -> set[tuple[int, ...]]:
+    """Return the shapes of arrays that a program all-reduces in full on every chip, rather than scattering."""
     shapes = set()
     for name, instructions in _computations(hlo)[0].items():
         for rest in () if name.startswith(_SCATTERED) else instructions.values():
@@ -71,25 +71,25 @@ def reduced_whole(hlo: str) -> set[tuple[int, ...]]:
 def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
     """Return every computation's instructions by name, and the name of the entry computation."""
     computations: dict[str, dict[str, str]] = {}
-    entry = inside = ""
+    entry = current = ""
     for line in hlo.splitlines():
         if begun := _COMPUTATION.match(line):
-            inside = begun["name"]
-            computations[inside] = {}
-            entry = inside if begun[1] else entry
-        elif inside and (instruction := _INSTRUCTION.match(line)):
-            computations[inside][instruction["name"]] = instruction["rest"]
+            current = begun["name"]
+            computations[current] = {}
+            entry = current if begun[1] else entry
+        elif current and (instruction := _INSTRUCTION.match(line)):
+            computations[current][instruction["name"]] = instruction["rest"]
     return computations, entry
 
 
 def _runs(computations: Mapping[str, Mapping[str, str]], entry: str) -> dict[str, int]:
     """Return the number of times that each computation runs."""
     runs: collections.Counter[str] = collections.Counter()
-    waiting = [(entry, 1)]
-    while waiting:
-        name, times = waiting.pop()
+    stack = [(entry, 1)]
+    while stack:
+        name, times = stack.pop()
         runs[name] += times
-        waiting += [(called, times * trips) for called, trips in _calls(computations, name) if called in computations]
+        stack += [(called, times * trips) for called, trips in _calls(computations, name) if called in computations]
     return runs
 
 
@@ -101,16 +101,16 @@ def _calls(computations: Mapping[str, Mapping[str, str]], name: str) -> Iterator
             yield called[1], 1
 
 
-def _trips(computations: Mapping[str, Mapping[str, str]], outside: str, state: str, condition: str) -> int:
+def _trips(computations: Mapping[str, Mapping[str, str]], caller: str, state: str, condition: str) -> int:
     """Return the trip count of a loop that counts by one, from a constant to below another; else 1."""
-    inside = computations.get(condition, {})
-    for rest in inside.values():
+    instructions = computations.get(condition, {})
+    for rest in instructions.values():
         if compared := _COMPARED.search(rest):
-            limit = _constant(inside, compared["limit"])
-            position = re.search(r"index=(\d+)", inside.get(compared["index"], ""))
-            operands = re.findall(r"%([\w.-]+)", computations[outside].get(state, "").partition(" tuple(")[2])
+            limit = _constant(instructions, compared["limit"])
+            position = re.search(r"index=(\d+)", instructions.get(compared["index"], ""))
+            operands = re.findall(r"%([\w.-]+)", computations[caller].get(state, "").partition(" tuple(")[2])
             place = int(position[1]) if position else 0
-            first = _constant(computations[outside], operands[place]) if place < len(operands) else None
+            first = _constant(computations[caller], operands[place]) if place < len(operands) else None
             if limit is not None:
                 return max(0, limit - (first or 0))
     return 1

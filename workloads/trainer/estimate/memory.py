@@ -1,4 +1,4 @@
-"""Peak memory of one chip during a training step, in bytes. Dimensions as in models/decoder.py."""
+"""Peak memory of one chip during a training step, in bytes. Dimensions are those of models/decoder.py."""
 
 import dataclasses
 
@@ -14,18 +14,18 @@ class Memory:
     state: float  # parameters and moments, in float32
     gradients: float  # in float32
     copies: float  # of the layers' parameters in the compute dtype, which XLA makes once per step
-    kept: float  # activations that the forward pass saves for the backward pass
+    saved: float  # activations that the forward pass saves for the backward pass
     working: float  # of the current layer, or of the loss, whichever is larger
 
     @property
     def activations(self) -> float:
         """Bytes that depend on the batch."""
-        return self.kept + self.working
+        return self.saved + self.working
 
     @property
     def peak(self) -> float:
         """Total bytes."""
-        return self.state + self.gradients + self.copies + self.kept + self.working
+        return self.state + self.gradients + self.copies + self.saved + self.working
 
 
 def memory(config: Config, sizes: Layout) -> Memory:
@@ -39,28 +39,29 @@ def memory(config: Config, sizes: Layout) -> Memory:
     params, rows = 4.0 * (matrices + gains), sizes.global_batch / (sizes.dp * sizes.fsdp)
     tokens = rows / config.optim.grad_accum_steps * model.seq_len
     return Memory(
-        state=params + _moments(config, sizes) * (matrices + gains),
+        state=params + _moment_bytes(config, sizes) * (matrices + gains),
         gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         copies=width * layers / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
-        kept=_kept(model, sizes, tokens, width),
+        saved=_saved_bytes(model, sizes, tokens, width),
         working=max(
-            _layer(model, sizes, tokens / sizes.microbatches, width) + _behind(model, sizes, tokens, width),
-            _loss(model, sizes, tokens),
+            _layer_bytes(model, sizes, tokens / sizes.microbatches, width)
+            + _pending_loss_bytes(model, sizes, tokens, width),
+            _loss_bytes(model, sizes, tokens),
         ),
     )
 
 
-def _moments(config: Config, sizes: Layout) -> float:
+def _moment_bytes(config: Config, sizes: Layout) -> float:
     """Return the bytes of the optimizer's state for the number of a chip's parameters."""
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    both = first if config.optim.name == "lars" else first + 4
-    return both / (sizes.dp if "dp" in config.optim.axes else 1)
+    width = first if config.optim.name == "lars" else first + 4
+    return width / (sizes.dp if "dp" in config.optim.axes else 1)
 
 
-def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+def _saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     """Return the bytes of all layers' activations that are saved for the backward pass.
 
-    A pipeline keeps them for every tick, of which there are more than microbatches.
+    A pipeline keeps them for every tick, and it has more ticks than microbatches.
     """
     heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
     products = 3 * heads + hidden + 2 * stream
@@ -77,11 +78,11 @@ def _kept(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     return model.layers / sizes.stages * ticks * (tokens * numbers * width + scores)
 
 
-def _layer(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     """Return the peak bytes of one layer's backward pass, in the MLP or in attention.
 
-    The whole layer is recomputed before: queries, keys, values and attention's output are live, some of them in two
-    layouts, while the MLP is processed.
+    The complete layer is recomputed before it: queries, keys, values and attention's output are live, some of them in
+    two layouts, while the MLP is processed.
     """
     heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
     scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
@@ -92,10 +93,10 @@ def _layer(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     return max(width * mlp, width * attention + scores * (4 + width))
 
 
-def _behind(model: Model, sizes: Layout, tokens: float, width: int) -> float:
-    """Return the bytes of the loss that stay until the layers are done.
+def _pending_loss_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+    """Return the bytes of the loss that stay allocated until the layers are done.
 
-    That is the output projection's gradient, not yet sharded over fsdp. Over several slices XLA also schedules the
+    They are the output projection's gradient, not yet sharded over fsdp. Over several slices XLA also schedules the
     inputs of the table's gradients after the first layer of the backward pass.
     """
     table = width * model.vocab * model.embed / sizes.tp
@@ -106,7 +107,7 @@ def _behind(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     return 2 * table + 4 * tokens * model.embed / sizes.tp
 
 
-def _loss(model: Model, sizes: Layout, tokens: float) -> float:
+def _loss_bytes(model: Model, sizes: Layout, tokens: float) -> float:
     """Return the bytes of the logits and their gradient, in float32."""
-    at_once = (model.loss_chunk or model.seq_len) / model.seq_len
-    return 2 * 4 * tokens * at_once / sizes.stages * model.vocab / sizes.tp
+    chunk_share = (model.loss_chunk or model.seq_len) / model.seq_len
+    return 2 * 4 * tokens * chunk_share / sizes.stages * model.vocab / sizes.tp

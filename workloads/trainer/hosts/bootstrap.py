@@ -21,9 +21,9 @@ from xpk_shared.links.connection import listen
 _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
 _STALE_SECONDS, _LOOK_SECONDS = 60.0, 0.5
-_LISTENS = "coordinator"
+_LISTENING = "coordinator"  # key that process 0 announces once its service listens
 _SECRET_VARIABLE, _SECRET_BYTES = "XPK_PEER_SECRET_FILE", 32
-_ENV_DOC = "Start hosts with `xpk workload create`, or unset these variables to run alone"
+_HINT = "Start hosts with `xpk workload create`, or unset these variables to run on one host"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ def read_host(environ: Mapping[str, str]) -> Host:
     ]:
         if not text.isdigit():
             what = f"is {text!r}, not a number" if text else "is not set"
-            problems.append(Problem(f"environment variable {name} {what}", _ENV_DOC))
+            problems.append(Problem(f"environment variable {name} {what}", _HINT))
         values.append(int(text) if text.isdigit() else 0)
     coordinator = environ.get("XPK_COORDINATOR_ADDRESS", "")
     name, _, port = coordinator.rpartition(":")
     if not name or not port.isdigit():
         message = f"environment variable XPK_COORDINATOR_ADDRESS is {coordinator!r}, not host:port"
-        problems.append(Problem(message, _ENV_DOC))
+        problems.append(Problem(message, _HINT))
     num_slices, slice_id, hosts_per_slice, worker_id, number = values
     if not problems and not (slice_id < num_slices and worker_id < hosts_per_slice):
         message = f"slice {slice_id} of {num_slices}, host {worker_id} of {hosts_per_slice} is out of range"
@@ -89,7 +89,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
         secret = _read_secret(environ.get(_SECRET_VARIABLE, ""))
     except OSError as error:
         message = f"environment variable {_SECRET_VARIABLE}: cannot read {error.filename!r}: {error.strerror}"
-        problems.append(Problem(message, _ENV_DOC))
+        problems.append(Problem(message, _HINT))
     if problems:
         raise FatalError(*problems)
     names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
@@ -113,7 +113,7 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
     A pod's DNS name appears some seconds after the pod. Raises PeerAbsent after `timeout` seconds.
     """
     name, _, port = coordinator.rpartition(":")
-    began, said = time.monotonic(), False
+    began, is_reported = time.monotonic(), False
     while True:
         try:
             addresses = socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -122,26 +122,26 @@ def resolve(coordinator: str, timeout: float, say: Callable[[str], None]) -> tup
             waited = time.monotonic() - began
             if waited > timeout:
                 raise PeerAbsent(f"the coordinator's name {name!r} did not resolve within {timeout:.0f} s") from error
-            if waited > 2 and not said:
+            if waited > 2 and not is_reported:
                 say(f"waiting for the name {name!r} of slice 0 host 0 to resolve (up to {timeout:.0f} s)")
-                said = True
+                is_reported = True
             time.sleep(0.2)
 
 
-def own_address(find: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+def own_address(resolve_again: Callable[[], tuple[str, int]]) -> tuple[str, int]:
     """Return process 0's own address and port, as its name resolves. Raises AddressError if they cannot be bound.
 
-    DNS caches (half a minute is usual) may still have the previous attempt's address, so it looks again.
+    DNS caches (half a minute is usual) may still have the previous attempt's address, so the name is resolved again.
     """
     deadline = time.monotonic() + _STALE_SECONDS
     while True:
-        addresses = find()
+        addresses = resolve_again()
         try:
             listen(*addresses).close()
         except AddressError as error:
             cause = error.__cause__
-            stale = isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL
-            if not stale or time.monotonic() > deadline:
+            is_stale = isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL
+            if not is_stale or time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK_SECONDS)
         else:
@@ -153,41 +153,42 @@ def bracketed(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _tell_when_it_listens(address: str, port: int, peers: Peers) -> None:
-    """Process 0, on a thread of its own: let the others connect once its service listens."""
+def _announce_when_listening(address: str, port: int, peers: Peers) -> None:
+    """Announce that the coordinator's service listens; runs on a thread of process 0."""
     deadline = time.monotonic() + _JOIN_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             socket.create_connection((address, port), timeout=_JOIN_SECONDS).close()
             break
         time.sleep(_POLL_SECONDS)
-    peers.announce(_LISTENS, None)
-    peers.await_(_LISTENS)
+    peers.announce(_LISTENING, None)
+    peers.await_(_LISTENING)
 
 
 def join(host: Host, address: str, port: int, peers: Peers) -> None:
     """Start jax.distributed with explicit arguments, among hosts that are connected by `peers`.
 
-    Nobody connects before process 0 listens: a gRPC client whose first attempt fails waits for a second.
-
-    Cluster auto-detection can hang away from Google Cloud. Process 0 binds to the one address and not to all: several
-    jobs on one machine use the same port on different loopback addresses.
+    No host connects before process 0 listens, because a gRPC client whose first attempt fails waits for a second.
+    Cluster auto-detection is disabled, because it can hang outside Google Cloud. Process 0 binds to one address only:
+    several jobs on one machine use the same port on different loopback addresses.
     """
     import jax
 
     if host.process_id == 0:
-        threading.Thread(target=_tell_when_it_listens, args=(address, port, peers), name="listens", daemon=True).start()
+        threading.Thread(
+            target=_announce_when_listening, args=(address, port, peers), name="listens", daemon=True
+        ).start()
     else:
-        peers.await_(_LISTENS)
-    # Our own SIGTERM handling needs no RPC; JAX's notifier would intercept the signal.
+        peers.await_(_LISTENING)
+    # The trainer handles SIGTERM itself, without an RPC; JAX's notifier would intercept the signal.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator_address=bracketed(address, port),
         num_processes=host.processes,
         process_id=host.process_id,
         initialization_timeout=_JOIN_SECONDS,
-        # The fallback: peers.py notices dead hosts at once and hung ones sooner, and ends hosts with a
-        # better exit code than JAX's abort.
+        # Only a fallback: peers.py detects dead hosts at once and hung hosts sooner, and exits with a more specific
+        # code than JAX's abort.
         heartbeat_timeout_seconds=60,
         coordinator_bind_address=bracketed(address, port),
         cluster_detection_method="deactivate",

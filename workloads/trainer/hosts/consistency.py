@@ -1,8 +1,8 @@
 """Consistency of the hosts: settings, code, versions and flags, compared before they join.
 
-Another setting, another version of a library or of this code, or other compiler flags make another program: its
-collectives hang against those of the other hosts, or match and mean something else. The data needs no comparison:
-process 0 announces its files and checksums, and every block that is read is verified against them.
+A host with different settings, library versions, code or compiler flags runs a different program. Its collectives hang,
+or match those of the other hosts but mean something else. The data needs no comparison: process 0 announces its files
+and checksums, and every block is verified against them when it is read.
 """
 
 import dataclasses
@@ -49,61 +49,67 @@ def own_code() -> Traits:
 
 
 def code_traits(folders: Sequence[Path]) -> Traits:
-    """Return the traits that no setting changes: those of the code in these folders, and of what it runs on."""
+    """Return the traits that do not depend on settings: the code in these folders and the versions of its libraries."""
     versions = {f"version of {name}": _version(name) for name in _PACKAGES}
     return {"the trainer's code": _digest(_code(folders)), "version of Python": platform.python_version()} | versions
 
 
-def agree(peers: Peers, host: Host, mine: Traits) -> None:
-    """Compare `mine` with the traits of all hosts; every host calls it.
+def check_agreement(peers: Peers, host: Host, own_traits: Traits) -> None:
+    """Compare `own_traits` with the traits of all hosts; every host calls it.
 
     Raises FatalError on all hosts, naming the inconsistent ones. If all agree, one short message goes each way.
     """
     if host.processes == 1:
         return
-    peers.report("traits", _digest([json.dumps(mine, sort_keys=True).encode()]))
+    peers.report("traits", _digest([json.dumps(own_traits, sort_keys=True).encode()]))
     if host.process_id == 0:
         digests = peers.collect("traits")
-        peers.announce("traits", mine if len(set(digests)) > 1 else None)
+        peers.announce("traits", own_traits if len(set(digests)) > 1 else None)
     first: Traits | None = peers.await_("traits")
     if first is None:
         return
-    peers.report("differences", differences(mine, first))
+    peers.report("differences", differences(own_traits, first))
     if host.process_id == 0:
-        peers.announce("disagreement", disagreement(host, digests, peers.collect("differences")))
+        peers.announce("disagreement", describe_disagreement(host, digests, peers.collect("differences")))
     messages: list[str] = peers.await_("disagreement")
     raise FatalError(*(Problem(message, "Start all hosts from one image, with one command") for message in messages))
 
 
-def differences(mine: Traits, others: Traits) -> list[list[str]]:
+def differences(own_traits: Traits, others: Traits) -> list[list[str]]:
     """Return [name, mine, theirs] of every trait that differs."""
-    names = sorted(mine.keys() | others.keys())
-    return [[name, mine.get(name, ""), others.get(name, "")] for name in names if mine.get(name) != others.get(name)]
+    names = sorted(own_traits.keys() | others.keys())
+    return [
+        [name, own_traits.get(name, ""), others.get(name, "")]
+        for name in names
+        if own_traits.get(name) != others.get(name)
+    ]
 
 
-def disagreement(host: Host, digests: Sequence[str], diffs: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    """Return a line for each kind of host that differs from the majority, or from process 0 without a majority.
+def describe_disagreement(host: Host, digests: Sequence[str], diffs: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+    """Return a line for each group of hosts that differ from the majority, or from process 0 without a majority.
 
     `diffs` are each host's differences from process 0, in process order.
     """
     (_, most), (_, second) = Counter(digests).most_common(2)
-    right = Counter(digests).most_common(1)[0][0] if most > second else digests[0]
-    example = digests.index(right)
+    expected = Counter(digests).most_common(1)[0][0] if most > second else digests[0]
+    example = digests.index(expected)
     lines = []
     for digest in dict.fromkeys(digests):
-        if digest == right:
+        if digest == expected:
             continue
-        odd = [process for process, other in enumerate(digests) if other == digest]
-        theirs = {name: (own, first) for name, own, first in diffs[odd[0]]}
-        usual = {name: (own, first) for name, own, first in diffs[example]}
+        processes = [process for process, other in enumerate(digests) if other == digest]
+        own_diffs = {name: (own, first) for name, own, first in diffs[processes[0]]}
+        example_diffs = {name: (own, first) for name, own, first in diffs[example]}
         details = []
-        for name in sorted(theirs.keys() | usual.keys()):
-            own = theirs[name][0] if name in theirs else usual[name][1]
-            other = usual[name][0] if name in usual else theirs[name][1]
-            details.append(f"{name} is {own or 'missing'}, there {other or 'missing'}")
-        who = ", ".join(map(host.name, odd[:_NAMED])) + (f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else "")
+        for name in sorted(own_diffs.keys() | example_diffs.keys()):
+            own = own_diffs[name][0] if name in own_diffs else example_diffs[name][1]
+            other = example_diffs[name][0] if name in example_diffs else own_diffs[name][1]
+            details.append(f"{name} is {own or 'missing'}, expected {other or 'missing'}")
+        who = ", ".join(map(host.name, processes[:_NAMED])) + (
+            f" and {len(processes) - _NAMED} more" if len(processes) > _NAMED else ""
+        )
         more = f"; and {len(details) - _NAMED} more" if len(details) > _NAMED else ""
-        lines.append(f"{who} does not run what {host.name(example)} does: {'; '.join(details[:_NAMED])}{more}")
+        lines.append(f"{who} differs from {host.name(example)}: {'; '.join(details[:_NAMED])}{more}")
     return lines
 
 

@@ -42,8 +42,8 @@ Address = tuple[str, int]
 _MEETING_SECONDS = 300.0
 FLUSH_SECONDS = 10.0  # for flushing events and metrics when the process ends
 _OPENING_SECONDS = 30.0  # for a bucket to confirm that this host can write to it
-_FULL = ("No space left on device", "Disk quota exceeded", "no room: ")
-_VERDICT_SECONDS = 2.0  # for a failed host to learn that a peer's death was the cause
+_FULL_DISK = ("No space left on device", "Disk quota exceeded", "not enough space: ")
+_CAUSE_SECONDS = 2.0  # for a failed host to detect that a peer's death was the cause
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,60 +65,60 @@ class Job:
         return self.host.process_id == 0
 
 
-def open_job(config: Config, host: Host, ending: Callable[[ExitCode, float], None] | None = None) -> Job:
+def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], None] | None = None) -> Job:
     """Open this host's records, install its signal handlers and prepare the connection to its peers.
 
-    `ending` is called with the exit code, and the seconds for flushing records, when this host must end; without it the
+    When this host must end, `on_end` is called with the exit code and the seconds for flushing records. Without it the
     process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
-    finish = ending or end
+    finish = on_end or end
     began = time.monotonic()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
     lease, events = _open_records(out, host, began, finish)
 
     def on_lost(peer: int) -> None:
         if watchdog.hung:
-            return  # the peers thread ends this host, and knows the cause
+            return  # the watchdog ends this host and reports the cause
         events.write("peer_lost", peer=peer)
         termination_message.write(termination_message.LOST + host.name(peer))
-        say(f"{host.name(host.process_id)}: lost {host.name(peer)}; ending so that the job can restart")
-        # Without the coordinator, process 0, JAX aborts this process any moment: exit first, for the exit code.
+        say(f"{host.name(host.process_id)}: lost {host.name(peer)}; exiting so that the job can restart")
+        # Without the coordinator, process 0, JAX aborts this process at any moment; exit first, with our exit code.
         finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
 
-    def on_told(what: str, peer: int) -> None:
-        if what == "stop":
+    def on_message(message: str, peer: int) -> None:
+        if message == "stop":
             stop.request()
-        elif what == "fatal":
-            events.write("fail", reason=f"{host.name(peer)} cannot work")
-            say(f"{host.name(host.process_id)}: {host.name(peer)} found an error that no retry can fix; see its log")
+        elif message == "fatal":
+            events.write("fail", reason=f"{host.name(peer)} failed permanently")
+            say(f"{host.name(host.process_id)}: {host.name(peer)} failed permanently; see its log")
             finish(ExitCode.FATAL, FLUSH_SECONDS)
-        elif what.startswith("hung "):
-            watchdog.receive(what.removeprefix("hung "), peer)
+        elif message.startswith("hung "):
+            watchdog.receive(message.removeprefix("hung "), peer)
 
-    def at_once(code: ExitCode) -> None:
-        peers.tell("stop")
+    def stop_now(code: ExitCode) -> None:
+        peers.broadcast("stop")
         events.write("preempt")
-        say(f"{host.name(host.process_id)}: asked to stop before the first step; there is nothing to save")
-        # On its own thread, as this one may have to hear the others leave.
-        threading.Thread(target=part, args=(code,), name="part").start()
+        say(f"{host.name(host.process_id)}: received a stop request before the first step; nothing to save")
+        # On its own thread, because this one may have to receive the other hosts' messages that they leave.
+        threading.Thread(target=leave_and_finish, args=(code,), name="part").start()
 
-    def part(code: ExitCode) -> None:
+    def leave_and_finish(code: ExitCode) -> None:
         leave(job)
         finish(code, FLUSH_SECONDS)
 
-    def again(code: ExitCode) -> None:
-        events.write("fail", reason="a second signal to stop")
-        say(f"{host.name(host.process_id)}: a second signal to stop; ending without a checkpoint")
+    def abort(code: ExitCode) -> None:
+        events.write("fail", reason="received a second signal")
+        say(f"{host.name(host.process_id)}: received a second signal; exiting without a checkpoint")
         finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
     # New hosts may have the attempt number of earlier ones that were restarted in place.
     names = (host.workload, host.job_id, host.in_place)
-    me = host.process_id, host.processes, host.attempt, names
-    peers = Peers(*me, secret=host.secret, on_lost=on_lost, on_told=on_told)
-    watchdog = Watchdog(host, config.observe, events, out, peers.tell, peers.answer, finish)
-    stop = Stop(at_once, again, lease.ends)
+    identity = host.process_id, host.processes, host.attempt, names
+    peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
+    watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
+    stop = Stop(stop_now, abort, lease.mark_stopping)
     job = Job(config, host, out, lease, events, peers, stop, watchdog)
-    if ending is None:
+    if on_end is None:
         stop.install()
     return job
 
@@ -130,7 +130,7 @@ def _open_records(
 
     def on_taken(holder: Holder, is_ours: bool) -> None:
         events.write("fail", reason=f"{holder} has taken over the output folder")
-        say(f"{host.name(host.process_id)}: {holder} has taken over {out}; ending")
+        say(f"{host.name(host.process_id)}: {holder} has taken over {out}; exiting")
         finish(ExitCode.PEER_LOST if is_ours else ExitCode.CRASH, FLUSH_SECONDS)
 
     lease = Lease(out, host, on_taken)
@@ -142,7 +142,7 @@ def _open_records(
         events.write("start", pid=os.getpid())
         lines.flush(_OPENING_SECONDS)
     except Unreachable as error:  # a warning was printed; training may continue and write it later
-        say(f"{host.name(host.process_id)}: continuing without its records: {reason(error)}")
+        say(f"{host.name(host.process_id)}: continuing without writing records: {reason(error)}")
     except OSError as error:
         message = f"output folder {str(out)!r} cannot be written: {reason(error)}"
         raise FatalError(Problem(message, "Use --set run.output_dir=FOLDER")) from error
@@ -150,18 +150,18 @@ def _open_records(
 
 
 def _record_restart(out: Place, host: Host, cause: str) -> None:
-    """Write the supervisor's record of a restart in place to a bucket, where the supervisor itself cannot."""
+    """Write the supervisor's record of a restart in place to a bucket, to which the supervisor itself cannot write."""
     if host.process_id == 0 and cause and in_bucket(str(out)):
-        with contextlib.suppress(ValueError):  # somebody else's variable
+        with contextlib.suppress(ValueError):  # the variable is not the supervisor's
             JsonLines(out / RECORD).write(json.loads(cause))
 
 
 def _take(lease: Lease, host: Host) -> None:
-    """Take the lease on the output folder; a bucket that does not answer gives it to nobody else either."""
+    """Take the lease on the output folder; continue without it if the bucket is unreachable, as for all other runs."""
     try:
         lease.take()
     except Unreachable as error:
-        say(f"{host.name(host.process_id)}: continuing without a lease on its output: {reason(error)}")
+        say(f"{host.name(host.process_id)}: continuing without a lease on the output folder: {reason(error)}")
 
 
 def meet(job: Job) -> "Future[Address]":
@@ -170,44 +170,47 @@ def meet(job: Job) -> "Future[Address]":
     Peers connect to the coordinator's port + 1. The result raises PeerAbsent if a host does not connect, and
     AddressError if process 0 cannot bind one of the two ports.
     """
-    meeting: Future[Address] = Future()
+    coordinator_future: Future[Address] = Future()
 
-    def work() -> None:
+    def run() -> None:
         try:
             coordinator = ("", 0)
             if job.host.processes > 1:
-                find = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
+                resolve_coordinator = functools.partial(resolve, job.host.coordinator, _MEETING_SECONDS, say)
                 # Reserve the port: JAX would share it with another job's coordinator.
-                address, port = own_address(find) if job.is_first else find()
-                coordinator = job.peers.connect(address, port + 1, _MEETING_SECONDS, lambda: find()[0]), port
-            meeting.set_result(coordinator)
+                address, port = own_address(resolve_coordinator) if job.is_first else resolve_coordinator()
+                coordinator = (
+                    job.peers.connect(address, port + 1, _MEETING_SECONDS, lambda: resolve_coordinator()[0]),
+                    port,
+                )
+            coordinator_future.set_result(coordinator)
         except BaseException as error:
-            meeting.set_exception(error)
+            coordinator_future.set_exception(error)
 
-    threading.Thread(target=work, name="meet", daemon=True).start()
-    return meeting
+    threading.Thread(target=run, name="meet", daemon=True).start()
+    return coordinator_future
 
 
 def fail(job: Job, error: BaseException) -> NoReturn:
-    """End this host for an error of its own, or for a peer's death if that caused it."""
-    end(explain(job, error))
+    """End this host because of `error`, or because of a peer's death if that caused it."""
+    end(report_error(job, error))
 
 
-def explain(job: Job, error: BaseException) -> ExitCode:
-    """Report an error that ends this host to people, records and the other hosts; return its exit code."""
-    code = _explained(job, error)
+def report_error(job: Job, error: BaseException) -> ExitCode:
+    """Report an error that ends this host in the log, the records and to the other hosts; return the exit code."""
+    code = _report_error(job, error)
     job.lease.release()
     return code
 
 
-def _explained(job: Job, error: BaseException) -> ExitCode:
+def _report_error(job: Job, error: BaseException) -> ExitCode:
     if isinstance(error, PermissionError):
         error = FatalError(Problem(f"{error.filename}: {reason(error)}", "Grant this host access"))
     if isinstance(error, FatalError):
         for problem in error.problems:
             print(problem, file=sys.stderr, flush=True)
         job.events.write("fail", reason="; ".join(problem.message for problem in error.problems))
-        job.peers.tell("fatal")
+        job.peers.broadcast("fatal")
         return ExitCode.FATAL
     if isinstance(error, PeerAbsent):
         say(f"{job.host.name(job.host.process_id)}: {error}")
@@ -226,8 +229,8 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
         if isinstance(error, SaveError):
             leave(job)
         return ExitCode.CRASH
-    # A peer's death also breaks the collectives here; the peers thread learns of it and ends this process.
-    time.sleep(_VERDICT_SECONDS if job.host.processes > 1 else 0)
+    # A peer's death also breaks the collectives here; the peers thread detects it and ends this process.
+    time.sleep(_CAUSE_SECONDS if job.host.processes > 1 else 0)
     traceback.print_exception(error)
     text = " ".join(str(error).split())[:300]
     job.events.write("fail", reason=f"{type(error).__name__}: {text}")
@@ -235,13 +238,13 @@ def _explained(job: Job, error: BaseException) -> ExitCode:
 
 
 def _one_line(error: BaseException) -> str | None:
-    """Return the message of an error that a later attempt may not have; None for a bug of ours."""
+    """Return the message of an error that may not recur in a later attempt; None for a bug of the trainer."""
     if isinstance(error, SaveError | StorageError):
-        return f"{error}. Free some space there" if any(words in str(error) for words in _FULL) else str(error)
+        return f"{error}. Free some disk space" if any(text in str(error) for text in _FULL_DISK) else str(error)
     if isinstance(error, AddressError):
-        return f"{error}. Another job may use it: end that job, or try again later"
+        return f"{error}. Another job may be using it: stop that job, or try again later"
     if isinstance(error, ChipsError):
-        return f"{error}. Find the host that has lost some"
+        return f"{error}. Find the host with missing chips"
     if isinstance(error, Unreachable):
         return f"{error.filename}: {error.strerror}"
     return None

@@ -1,4 +1,4 @@
-"""Marker for a host's own work: if that hangs, the host is at fault, not those that wait for it."""
+"""Marker for a host's own work: if it hangs, this host is at fault, not the hosts that wait for it."""
 
 import threading
 

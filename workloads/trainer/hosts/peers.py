@@ -23,8 +23,8 @@ from xpk_shared.links.member import Member
 class Peers:
     """This host's connection to the others. All callbacks run on a background thread.
 
-    `on_lost(id)`: another host died. `on_told(what, id)`: another host sent `what`, to everybody or to process 0 alone.
-    `job` names the job: only hosts that name the same job and attempt, and know its `secret`, may join.
+    `on_lost(id)`: another host died. `on_message(text, id)`: another host sent `text`, to all hosts or to process 0
+    only. `job` names the job: only hosts that name the same job and attempt, and know its `secret`, may join.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Peers:
         secret: bytes = b"",
         max_message_bytes: int = MAX_HUB_MESSAGE_BYTES,
         on_lost: Callable[[int], None],
-        on_told: Callable[[str, int], None],
+        on_message: Callable[[str, int], None],
     ) -> None:
         self.process_id, self.processes, self.attempt = process_id, processes, attempt
-        self._on_told, self._max_message_bytes = on_told, max_message_bytes
-        identity, handlers = Identity(job, attempt, secret), Handlers(on_lost, on_told, self._heard)
-        self._end = (
+        self._on_message, self._max_message_bytes = on_message, max_message_bytes
+        identity, handlers = Identity(job, attempt, secret), Handlers(on_lost, on_message, self._receive)
+        self._link = (
             Member(identity, process_id, handlers, beats=Beats())
             if process_id
             else Hub(identity, processes, handlers, beats=Beats())
@@ -52,36 +52,36 @@ class Peers:
         self._changed = threading.Condition()
         self._ready = processes == 1
 
-    def connect(self, address: str, port: int, timeout: float, again: Callable[[], str] | None = None) -> str:
+    def connect(self, address: str, port: int, timeout: float, resolve: Callable[[], str] | None = None) -> str:
         """Listen (process 0) or connect, then wait for every host; return process 0's address.
 
-        `again` resolves the address again if nobody answers. Raises PeerAbsent naming the processes that did not
+        `resolve` returns the current address if there is no answer. Raises PeerAbsent naming the processes that did not
         connect, AddressError if it cannot listen.
         """
         if self.processes == 1:
             return address
         deadline = time.monotonic() + timeout
-        if isinstance(self._end, Hub):
-            self._end.open(address, port)
+        if isinstance(self._link, Hub):
+            self._link.open(address, port)
         else:
-            address = self._end.join(address, port, deadline, again)
+            address = self._link.join(address, port, deadline, resolve)
         with self._changed:
             if not self._changed.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic())):
-                missing = sorted(self._end.absent)
+                missing = sorted(self._link.absent)
                 raise PeerAbsent(f"processes {missing or [0]} did not connect within {timeout:.0f} s", missing)
         return address
 
     @property
     def present(self) -> int:
-        """Number of connected hosts; process 0 knows of all, the others of themselves and process 0."""
-        return 1 + len(self._end.links)
+        """Number of connected hosts; process 0 counts all hosts, the others only themselves and process 0."""
+        return 1 + len(self._link.links)
 
     def report(self, key: str, value: Any) -> None:
-        """Send `value` (JSON) to process 0, which waits for everyone's in `collect`."""
+        """Send `value` (JSON) to process 0, which waits for all hosts' values in `collect`."""
         if self.process_id == 0:
-            self._reported(0, key, value)
+            self._store_report(0, key, value)
         else:
-            self._end.send(line({"report": key, "value": value}))
+            self._link.send(line({"report": key, "value": value}))
 
     def collect(self, key: str) -> list[Any]:
         """Process 0 only: wait for every host's report of `key`; return them in process order."""
@@ -101,7 +101,7 @@ class Peers:
                 sizes = f"{len(content):,} bytes are more than {self._max_message_bytes:,}"
                 message = f"cannot announce {key} to the hosts: {sizes}"
                 raise FatalError(Problem(message, "Prepare the data in fewer files: --file-tokens"))
-            self._end.send(content)
+            self._link.send(content)
         self._store(key, value)
 
     def await_(self, key: str) -> Any:
@@ -125,32 +125,32 @@ class Peers:
             self.announce(key, None)
         self.await_(key)
 
-    def tell(self, what: str) -> None:
-        """Send `what` to every other host."""
-        self._end.tell(what)
+    def broadcast(self, message: str) -> None:
+        """Send a message to every other host."""
+        self._link.broadcast(message)
 
-    def answer(self, what: str) -> None:
-        """Send `what` to process 0 alone."""
+    def reply(self, message: str) -> None:
+        """Send a message to process 0 only."""
         if self.process_id != 0:
-            self._end.send(line({"answer": what}))
+            self._link.send(line({"answer": message}))
 
     def leave(self, timeout: float = 10.0) -> None:
-        """Close the connection in order, so that nobody counts this host as dead. Process 0 leaves last."""
-        self._end.leave(timeout)
+        """Close the connection in order, so that no host counts this one as dead. Process 0 leaves last."""
+        self._link.leave(timeout)
 
-    def _heard(self, message: dict[str, Any], peer: int) -> None:
+    def _receive(self, message: dict[str, Any], peer: int) -> None:
         if "report" in message:
-            self._reported(peer, message["report"], message["value"])
+            self._store_report(peer, message["report"], message["value"])
         elif "announce" in message:
             self._store(message["announce"], message["value"])
         elif "answer" in message:
-            self._on_told(message["answer"], peer)
+            self._on_message(message["answer"], peer)
         elif "ready" in message:
             with self._changed:
                 self._ready = True
                 self._changed.notify_all()
 
-    def _reported(self, peer: int, key: str, value: Any) -> None:
+    def _store_report(self, peer: int, key: str, value: Any) -> None:
         with self._changed:
             self._reports.setdefault(key, {})[peer] = value
             self._changed.notify_all()

@@ -15,19 +15,19 @@ from trainer.errors import ExitCode
 class Stop:
     """Stop requests of this host, and the exit code they lead to.
 
-    Until `arm()` is called nothing can be lost, so `at_once(code)` runs on the first signal; after it the training loop
-    checks `requested`. `again(code)` runs on the second signal in any case, and `asked()` on the first.
+    Before `arm()` is called there is no work to save, so `stop_now(code)` runs on the first signal; afterwards the
+    training loop checks `requested`. `on_first()` always runs on the first signal, `on_second(code)` on the second.
     """
 
     def __init__(
         self,
-        at_once: Callable[[ExitCode], None],
-        again: Callable[[ExitCode], None],
-        asked: Callable[[], None] = lambda: None,
+        stop_now: Callable[[ExitCode], None],
+        on_second: Callable[[ExitCode], None],
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.requested = False
         self.code = ExitCode.PREEMPTED
-        self._at_once, self._again, self._asked = at_once, again, asked
+        self._stop_now, self._on_second, self._on_first = stop_now, on_second, on_first
         self._armed = False
         self._lock = threading.Lock()
 
@@ -36,27 +36,27 @@ class Stop:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        self.claim()
+        self.reinstall()
         threading.Thread(target=self._watch, args=(reader, writer), name="signals", daemon=True).start()
 
-    def claim(self) -> None:
+    def reinstall(self) -> None:
         """Reinstall the handlers after a library has set its own; call from the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
     def arm(self) -> None:
-        """Declare that a checkpoint must save the work before a stop."""
+        """Require a checkpoint before a stop from now on."""
         with self._lock:
             self._armed = True
 
     def request(self, code: ExitCode = ExitCode.PREEMPTED) -> None:
-        """Request a stop without a signal, as another host got one."""
+        """Request a stop without a signal, because another host received one."""
         with self._lock:
             if not self.requested:
                 self.requested, self.code = True, code
-                self._asked()
+                self._on_first()
                 if not self._armed:
-                    self._at_once(code)
+                    self._stop_now(code)
 
     def _watch(self, reader: socket.socket, writer: socket.socket) -> None:
         signals = 0
@@ -68,5 +68,5 @@ class Stop:
                     if signals == 1:
                         self.request(code)
                     else:
-                        self._again(code)
+                        self._on_second(code)
         writer.close()

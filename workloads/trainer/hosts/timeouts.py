@@ -15,18 +15,18 @@ class Busy(Protocol):
         """True if this host itself is working, rather than waiting for others."""
 
 
-def storage(job: Job, what: str, at: int, part: Busy) -> AbstractContextManager[None]:
-    """Watch a wait for a checkpoint; this host is at fault if its own part of it does not end."""
-    least = job.config.checkpoint.hang_seconds
-    return job.watchdog.waiting(what, at, own=lambda: part.busy, least=least)
+def storage(job: Job, subject: str, step: int, part: Busy) -> AbstractContextManager[None]:
+    """Watch a wait for a checkpoint; this host is at fault if its own part hangs."""
+    min_seconds = job.config.checkpoint.hang_seconds
+    return job.watchdog.waiting(subject, step, is_own=lambda: part.busy, min_seconds=min_seconds)
 
 
-def compilation(job: Job, what: str, at: int, own: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Watch a wait for a program; this host is at fault if it compiles it itself, rather than process 0."""
-    least = job.config.observe.compile_hang_seconds
-    return job.watchdog.waiting(f"the compilation of {what}", at, own=own, least=least)
+def compilation(job: Job, subject: str, step: int, is_own: Callable[[], bool]) -> AbstractContextManager[None]:
+    """Watch a wait for a program; this host is at fault if it is compiling, rather than waiting for process 0."""
+    min_seconds = job.config.observe.compile_hang_seconds
+    return job.watchdog.waiting(f"the compilation of {subject}", step, is_own=is_own, min_seconds=min_seconds)
 
 
-def data(job: Job, what: str, *, own: bool) -> AbstractContextManager[None]:
+def data(job: Job, subject: str, *, is_own: bool) -> AbstractContextManager[None]:
     """Watch a wait for the data set, or this host's copy of it, before the first step."""
-    return job.watchdog.waiting(what, 0, own=lambda: own, least=job.config.observe.data_hang_seconds)
+    return job.watchdog.waiting(subject, 0, is_own=lambda: is_own, min_seconds=job.config.observe.data_hang_seconds)

@@ -1,4 +1,4 @@
-"""Attention, whole or in chunks. Dimensions as in decoder.py; C queries of a chunk, S = T keys, N chunks."""
+"""Attention, in one piece or in chunks. Dimensions as in decoder.py; C queries of a chunk, S = T keys, N chunks."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Place = Callable[..., Array]  # array, mesh axes of each dimension -> the array, sharded along them
+Shard = Callable[..., Array]  # array, mesh axes of each dimension -> the array, sharded along them
 
 
 def attention(
-    place: Place,
+    shard: Shard,
     batch: Any,
     q_BTHQ: Array,
     k_BSHQ: Array,
@@ -38,24 +38,24 @@ def attention(
     def attend(q_BCHQ: Array, time_C: Array, document_BC: Array | None) -> Array:
         score_BHCS = jnp.einsum("BCHQ,BSHQ->BHCS", q_BCHQ, k_BSHQ, preferred_element_type=jnp.float32)
         # Constrain the scores too: otherwise XLA shards their time over "tp" in the backward pass, and moves them.
-        score_BHCS = place(score_BHCS, batch, "tp", None, None) / math.sqrt(Q)
+        score_BHCS = shard(score_BHCS, batch, "tp", None, None) / math.sqrt(Q)
         if causal:
             score_BHCS = jnp.where(time_S <= time_C[:, None], score_BHCS, -jnp.inf)
         if document_BC is not None and document_BT is not None:
-            own_BCS = document_BC[:, :, None] == document_BT[:, None, :]
-            score_BHCS = jnp.where(own_BCS[:, None], score_BHCS, -jnp.inf)
+            same_BCS = document_BC[:, :, None] == document_BT[:, None, :]
+            score_BHCS = jnp.where(same_BCS[:, None], score_BHCS, -jnp.inf)
         weight_BHCS = jax.nn.softmax(score_BHCS, axis=-1).astype(v_BSHQ.dtype)
-        return place(jnp.einsum("BHCS,BSHQ->BCHQ", weight_BHCS, v_BSHQ), batch, None, "tp", None)
+        return shard(jnp.einsum("BHCS,BSHQ->BCHQ", weight_BHCS, v_BSHQ), batch, None, "tp", None)
 
     if chunk in (0, T):
         return attend(q_BTHQ, time_S, document_BT)
 
-    def one(_: None, part: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
+    def scan_body(_: None, part: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
         return None, attend(*part)
 
-    def cut(x_BT: Array) -> Array:
+    def split_chunks(x_BT: Array) -> Array:
         return jnp.stack(jnp.split(x_BT, T // chunk, axis=1))
 
-    parts = cut(q_BTHQ), time_S.reshape(-1, chunk), None if document_BT is None else cut(document_BT)
-    _, y_NBCHQ = jax.lax.scan(jax.checkpoint(one, prevent_cse=False), None, parts)
-    return place(jnp.concatenate(y_NBCHQ, axis=1), batch, None, "tp", None)
+    parts = split_chunks(q_BTHQ), time_S.reshape(-1, chunk), None if document_BT is None else split_chunks(document_BT)
+    _, y_NBCHQ = jax.lax.scan(jax.checkpoint(scan_body, prevent_cse=False), None, parts)
+    return shard(jnp.concatenate(y_NBCHQ, axis=1), batch, None, "tp", None)

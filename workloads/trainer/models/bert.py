@@ -2,7 +2,7 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G predicted positions
-There is no second task (next sentence), so there are no segments. The last token of the vocabulary is the mask token;
+The next-sentence task is not implemented, so there are no segments. The last token of the vocabulary is the mask token;
 in text of bytes it is 255, which UTF-8 never contains. Parameters are float32; norms, softmax and loss are summed in
 float32.
 """
@@ -18,13 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
 from trainer.models.attention import attention
-from trainer.models.decoder import through_layers
-from trainer.models.document_masks import Documents, documents, unpacked
+from trainer.models.decoder import apply_layers
+from trainer.models.document_masks import Documents, documents, unpack
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
-_DEVIATION = 0.02  # standard deviation of fresh weights
-_MASK_SEED = 0xBE27  # of the masks
+_DEVIATION = 0.02  # standard deviation of the initial weights
+_MASK_SEED = 0xBE27  # seed of the choice of masked positions
 
 
 def shapes(model: Model) -> Params:
@@ -51,7 +51,7 @@ def shapes(model: Model) -> Params:
 
 def specs(model: Model) -> Params:
     """Return the sharding of every parameter: matrices over "fsdp" and "tp", gains and biases replicated."""
-    spread = {
+    sharded = {
         "qkv": P("stage", "fsdp", None, "tp", None),
         "out": P("stage", "tp", None, "fsdp"),
         "up": P("stage", "fsdp", "tp"),
@@ -60,9 +60,10 @@ def specs(model: Model) -> Params:
         "position": P(None, "fsdp"),
         "dense": P("fsdp", "tp"),
     }
-    plain = {"layers": P("stage")}
+    replicated = {"layers": P("stage")}
     return {
-        part: {name: spread.get(name, plain.get(part, P())) for name in below} for part, below in shapes(model).items()
+        part: {name: sharded.get(name, replicated.get(part, P())) for name in below}
+        for part, below in shapes(model).items()
     }
 
 
@@ -88,42 +89,46 @@ def init(model: Model, key: Array) -> Params:
             return jnp.full(shape, float(str(path[-1].key).endswith("gain")))
         return _DEVIATION * jax.random.normal(key, shape)
 
-    made = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
-    params: Params = jax.tree.unflatten(tree, made)
+    leaf_values = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
+    params: Params = jax.tree.unflatten(tree, leaf_values)
     return params
 
 
-def masked(
+def mask_tokens(
     model: Model, tokens_BT: Array, step: Array | None, real_BT: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return (tokens [B, T] with masks, positions [B, G] to predict, whether each position counts [B, G]).
 
     G is mask_rate x T in every example. With `real_BT`, which marks tokens that are not padding, the same fraction of
-    those counts. Of the predicted tokens 80 % become the mask, 10 % a random token, 10 % stay. The choice depends on
-    the tokens and the step alone, so it is the same on every mesh; without a step (an evaluation) it is always the
-    same.
+    those counts. Of the predicted tokens 80 % are masked, 10 % are replaced by a random token and 10 % are kept. The
+    choice depends on the tokens and the step alone, so it is the same on every mesh; without a step (an evaluation) it
+    is always the same.
     """
     B, T = tokens_BT.shape
-    guessed = max(1, round(model.mask_rate * T))
+    predicted = max(1, round(model.mask_rate * T))
     base = jax.random.fold_in(jax.random.key(_MASK_SEED), 0 if step is None else step + 1)
     factor_T = jnp.arange(1, 2 * T, 2, dtype=jnp.uint32) * jnp.uint32(2654435761)
     digest_B = jnp.sum(tokens_BT.astype(jnp.uint32) * factor_T, axis=1, dtype=jnp.uint32)
 
-    def draw(digest: Array, real_T: Array) -> tuple[Array, Array, Array]:
-        where, what, token = jax.random.split(jax.random.fold_in(base, digest), 3)
-        _, place_G = jax.lax.top_k(jnp.where(real_T, jax.random.uniform(where, (T,)), -1.0), guessed)
-        return place_G, jax.random.uniform(what, (guessed,)), jax.random.randint(token, (guessed,), 0, model.vocab - 1)
+    def choose(digest: Array, real_T: Array) -> tuple[Array, Array, Array]:
+        position_key, draw_key, token_key = jax.random.split(jax.random.fold_in(base, digest), 3)
+        _, position_G = jax.lax.top_k(jnp.where(real_T, jax.random.uniform(position_key, (T,)), -1.0), predicted)
+        return (
+            position_G,
+            jax.random.uniform(draw_key, (predicted,)),
+            jax.random.randint(token_key, (predicted,), 0, model.vocab - 1),
+        )
 
     all_BT = jnp.ones((B, T), bool)
-    place_BG, what_BG, token_BG = jax.vmap(draw)(digest_B, all_BT if real_BT is None else real_BT)
-    asked_BG = all_BT[:, :guessed]
+    position_BG, draw_BG, token_BG = jax.vmap(choose)(digest_B, all_BT if real_BT is None else real_BT)
+    counted_BG = all_BT[:, :predicted]
     if real_BT is not None:
         count_B1 = jnp.maximum(1, jnp.round(model.mask_rate * jnp.sum(real_BT, axis=1, keepdims=True)))
-        asked_BG = (jnp.arange(guessed) < count_B1) & jnp.take_along_axis(real_BT, place_BG, axis=1)
-    own_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
-    new_BG = jnp.where(what_BG < 0.8, model.vocab - 1, jnp.where(what_BG < 0.9, token_BG, own_BG))
-    new_BG = jnp.where(asked_BG, new_BG, own_BG)
-    return tokens_BT.at[jnp.arange(B)[:, None], place_BG].set(new_BG), place_BG, asked_BG
+        counted_BG = (jnp.arange(predicted) < count_B1) & jnp.take_along_axis(real_BT, position_BG, axis=1)
+    original_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
+    new_BG = jnp.where(draw_BG < 0.8, model.vocab - 1, jnp.where(draw_BG < 0.9, token_BG, original_BG))
+    new_BG = jnp.where(counted_BG, new_BG, original_BG)
+    return tokens_BT.at[jnp.arange(B)[:, None], position_BG].set(new_BG), position_BG, counted_BG
 
 
 def layer_norm(x_BTE: Array, gain_E: Array, bias_E: Array) -> Array:
@@ -136,7 +141,7 @@ def layer_norm(x_BTE: Array, gain_E: Array, bias_E: Array) -> Array:
 
 def layer(
     model: Model,
-    how: Execution,
+    execution: Execution,
     x_BTE: Array,
     w: Params,
     key: Array | None = None,
@@ -144,23 +149,23 @@ def layer(
 ) -> Array:
     """Apply one layer: attention, then the MLP, each added to its input and normalized; sharded as in decoder.py."""
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
-    dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
+    dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
-    qkv_BT3HQ = how.product(x_BTE, qkv, 1, keys[0]) + bias["qkv"]
-    q_BTHQ, k_BTHQ, v_BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
-    own = packed.number_BT if packed else None
-    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=own)
-    y_BTE = how.product(y_BTHQ, out, 2, keys[1]) + bias["out"]
-    x_BTE = place(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
-    y_BTM = jax.nn.gelu(place(how.product(x_BTE, up, 1, keys[2]), batch, None, "tp") + bias["up"])
-    y_BTE = how.product(y_BTM, down, 1, keys[3]) + bias["down"]
-    return place(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
+    qkv_BT3HQ = execution.product(x_BTE, qkv, 1, keys[0]) + bias["qkv"]
+    q_BTHQ, k_BTHQ, v_BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    number_BT = packed.number_BT if packed else None
+    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=number_BT)
+    y_BTE = execution.product(y_BTHQ, out, 2, keys[1]) + bias["out"]
+    x_BTE = shard(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
+    y_BTM = jax.nn.gelu(shard(execution.product(x_BTE, up, 1, keys[2]), batch, None, "tp") + bias["up"])
+    y_BTE = execution.product(y_BTM, down, 1, keys[3]) + bias["down"]
+    return shard(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 
 def encode(
     model: Model,
-    how: Execution,
+    execution: Execution,
     params: Params,
     tokens_BT: Array,
     key: Array | None = None,
@@ -168,31 +173,33 @@ def encode(
 ) -> Array:
     """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
     dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
-    embed_VE = how.place(inputs["embed"].astype(dtype), "tp", None)
-    position_TE = how.place(inputs["position"].astype(dtype), None, None)
+    embed_VE = execution.shard(inputs["embed"].astype(dtype), "tp", None)
+    position_TE = execution.shard(inputs["position"].astype(dtype), None, None)
     x_BTE = embed_VE[tokens_BT] + (position_TE if packed is None else position_TE[packed.position_BT])
-    x_BTE = how.place(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), how.batch, "tp", None)
-    return through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
+    x_BTE = execution.shard(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), execution.batch, "tp", None)
+    return apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
 
-def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+def sums(
+    model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
+) -> Sums:
     """Return the sums over predicted tokens."""
-    tokens_BT, number_BT = unpacked(record_BS, packed=model.packed)
+    tokens_BT, number_BT = unpack(record_BS, packed=model.packed)
     dtype, head = jnp.dtype(model.compute_dtype), params["head"]
     real_BT = None if number_BT is None else number_BT > 0
-    input_BT, place_BG, asked_BG = masked(model, tokens_BT, context.step, real_BT)
-    x_BTE = encode(model, how, params, input_BT, context.key, documents(number_BT))
-    x_BGE = jnp.take_along_axis(x_BTE, place_BG[..., None], axis=1)
+    input_BT, position_BG, counted_BG = mask_tokens(model, tokens_BT, context.step, real_BT)
+    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT))
+    x_BGE = jnp.take_along_axis(x_BTE, position_BG[..., None], axis=1)
     x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
     x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
     embed_VE = params["inputs"]["embed"].astype(dtype)
     logits_BGV = jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32) + head["vocab_bias"]
-    target_BG = jnp.take_along_axis(tokens_BT, place_BG, axis=1)
-    right_BGV = jax.nn.one_hot(target_BG, model.vocab, dtype=logits_BGV.dtype)
-    loss_BG = jax.nn.logsumexp(logits_BGV, axis=-1) - jnp.sum(logits_BGV * right_BGV, axis=-1)
-    weight_BG = weight_B[:, None] * asked_BG
-    right_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
-    return Sums(jnp.sum(loss_BG * weight_BG), jnp.sum(weight_BG), jnp.sum(right_BG * weight_BG), context.averages)
+    target_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
+    correct_BGV = jax.nn.one_hot(target_BG, model.vocab, dtype=logits_BGV.dtype)
+    loss_BG = jax.nn.logsumexp(logits_BGV, axis=-1) - jnp.sum(logits_BGV * correct_BGV, axis=-1)
+    weight_BG = weight_B[:, None] * counted_BG
+    correct_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
+    return Sums(jnp.sum(loss_BG * weight_BG), jnp.sum(weight_BG), jnp.sum(correct_BG * weight_BG), context.averages)
 
 
 def flops_per_item(model: Model) -> float:

@@ -19,15 +19,15 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
 from trainer.models.attention import attention
-from trainer.models.document_masks import Documents, documents, next_token_weights, unpacked
+from trainer.models.document_masks import Documents, documents, next_token_weights, unpack
 from trainer.models.loss import Project, cross_entropies
 from trainer.parallel.partitioning import PRODUCT, Execution
-from trainer.parallel.pipeline import pipelined
+from trainer.parallel.pipeline import apply_pipeline
 
 Params = dict[str, Any]
 Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
 
-LOGIT_STD = 0.2  # of the fresh model's logits, for any width, so that the loss starts at ln(vocab)
+LOGIT_STD = 0.2  # of the initial model's logits, for any width, so that the loss starts at ln(vocab)
 
 
 def shapes(model: Model) -> Params:
@@ -107,23 +107,23 @@ def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
     return jnp.concatenate(turned, axis=-1).astype(x_BTHQ.dtype)
 
 
-def recomputing(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
-    """Return a layer that saves the activations of a policy for its backward pass and recomputes the rest.
+def rematerialize(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
+    """Return `layer` with rematerialization: it saves the activations of `policy` and recomputes the rest.
 
-    full: saves only its input. dots: also saves the products with weights, but not attention's scores. none: saves
-    everything. Layers that are not `looped`, each in an iteration of its own, need protection from XLA's common
-    subexpression elimination, which would find the recomputation and save everything after all.
+    full: saves only the input. dots: also saves the products with weights, but not attention's scores. none: saves
+    everything. Layers that are not `looped` must be protected from XLA's common subexpression elimination, which would
+    otherwise merge the recomputation with the forward pass and save everything.
     """
     if policy == "none":
         return layer
-    kept = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
-    remade: Layer = jax.checkpoint(layer, policy=kept, prevent_cse=not looped)
-    return remade
+    policy_fn = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
+    rematerialized: Layer = jax.checkpoint(layer, policy=policy_fn, prevent_cse=not looped)
+    return rematerialized
 
 
 def layer(
     model: Model,
-    how: Execution,
+    execution: Execution,
     x_BTE: Array,
     w: Params,
     key: Array | None = None,
@@ -134,23 +134,23 @@ def layer(
     Between the products, time is sharded over "tp" (Korthikanti et al., 2022); within them, heads and width are.
     """
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
-    dtype, place, batch = jnp.dtype(model.compute_dtype), how.place, how.batch
+    dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
-    qkv_BT3HQ = how.product(y_BTE, qkv, 1, keys[0])
-    qkv_3BTHQ = place(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    qkv_BT3HQ = execution.product(y_BTE, qkv, 1, keys[0])
+    qkv_3BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
     number_BT, position_BT = packed or (None, None)
     q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0], position_BT), rotate(qkv_3BTHQ[1], position_BT), qkv_3BTHQ[2]
-    y_BTHQ = attention(place, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
-    x_BTE = place(x_BTE + how.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
+    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
+    x_BTE = shard(x_BTE + execution.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
-    y_BTM = jax.nn.gelu(place(how.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
-    return place(x_BTE + how.product(y_BTM, down, 1, keys[3]), batch, "tp", None)
+    y_BTM = jax.nn.gelu(shard(execution.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
+    return shard(x_BTE + execution.product(y_BTM, down, 1, keys[3]), batch, "tp", None)
 
 
-def through_layers(
+def apply_layers(
     model: Model,
-    how: Execution,
+    execution: Execution,
     layer: Callable[..., Array],
     layers: Params,
     x_BTE: Array,
@@ -159,62 +159,63 @@ def through_layers(
 ) -> Array:
     """Return the residual stream [B, T, E] after all layers, stage by stage if the mesh has stages.
 
-    `layer(model, how, x_BTE, parameters, key, packed)` is one of them, `layers` has the parameters of all [L, ...].
+    `layer(model, execution, x_BTE, parameters, key, packed)` is one of them, `layers` holds the parameters of all
+    layers [L, ...].
     """
 
     def stack(x_BTE: Array, layers: tuple[Params, Array | None], packed: Documents | None) -> Array:
-        def one(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
-            return layer(model, how, x_BTE, *layer_and_key, packed), None
+        def apply_layer(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
+            return layer(model, execution, x_BTE, *layer_and_key, packed), None
 
-        made = recomputing(model.remat, one, looped=model.unroll == 1)
-        return jax.lax.scan(made, x_BTE, layers, unroll=model.unroll or True)[0]
+        scan_body = rematerialize(model.remat, apply_layer, looped=model.unroll == 1)
+        return jax.lax.scan(scan_body, x_BTE, layers, unroll=model.unroll or True)[0]
 
     keys_L = None if key is None else jax.random.split(key, model.layers)
-    return pipelined(how, stack, x_BTE, (layers, keys_L), packed)
+    return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
 
 
 def hidden(
     model: Model,
-    how: Execution,
+    execution: Execution,
     params: Params,
     tokens_BT: Array,
     key: Array | None = None,
     packed: Documents | None = None,
 ) -> tuple[Array, Project]:
-    """Return (output of the layers [B, T, E], function that makes float32 logits of it)."""
+    """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
     # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
-    embed_VE = how.place(params["embed"].astype(dtype), "tp", None)
-    x_BTE = how.place(embed_VE[tokens_BT] * math.sqrt(model.embed), how.batch, "tp", None).astype(dtype)
-    x_BTE = through_layers(model, how, layer, params["layers"], x_BTE, key, packed)
+    embed_VE = execution.shard(params["embed"].astype(dtype), "tp", None)
+    x_BTE = execution.shard(embed_VE[tokens_BT] * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
+    x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
     def project(y_BTE: Array) -> Array:
         logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
-        return how.place(logits_BTV, how.batch, "stage", "tp")
+        return execution.shard(logits_BTV, execution.batch, "stage", "tp")
 
     return rms_norm(x_BTE, params["final_norm"]), project
 
 
-def logits(model: Model, how: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
+def logits(model: Model, execution: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
     """Return float32 logits [B, T, V] for the token after each position."""
-    y_BTE, project = hidden(model, how, params, tokens_BT, key)
+    y_BTE, project = hidden(model, execution, params, tokens_BT, key)
     return project(y_BTE)
 
 
 def loss_sums(
-    model: Model, how: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
+    model: Model, execution: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
 ) -> tuple[Array, Array]:
     """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
     Records have T + 1 tokens, of which the last T are the targets; packed ones have more (data/records.py). Both sums
     are global, so their quotient is the mean over real tokens however padding is distributed over chips.
     """
-    tokens, number_BS = unpacked(record_BS, packed=model.packed)
+    tokens, number_BS = unpack(record_BS, packed=model.packed)
     packed = None if number_BS is None else documents(number_BS[:, :-1])
-    y_BTE, project = hidden(model, how, params, tokens[:, :-1], key, packed)
+    y_BTE, project = hidden(model, execution, params, tokens[:, :-1], key, packed)
     if number_BS is None:
-        loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk)
+        loss_B = cross_entropies(execution, project, y_BTE, tokens[:, 1:], model.loss_chunk)
         return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]
     weight_BT = weight_B[:, None] * next_token_weights(number_BS)
-    loss_B = cross_entropies(how, project, y_BTE, tokens[:, 1:], model.loss_chunk, weight_BT)
+    loss_B = cross_entropies(execution, project, y_BTE, tokens[:, 1:], model.loss_chunk, weight_BT)
     return jnp.sum(loss_B), jnp.sum(weight_BT)

@@ -22,7 +22,7 @@ class Documents(NamedTuple):
     position_BT: Array  # of a token within its document, from 0
 
 
-def unpacked(record_BS: Array, *, packed: bool) -> tuple[Array, Array | None]:
+def unpack(record_BS: Array, *, packed: bool) -> tuple[Array, Array | None]:
     """Return (tokens, document numbers [B, S / 2]); (the whole record, None) if it is not packed."""
     if not packed:
         return record_BS, None

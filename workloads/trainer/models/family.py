@@ -26,7 +26,7 @@ class Sums(NamedTuple):
 
     loss: Array  # sum of the weighted losses, in nats
     weight: Array  # sum of the weights
-    right: Array | None  # sum of the weights of correct predictions; None if not counted
+    correct: Array | None  # sum of the weights of correct predictions; None if not counted
     averages: Params  # after this batch
 
 

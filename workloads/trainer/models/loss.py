@@ -1,4 +1,4 @@
-"""Cross entropy, whole or in chunks of time. Dimensions as in decoder.py; N chunks of c positions."""
+"""Cross entropy, in one piece or in chunks of time. Dimensions as in decoder.py; N chunks of c positions."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -14,7 +14,7 @@ Project = Callable[[Array], Array]  # hidden activations [B, t, E] -> float32 lo
 
 
 def cross_entropies(
-    how: Execution,
+    execution: Execution,
     project: Project,
     y_BTE: Array,
     target_BT: Array,
@@ -30,20 +30,22 @@ def cross_entropies(
     B, T, E = y_BTE.shape
     if chunk in (0, T):
         return _sums(project, y_BTE, target_BT, weight_BT)
-    shares = how.stages * int(how.mesh.shape["tp"])  # chips that time is sharded over; each has a piece of each chunk
+    shares = execution.stages * int(
+        execution.mesh.shape["tp"]
+    )  # chips that time is sharded over; each has a piece of each chunk
     pieces = (B, shares, T // chunk, chunk // shares)
     y_NBcE = y_BTE.reshape(*pieces, E).transpose(2, 0, 1, 3, 4).reshape(-1, B, chunk, E)
-    y_NBcE = how.place(y_NBcE, None, how.batch, ("stage", "tp"), None)
+    y_NBcE = execution.shard(y_NBcE, None, execution.batch, ("stage", "tp"), None)
 
-    def cut(x_BT: Array) -> Array:
+    def split_chunks(x_BT: Array) -> Array:
         return x_BT.reshape(pieces).transpose(2, 0, 1, 3).reshape(-1, B, chunk)
 
-    def one(total_B: Array, part: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
+    def scan_body(total_B: Array, part: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
         return total_B + _sums(project, *part), None
 
-    parts = y_NBcE, cut(target_BT), None if weight_BT is None else cut(weight_BT)
-    none_B = how.place(jnp.zeros(B), how.batch)
-    total_B: Array = jax.lax.scan(jax.checkpoint(one, prevent_cse=False), none_B, parts)[0]
+    parts = y_NBcE, split_chunks(target_BT), None if weight_BT is None else split_chunks(weight_BT)
+    zeros_B = execution.shard(jnp.zeros(B), execution.batch)
+    total_B: Array = jax.lax.scan(jax.checkpoint(scan_body, prevent_cse=False), zeros_B, parts)[0]
     return total_B
 
 

@@ -33,8 +33,8 @@ def mfu(
 ) -> float | None:
     """Return the model FLOPs utilization, 0 to 1: the time of the products at the chips' peaks, over the actual time.
 
-    `int8_share` of the FLOPs have the peak of int8. Leave it out for the effective utilization (EMFU), which relates
-    all FLOPs to the peak of bf16 and can exceed 1. None if a peak that is needed is unknown.
+    `int8_share` of the FLOPs run at the int8 peak. Omit it for the effective utilization (EMFU), which relates all
+    FLOPs to the bf16 peak and can exceed 1. Return None if a required peak is unknown.
     """
     if not peak_flops or (int8_share and not peak_int8):
         return None

@@ -30,9 +30,9 @@ def flops_per_record(model: Model) -> float:
 
 
 def _decoder_sums(
-    model: Model, how: Execution, params: Params, context: Context, tokens_BS: Array, weight_B: Array
+    model: Model, execution: Execution, params: Params, context: Context, tokens_BS: Array, weight_B: Array
 ) -> Sums:
-    loss, weight = decoder.loss_sums(model, how, params, tokens_BS, weight_B, context.key)
+    loss, weight = decoder.loss_sums(model, execution, params, tokens_BS, weight_B, context.key)
     return Sums(loss, weight, None, context.averages)
 
 

@@ -2,9 +2,9 @@
 
 Dimensions are the suffix of a name:
     B batch   H height   W width   C channels   S bytes of a record   K classes
-Height is sharded over "tp" as long as it divides: the compiler exchanges the rows at the borders (halos) between
-neighbors. Batch norm is over `norm_examples` examples, whatever chips they are on. Equal blocks of a stage are stacked
-and scanned, as layers are. Parameters and averages are float32.
+Height is sharded over "tp" as long as it is divisible: the compiler exchanges the rows at the borders (halos) between
+neighbors. Batch norm is over `norm_examples` examples, regardless of the chips that hold them. Equal blocks of a stage
+are stacked and scanned, as layers are. Parameters and averages are float32.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -24,7 +24,7 @@ from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
 _MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
-_KEPT = 0.9  # momentum of batch norm's averages
+_AVERAGE_DECAY = 0.9  # momentum of batch norm's averages
 _SMOOTHING = 0.1  # fraction of a label's weight that all classes share (Szegedy et al., 2016)
 _EXPANSION = 4  # output channels of a block per inner channel
 
@@ -55,8 +55,8 @@ def shapes(model: Model) -> Params:
 
 def specs(model: Model) -> Params:
     """Return the sharding of every parameter: all are replicated, as they are small; see `optim.update_axes`."""
-    spread: Params = jax.tree.map(lambda _: P(), shapes(model), is_leaf=_is_shape)
-    return spread
+    replicated: Params = jax.tree.map(lambda _: P(), shapes(model), is_leaf=_is_shape)
+    return replicated
 
 
 def is_gain(path: tuple[Any, ...]) -> bool:
@@ -80,8 +80,8 @@ def init(model: Model, key: Array) -> Params:
         deviation = 0.01 if path[-1].key == "dense" else math.sqrt(2 / math.prod(shape[-4:-1]))
         return deviation * jax.random.normal(key, shape)
 
-    made = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
-    params: Params = jax.tree.unflatten(tree, made)
+    leaf_values = [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
+    params: Params = jax.tree.unflatten(tree, leaf_values)
     return params
 
 
@@ -93,8 +93,8 @@ def averages(model: Model) -> Params:
             return {name: unit(below) for name, below in tree.items() if name != "head"}
         return {"mean": jnp.zeros(tree["gain"]), "variance": jnp.ones(tree["gain"])}
 
-    made: Params = unit(shapes(model))
-    return made
+    initial: Params = unit(shapes(model))
+    return initial
 
 
 def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
@@ -107,22 +107,22 @@ def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
 class Network:
     """One pass through the network: its execution context, and whether averages are computed or used."""
 
-    def __init__(self, model: Model, how: Execution, *, training: bool) -> None:
-        self.model, self.how, self.training = model, how, training
+    def __init__(self, model: Model, execution: Execution, *, training: bool) -> None:
+        self.model, self.execution, self.training = model, execution, training
 
-    def place(self, x_BHWC: Array) -> Array:
-        """Shard the batch, and the height if it divides."""
-        rows = "tp" if x_BHWC.shape[1] % self.how.mesh.shape["tp"] == 0 else None
-        return self.how.place(x_BHWC, self.how.batch, rows)
+    def shard(self, x_BHWC: Array) -> Array:
+        """Shard the batch, and the height if it is divisible."""
+        rows = "tp" if x_BHWC.shape[1] % self.execution.mesh.shape["tp"] == 0 else None
+        return self.execution.shard(x_BHWC, self.execution.batch, rows)
 
     def unit(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
-        """A convolution and its batch norm (Ioffe and Szegedy, 2015); statistics are float32."""
+        """Apply a convolution and its batch norm (Ioffe and Szegedy, 2015); statistics are float32."""
         edge = (w["kernel"].shape[0] - 1) // 2
         y_BHWC = jax.lax.conv_general_dilated(
             x_BHWC, w["kernel"].astype(x_BHWC.dtype), (stride, stride), [(edge, edge)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )  # fmt: skip
-        y_BHWC = self.place(y_BHWC).astype(jnp.float32)
+        y_BHWC = self.shard(y_BHWC).astype(jnp.float32)
         mean, variance = average["mean"], average["variance"]
         if self.training:
             B, H, W, C = y_BHWC.shape
@@ -132,50 +132,54 @@ class Network:
             variance = jnp.mean(jnp.square(y_GEHWC - mean), (1, 2, 3), keepdims=True)
             y_BHWC = ((y_GEHWC - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(y_BHWC.shape)
             batch = {"mean": jnp.mean(mean, (0, 1, 2, 3)), "variance": jnp.mean(variance, (0, 1, 2, 3))}
-            average = jax.tree.map(lambda old, new: _KEPT * old + (1 - _KEPT) * new, average, batch)
+            average = jax.tree.map(lambda old, new: _AVERAGE_DECAY * old + (1 - _AVERAGE_DECAY) * new, average, batch)
         else:
             y_BHWC = (y_BHWC - mean) * jax.lax.rsqrt(variance + 1e-5)
         return (y_BHWC * w["gain"] + w["bias"]).astype(x_BHWC.dtype), average
 
     def block(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
-        """A bottleneck block and its shortcut."""
-        made: Params = {}
-        y_BHWC, made["reduce"] = self.unit(x_BHWC, w["reduce"], average["reduce"])
-        y_BHWC, made["spatial"] = self.unit(jax.nn.relu(y_BHWC), w["spatial"], average["spatial"], stride)
-        y_BHWC, made["expand"] = self.unit(jax.nn.relu(y_BHWC), w["expand"], average["expand"])
+        """Apply a bottleneck block and its shortcut."""
+        averages: Params = {}
+        y_BHWC, averages["reduce"] = self.unit(x_BHWC, w["reduce"], average["reduce"])
+        y_BHWC, averages["spatial"] = self.unit(jax.nn.relu(y_BHWC), w["spatial"], average["spatial"], stride)
+        y_BHWC, averages["expand"] = self.unit(jax.nn.relu(y_BHWC), w["expand"], average["expand"])
         if "shortcut" in w:
-            x_BHWC, made["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
-        return jax.nn.relu(x_BHWC + y_BHWC), made
+            x_BHWC, averages["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
+        return jax.nn.relu(x_BHWC + y_BHWC), averages
 
     def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
         """Return float32 logits [B, K] and the new averages."""
-        made: Params = {"stages": {}}
-        x_BHWC = self.place(x_BHWC.astype(jnp.dtype(self.model.compute_dtype)))
-        x_BHWC, made["stem"] = self.unit(x_BHWC, params["stem"], average["stem"], 2)
-        x_BHWC = self.place(_pooled(jax.nn.relu(x_BHWC)))
+        averages: Params = {"stages": {}}
+        x_BHWC = self.shard(x_BHWC.astype(jnp.dtype(self.model.compute_dtype)))
+        x_BHWC, averages["stem"] = self.unit(x_BHWC, params["stem"], average["stem"], 2)
+        x_BHWC = self.shard(_max_pool(jax.nn.relu(x_BHWC)))
         for name, w in params["stages"].items():
             before = average["stages"][name]
             x_BHWC, first = self.block(x_BHWC, w["first"], before["first"], 1 if name == "stage1" else 2)
-            made["stages"][name] = {"first": first}
+            averages["stages"][name] = {"first": first}
             if "rest" in w:
                 x_BHWC, rest = jax.lax.scan(lambda x, layer: self.block(x, *layer), x_BHWC, (w["rest"], before["rest"]))
-                made["stages"][name]["rest"] = rest
+                averages["stages"][name]["rest"] = rest
         x_BC = jnp.mean(x_BHWC.astype(jnp.float32), (1, 2))
-        return x_BC @ params["head"]["dense"] + params["head"]["bias"], made
+        return x_BC @ params["head"]["dense"] + params["head"]["bias"], averages
 
 
-def sums(model: Model, how: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array) -> Sums:
+def sums(
+    model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
+) -> Sums:
     """Return the sums over images. Labels are smoothed in training only.
 
     Examples of weight 0 must not be in a training batch, as batch norm would include them.
     """
     x_BHWC, label_B = images(model, record_BS)
-    logits_BK, made = Network(model, how, training=context.step is not None).logits(params, context.averages, x_BHWC)
+    logits_BK, averages = Network(model, execution, training=context.step is not None).logits(
+        params, context.averages, x_BHWC
+    )
     smoothing = _SMOOTHING if context.step is not None else 0.0
     target_BK = (1 - smoothing) * jax.nn.one_hot(label_B, model.classes) + smoothing / model.classes
     loss_B = jax.nn.logsumexp(logits_BK, axis=-1) - jnp.sum(logits_BK * target_BK, axis=-1)
-    right_B = jnp.argmax(logits_BK, axis=-1) == label_B
-    return Sums(jnp.sum(loss_B * weight_B), jnp.sum(weight_B), jnp.sum(right_B * weight_B), made)
+    correct_B = jnp.argmax(logits_BK, axis=-1) == label_B
+    return Sums(jnp.sum(loss_B * weight_B), jnp.sum(weight_B), jnp.sum(correct_B * weight_B), averages)
 
 
 def flops_per_item(model: Model) -> float:
@@ -196,7 +200,7 @@ def flops_per_item(model: Model) -> float:
     return 3 * total
 
 
-def _pooled(x_BHWC: Array) -> Array:
+def _max_pool(x_BHWC: Array) -> Array:
     """Max-pool 3 x 3 with stride 2."""
     window, stride, edge = (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
     return jnp.asarray(jax.lax.reduce_window(x_BHWC, -jnp.inf, jax.lax.max, window, stride, edge))

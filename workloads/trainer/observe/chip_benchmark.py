@@ -1,4 +1,4 @@
-"""Benchmark of this host's chips: a fixed matrix product without any other host, to compare hosts by."""
+"""Benchmark of this host's chips: fixed matrix products without communication, which make hosts comparable."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -14,17 +14,17 @@ from jax.sharding import PartitionSpec as P
 
 _WIDTH, _WIDTH_ON_CPU = 4096, 256
 _PRODUCTS = 4
-_TIMES = 5
+_RUNS = 5
 
 
 def chip_benchmark() -> Callable[[], float]:
     """Return the function that returns the seconds of the products on the slowest of this host's chips.
 
-    The mean of several runs, so that an intermittently slow machine counts as slow, too.
+    They are the mean of several runs, so that an intermittently slow machine counts as slow.
     """
     devices = jax.local_devices()
-    on_cpu = devices[0].platform == "cpu"
-    width, dtype = (_WIDTH_ON_CPU, jnp.float32) if on_cpu else (_WIDTH, jnp.bfloat16)
+    is_cpu = devices[0].platform == "cpu"
+    width, dtype = (_WIDTH_ON_CPU, jnp.float32) if is_cpu else (_WIDTH, jnp.bfloat16)
     mesh = Mesh(np.array(devices), ("chip",))
     placed = NamedSharding(mesh, P("chip"))
 
@@ -37,9 +37,9 @@ def chip_benchmark() -> Callable[[], float]:
     x_DWW = jax.jit(lambda: jnp.ones(shape, dtype), out_shardings=placed)()
     compiled = jax.jit(products, in_shardings=placed, out_shardings=placed).lower(x_DWW).compile()
 
-    def once() -> float:
+    def measure() -> float:
         began = time.perf_counter()
         jax.block_until_ready(compiled(x_DWW))
         return time.perf_counter() - began
 
-    return lambda: statistics.fmean(once() for _ in range(_TIMES))
+    return lambda: statistics.fmean(measure() for _ in range(_RUNS))

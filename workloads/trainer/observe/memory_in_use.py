@@ -14,8 +14,8 @@ def memory_in_use() -> dict[str, float | None]:
 
     `chip_gib` is None if JAX's backend does not report it, as on CPUs.
     """
-    counted = [stats for device in jax.local_devices() if (stats := device.memory_stats())]
-    peaks = [stats["peak_bytes_in_use"] for stats in counted if "peak_bytes_in_use" in stats]
+    device_stats = [stats for device in jax.local_devices() if (stats := device.memory_stats())]
+    peaks = [stats["peak_bytes_in_use"] for stats in device_stats if "peak_bytes_in_use" in stats]
     return {
         "chip_gib": round(max(peaks) / _GIB, 4) if peaks else None,
         "host_gib": round(_resident_bytes() / _GIB, 4),

@@ -26,16 +26,16 @@ class Profiler:
         self._end = self._first + observe.profile_steps
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def before(self, step: int, running: Pending | None) -> None:
-        """Start or end the profile before `step`, if due; `running` is the previous step, if it may still run."""
+    def start_or_end(self, step: int, running: Pending | None) -> None:
+        """Start or end the profile before `step`, if scheduled; `running` is the previous step, if it may still run."""
         if self._folder is None and step != self._first:
             return
         if self._folder is None or step >= self._end:
             if running is not None:
                 with self._job.watchdog.waiting(f"step {running.step}", running.step):
-                    running.ended.result()  # so that the profile has complete steps
+                    running.end_time.result()  # so that the profile has complete steps
             if self._folder is None:
-                with self._watched("the start of its profile", step):
+                with self._watch_wait("the start of its profile", step):
                     self._folder = tempfile.TemporaryDirectory(prefix="xpk-profile-")
                     jax.profiler.start_trace(self._folder.name)
             else:
@@ -51,7 +51,7 @@ class Profiler:
         """End the profile in progress, if any, and store it."""
         if self._folder is None:
             return
-        with self._watched("the end of its profile", self._end):
+        with self._watch_wait("the end of its profile", self._end):
             jax.profiler.stop_trace()
             self._store(Path(self._folder.name))
             self._folder.cleanup()
@@ -63,14 +63,14 @@ class Profiler:
         place = self._job.out / FOLDER / "plugins" / "profile" / f"step-{self._first}-attempt-{host.attempt}"
         try:
             for file in sorted(folder.rglob("*")):
-                ending = next((end for end in (".xplane.pb", ".trace.json.gz") if file.name.endswith(end)), "")
-                if ending:
-                    (place / f"s{host.slice_id}-h{host.worker_id}{ending}").write(file.read_bytes())
+                suffix = next((end for end in (".xplane.pb", ".trace.json.gz") if file.name.endswith(end)), "")
+                if suffix:
+                    (place / f"s{host.slice_id}-h{host.worker_id}{suffix}").write(file.read_bytes())
             say(f"{host.name(host.process_id)}: profile from step {self._first} is in {place}")
         except OSError as error:
             say(f"warning: the profile cannot be written to {place}: {reason(error)}")
 
-    def _watched(self, what: str, step: int) -> contextlib.AbstractContextManager[None]:
+    def _watch_wait(self, subject: str, step: int) -> contextlib.AbstractContextManager[None]:
         """Watch a wait for the profiler, or for the storage of a profile."""
-        least = self._job.config.checkpoint.hang_seconds
-        return self._job.watchdog.waiting(what, step, own=lambda: True, least=least)
+        min_seconds = self._job.config.checkpoint.hang_seconds
+        return self._job.watchdog.waiting(subject, step, is_own=lambda: True, min_seconds=min_seconds)

@@ -46,7 +46,7 @@ class Pending:
     step: int
     out: Any
     dispatched: float
-    ended: "Future[float]"
+    end_time: "Future[float]"
 
 
 class Progress:
@@ -61,11 +61,11 @@ class Progress:
         int8_share: float = 0.0,
         arrays: Sequence[str] = (),
         *,
-        emulated: bool = False,
+        is_emulated: bool = False,
     ) -> None:
         """Prepare; `arrays` names the arrays that "broken" reports as not finite (checkpoint/finite_check.py).
 
-        `emulated` chips have no utilization, as the peak is that of the chips that they stand for.
+        `is_emulated` chips have no utilization, because the peak is that of the chips that they emulate.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
         self._arrays = arrays
@@ -76,35 +76,35 @@ class Progress:
         has_board = job.is_first and job.config.observe.tensorboard
         self._board = EventFile(job.out, job.host.attempt) if has_board else None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
-        self._peaks = [None if emulated else peak(os.environ, name) for name in names]
+        self._peaks = [None if is_emulated else peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
         self._window: list[float] = []  # durations of the steps since the last log line
         self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
 
-    def began(self, step: int, out: Any, dispatched: float) -> Pending:
+    def watch(self, step: int, out: Any, dispatched: float) -> Pending:
         """Watch a step that was just dispatched; `dispatched` is the time before that.
 
-        A thread records its end: dispatching a step may block until the previous one has ended, or longer, and a time
-        taken by the caller after that would attribute the one's seconds to the other.
+        A thread records the end of the step. Dispatching a step may block until the previous one has ended, or longer,
+        so a time taken by the caller would attribute seconds of one step to the other.
         """
         return Pending(step, out, dispatched, self._watcher.submit(_ended, out["loss"]))
 
     def finish(self, pending: Pending) -> Flags:
         """Wait for a step, record it and return its flags.
 
-        Raises FatalError if its loss, its gradient, or the state after it (if checked) is not finite, as it is not
-        worth saving.
+        Raises FatalError if its loss, its gradient, or the state after it (if checked) is not finite, so that the state
+        is not saved.
         """
         out = jax.device_get(pending.out)
-        ended = pending.ended.result()
+        ended = pending.end_time.result()
         seconds = max(ended - max(self._finished_at, pending.dispatched), 1e-6)
         self._finished_at = ended
         self.loss = float(out["loss"])
         self._steps += 1
         self._job.stop.arm()
-        self._job.watchdog.took(seconds)
+        self._job.watchdog.record_step(seconds)
         self._record(pending.step, out, seconds)
         values = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
         self._check_finite(pending.step, values, out.get("broken", ()))
@@ -115,7 +115,7 @@ class Progress:
         """Wait for a check of the state after `step`. Raises FatalError if it is not finite."""
         self._check_finite(step, {}, jax.device_get(broken))
 
-    def evaluated(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
+    def record_evaluation(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
         """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted."""
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         if self._lines is not None:
@@ -125,31 +125,33 @@ class Progress:
             self._lines.write(line)
             if self._board is not None:
                 self._board.write(line)
-            right = "" if accuracy is None else f"   right {accuracy:.1%}"
-            metrics.say(f"eval {step:6d}   loss {loss:.4f}{right}   {self._noun}s {items:,}")
+            accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
+            metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}   {self._noun}s {items:,}")
 
     def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:
         """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.
 
-        If the loss or gradient is not finite, neither is the state: then the line names only them.
+        If the loss or gradient is not finite, neither is the state; then the error names only the loss or gradient.
         """
-        wrong = [f"the {name} of step {step} is {value}" for name, value in values.items() if not math.isfinite(value)]
-        arrays = [name for name, bad in zip(self._arrays, broken, strict=False) if bad]
-        if arrays and not wrong:
-            others = f" and {len(arrays) - _ARRAYS} more" if len(arrays) > _ARRAYS else ""
-            wrong = [f"after step {step} the state is not finite ({', '.join(arrays[:_ARRAYS])}{others})"]
-        if not wrong:
+        defects = [
+            f"the {name} of step {step} is {value}" for name, value in values.items() if not math.isfinite(value)
+        ]
+        arrays = [name for name, is_bad in zip(self._arrays, broken, strict=False) if is_bad]
+        if arrays and not defects:
+            more_arrays = f" and {len(arrays) - _ARRAYS} more" if len(arrays) > _ARRAYS else ""
+            defects = [f"after step {step} the state is not finite ({', '.join(arrays[:_ARRAYS])}{more_arrays})"]
+        if not defects:
             return
         records = [int(record) for record in self._ids(step) if record >= 0]
         if self._job.is_first:
             texts = {name: str(value) for name, value in values.items()}
             self._job.events.write("not_finite", step, values=texts, arrays=arrays, records=records)
         named = ", ".join(map(str, records[:_NAMED]))
-        more = f" and {len(records) - _NAMED} more, which the event not_finite names" if len(records) > _NAMED else ""
+        more = f" and {len(records) - _NAMED} more, listed in the event not_finite" if len(records) > _NAMED else ""
         raise FatalError(
             Problem(
-                f"{' and '.join(wrong)}; its records are {named}{more}",
-                "A restart would repeat it bit for bit; try a lower optim.lr, or inspect these records",
+                f"{' and '.join(defects)}; its records are {named}{more}",
+                "A restart would repeat this bit for bit; use a lower optim.lr, or inspect these records",
             )
         )
 
@@ -175,23 +177,23 @@ class Progress:
             "mfu": mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
             "emfu": mfu(self._flops, speed, self._chips, flops),
         }
-        logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
+        is_logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
         self._window.append(seconds)
-        if logged:
+        if is_logged:
             record["window"] = {"steps": len(self._window)} | percentiles(self._window)
             record["memory"] = memory_in_use()
             self._window = []
         self._lines.write(record, at_once=self._steps == 1)
         if self._board is not None:
             self._board.write(record)
-        if logged:
-            shown = ("mfu", "emfu") if self._int8_share else ("mfu",)
-            used = "".join(f"   {name} {record[name]:.1%}" for name in shown if record[name] is not None)
+        if is_logged:
+            columns = ("mfu", "emfu") if self._int8_share else ("mfu",)
+            utilization = "".join(f"   {name} {record[name]:.1%}" for name in columns if record[name] is not None)
             rate = f"{speed:9,.0f} {self._noun}s/s"
-            metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{used}")
+            metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{utilization}")
 
 
 def _ended(loss: Any) -> float:
-    """Wait for one metric of a step and return its arrival time; all of a step's arrive together."""
+    """Wait for one metric of a step and return its arrival time; all metrics of a step arrive together."""
     jax.block_until_ready(loss)
     return time.monotonic()

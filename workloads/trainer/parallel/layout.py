@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def stage_slices(self) -> int:
-        """Slices that the pipeline's stages span; stages take slices before dp does, as they send less."""
+        """Slices that the pipeline's stages span; stages span slices before dp does, because they send less."""
         return math.gcd(self.stages, self.num_slices)
 
     @property
@@ -89,16 +89,16 @@ def layout(config: Config, chips: Chips) -> Layout:
 
 
 def check(config: Config, chips: Chips) -> list[Problem]:
-    """Return all problems that keep `config` from running on `chips`."""
-    problems = list(_ranges(config))
+    """Return all problems that prevent `config` from running on `chips`."""
+    problems = list(_range_problems(config))
     if problems:
         return problems
     mesh = layout(config, chips)
     problems += _mesh_problems(config, chips, mesh)
     if problems:
         return problems
-    problems += _divisions(config, mesh)
-    problems += _sums_in_int8(config, mesh)
+    problems += _division_problems(config, mesh)
+    problems += _int8_problems(config, mesh)
     if chips.hosts % mesh.loader_hosts:
         fits = [str(n) for n in range(1, chips.hosts + 1) if chips.hosts % n == 0]
         problems.append(
@@ -108,23 +108,23 @@ def check(config: Config, chips: Chips) -> list[Problem]:
             )
         )
     elif config.data.shards > 1:
-        problems += _shards(config, chips, mesh)
+        problems += _shard_problems(config, chips, mesh)
     return problems
 
 
-def _shards(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
-    """Yield the problems that keep hosts from reading only their own shards."""
+def _shard_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
+    """Yield the problems that prevent hosts from reading only their own shards."""
     shards, readers = config.data.shards, mesh.loader_hosts * chips.chips_per_host
     if shards % mesh.loader_hosts:
         message = f"data.shards = {shards} is not divisible by the {mesh.loader_hosts} hosts that load"
         yield Problem(message, f"Nearest valid values: {_nearest(shards, mesh.loader_hosts)}")
-    for what, by in (("data.shards", shards), ("the chips of the hosts that load", readers)):
+    for name, by in (("data.shards", shards), ("the chips of the hosts that load", readers)):
         if mesh.global_batch % by:
-            message = f"the global batch = {mesh.global_batch} is not divisible by {what} = {by}"
+            message = f"the global batch = {mesh.global_batch} is not divisible by {name} = {by}"
             yield Problem(message, f"Nearest valid values: {_nearest(mesh.global_batch, by)}")
 
 
-def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
+def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
     """Yield every size that cannot be divided evenly."""
     shares = {"dp": mesh.dp, "fsdp": mesh.fsdp} | ({"microbatches": mesh.microbatches} if mesh.stages > 1 else {})
     if config.optim.grad_accum_steps > 1:
@@ -158,7 +158,7 @@ def _divisions(config: Config, mesh: Layout) -> Iterator[Problem]:
             yield Problem(f"{name} = {value} is not divisible by {size}", hint)
 
 
-def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
+def _int8_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
     """Yield the quantized products whose int32 sum could overflow."""
     model = config.model
     # Sums are those of a part of the batch; the gradients of parts are added in float32.
@@ -175,10 +175,12 @@ def _sums_in_int8(config: Config, mesh: Layout) -> Iterator[Problem]:
         "wgrad": ("the tokens of a chip's part of a batch", [rows * model.seq_len]),
     }
     for name in config.quant.products:
-        what, summed = sizes[name]
+        dimension, summed = sizes[name]
         if max(summed) > MAX_INT8_SUMMED:
-            message = f"quant.matmuls has {name}, and {what} = {max(summed)} products of int8 may overflow an int32"
-            yield Problem(message, f"Leave {name} out, or keep to {MAX_INT8_SUMMED}")
+            message = (
+                f"quant.matmuls has {name}, and {dimension} = {max(summed)} int8 products may overflow an int32 sum"
+            )
+            yield Problem(message, f"Remove {name}, or use at most {MAX_INT8_SUMMED}")
 
 
 def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:
@@ -190,10 +192,10 @@ def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Probl
         "mesh.stages per slice": mesh.stages // mesh.stage_slices,
     }
     if mesh.dp % slices:
-        many = f"{slices} slices" if mesh.stage_slices == 1 else f"{slices} slices of a stage"
+        slices_text = f"{slices} slices" if mesh.stage_slices == 1 else f"{slices} slices of a stage"
         yield Problem(
-            f"mesh.dp = {mesh.dp} is not a multiple of the {many}",
-            f"Leave it out, or use {_nearest(mesh.dp, slices)}",
+            f"mesh.dp = {mesh.dp} is not a multiple of the {slices_text}",
+            f"Omit mesh.dp, or use {_nearest(mesh.dp, slices)}",
         )
     elif per_slice % math.prod(inside.values()):
         fits = [str(n) for n in range(1, per_slice + 1) if per_slice % n == 0]
@@ -205,7 +207,7 @@ def _mesh_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Probl
     if mesh.stages == 1 and config.mesh.microbatches:
         yield Problem(
             f"mesh.microbatches = {config.mesh.microbatches} requires a pipeline, but mesh.stages is 1",
-            "Leave mesh.microbatches out, or set mesh.stages",
+            "Omit mesh.microbatches, or set mesh.stages",
         )
     if config.data.global_batch and config.data.batch_per_chip != 1:
         yield Problem(
@@ -219,7 +221,7 @@ def _nearest(value: int, by: int) -> str:
     return f"{below} or {below + by}" if below else str(by)
 
 
-def _ranges(config: Config) -> Iterator[Problem]:
+def _range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
@@ -236,16 +238,16 @@ def _ranges(config: Config) -> Iterator[Problem]:
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
             if key in _CHOICES and value not in _CHOICES[key]:
-                yield Problem(f"{key} = {value!r} is unknown", f"Use {' or '.join(_CHOICES[key])}")
+                yield Problem(f"{key} = {value!r} is invalid", f"Use {' or '.join(_CHOICES[key])}")
             if isinstance(value, (str, bool)):
                 continue
             if not 0 <= value < float("inf") or (value == 0 and key not in may_be_zero):
-                hint = "Use 0 or more" if key in may_be_zero else "Use more than 0"
+                hint = "Use 0 or more" if key in may_be_zero else "Use a value above 0"
                 yield Problem(f"{key} = {value} is out of range", hint)
-            elif isinstance(value, int) and value > (most := _LARGEST.get(key, 2**31 - 1)):
-                yield Problem(f"{key} = {value} is out of range", f"Use {most} or less")
+            elif isinstance(value, int) and value > (limit := _LARGEST.get(key, 2**31 - 1)):
+                yield Problem(f"{key} = {value} is out of range", f"Use {limit} or less")
             elif key in below_one and value >= 1:
-                yield Problem(f"{key} = {value} is out of range", "It must be below 1")
+                yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
@@ -253,13 +255,15 @@ def _ranges(config: Config) -> Iterator[Problem]:
         yield Problem(message, "Use a folder that outlives the process, such as /dev/shm or a disk of the node")
     hosts = [name.strip() for name in config.observe.profile_hosts.split(",")]
     if any(name != "all" and not name.isdecimal() for name in hosts):
-        message = f"observe.profile_hosts = {config.observe.profile_hosts!r} does not name hosts"
+        message = f"observe.profile_hosts = {config.observe.profile_hosts!r} is not a list of process ids"
         yield Problem(message, "Use process ids, such as 0,4, or all")
     unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
     if unknown:
         yield Problem(f"optim.update_axes = {config.optim.update_axes!r} has an unknown axis", "Use fsdp, dp or both")
     if unknown := [name for name in config.quant.products if name not in ("forward", "dgrad", "wgrad")]:
-        yield Problem(f"quant.matmuls has {unknown[0]!r}, which is not a product", "Use any of forward, dgrad, wgrad")
+        yield Problem(
+            f"quant.matmuls has {unknown[0]!r}, which is not a product", "Use any of forward, dgrad and wgrad"
+        )
 
 
 def _model_problems(config: Config) -> Iterator[Problem]:
@@ -270,19 +274,22 @@ def _model_problems(config: Config) -> Iterator[Problem]:
             f"model.head_dim = {model.head_dim} is odd", "Use an even number, as rotary embeddings rotate pairs"
         )
     if model.family == "bert" and model.loss_chunk:
-        message = f"model.loss_chunk = {model.loss_chunk}: bert computes logits of masked tokens only"
-        yield Problem(message, "Leave model.loss_chunk out")
+        message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
+        yield Problem(message, "Omit model.loss_chunk")
     if model.family != "resnet":
         return
     if not model.block_counts:
         yield Problem(
-            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Write one such as 3,4,6,3"
+            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
         )
     if model.packed:
-        yield Problem("model.packed = true: images are not documents", "Leave model.packed out")
+        yield Problem("model.packed = true requires text, but resnet trains on images", "Omit model.packed")
     if config.mesh.stages > 1:
-        yield Problem(f"mesh.stages = {config.mesh.stages}: a resnet has no pipeline", "Leave mesh.stages out")
+        yield Problem(
+            f"mesh.stages = {config.mesh.stages} is not supported by resnet, which has no pipeline", "Omit mesh.stages"
+        )
     if config.quant.products:
         yield Problem(
-            f"quant.matmuls = {config.quant.matmuls}: a resnet has only convolutions", "Leave quant.matmuls out"
+            f"quant.matmuls = {config.quant.matmuls} is not supported by resnet, which has only convolutions",
+            "Omit quant.matmuls",
         )

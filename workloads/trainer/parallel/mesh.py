@@ -30,18 +30,20 @@ def slice_of(device: Any, hosts_per_slice: int) -> int:
     return int(device.process_index) // hosts_per_slice
 
 
-def by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> list[list[Any]]:
+def group_by_slice(devices: Sequence[Any], num_slices: int, hosts_per_slice: int) -> list[list[Any]]:
     """Return the devices of each slice, ordered by host and chip.
 
-    One process may stand for several slices: its devices are then divided equally. Raises ChipsError if the slices do
-    not have the same number of devices.
+    One process may emulate several slices; then its devices are divided equally. Raises ChipsError if the slices do not
+    have the same number of devices.
     """
     ordered = sorted(devices, key=lambda d: (slice_of(d, hosts_per_slice), d.process_index, d.id))
-    size, rest = divmod(len(ordered), num_slices)
+    size, remainder = divmod(len(ordered), num_slices)
     slices = [ordered[n * size : (n + 1) * size] for n in range(num_slices)]
     slice_ids = {slice_of(device, hosts_per_slice) for device in ordered}
-    whole = all(len({slice_of(device, hosts_per_slice) for device in one}) == 1 for one in slices)
-    if rest or not whole or len(slice_ids) not in (1, num_slices):
+    are_separate = all(
+        len({slice_of(device, hosts_per_slice) for device in slice_devices}) == 1 for slice_devices in slices
+    )
+    if remainder or not are_separate or len(slice_ids) not in (1, num_slices):
         counts = ", ".join(str(sum(slice_of(d, hosts_per_slice) == n for d in ordered)) for n in sorted(slice_ids))
         raise ChipsError(f"slices have different numbers of devices: {counts}, expected {num_slices} equal slices")
     return slices
@@ -52,15 +54,17 @@ def arrange(layout: Layout, devices: Sequence[Any], hosts_per_slice: int) -> npt
 
     Uses JAX's own placement where the hardware has a topology (TPU), elsewhere the order of the devices.
     """
-    slices = by_slice(devices, layout.num_slices, hosts_per_slice)
+    slices = group_by_slice(devices, layout.num_slices, hosts_per_slice)
     dp, stages = layout.dp_slices, layout.stage_slices
-    inside = (layout.dp // dp, layout.stages // stages, layout.fsdp, layout.tp)
+    slice_shape = (layout.dp // dp, layout.stages // stages, layout.fsdp, layout.tp)
     if devices[0].platform != "tpu":
-        placed = np.array(slices).reshape(dp, stages, *inside)
+        placed = np.array(slices).reshape(dp, stages, *slice_shape)
         return placed.swapaxes(1, 2).reshape(layout.dp, layout.stages, layout.fsdp, layout.tp)
     if layout.num_slices == 1:
-        return mesh_utils.create_device_mesh(inside, devices, allow_split_physical_axes=True)
-    return mesh_utils.create_hybrid_device_mesh(inside, (dp, stages, 1, 1), devices, allow_split_physical_axes=True)
+        return mesh_utils.create_device_mesh(slice_shape, devices, allow_split_physical_axes=True)
+    return mesh_utils.create_hybrid_device_mesh(
+        slice_shape, (dp, stages, 1, 1), devices, allow_split_physical_axes=True
+    )
 
 
 def make_mesh(layout: Layout, devices: Sequence[jax.Device], hosts_per_slice: int) -> Mesh:

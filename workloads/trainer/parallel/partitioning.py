@@ -20,7 +20,7 @@ PRODUCT = "product"  # checkpoint name of the activations that a backward pass m
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Execution context of a model: the model defines the computation, this its placement and precision."""
+    """Execution context of a model: the placement and precision of the computation that the model defines."""
 
     mesh: Mesh
     batch: tuple[str, ...] = BATCH  # axes that its examples are sharded over
@@ -32,7 +32,7 @@ class Execution:
         """Number of pipeline stages."""
         return int(self.mesh.shape["stage"])
 
-    def place(self, x: Array, *axes: Any) -> Array:
+    def shard(self, x: Array, *axes: Any) -> Array:
         """Constrain the sharding of an array to these mesh axes, one for each dimension."""
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed

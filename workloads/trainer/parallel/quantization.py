@@ -5,8 +5,7 @@ Each operand is scaled for each product by the largest magnitude along the dimen
 scales are factors of the result. They are not differentiated: the gradient is that of the unrounded product
 (straight-through), itself computed in int8 if configured.
 
-Our own implementation rather than the library aqtp, which depends on Flax and which its main user (MaxText) is about to
-remove.
+This is our own implementation: the library aqtp depends on Flax, and its main user (MaxText) is about to remove it.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -20,8 +19,8 @@ from jax import Array
 
 from trainer.config import Quant
 
-_STEPS = 127  # symmetric: -128 is not used
-_NOTHING = 1e-30  # operands below it throughout count as zeros: their scale may not be a normal float32
+_MAX_INT8 = 127  # symmetric: -128 is not used
+_MIN_MAGNITUDE = 1e-30  # an operand with only smaller values counts as zero: its scale may not be a normal float32
 
 Dims = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
 
@@ -47,8 +46,8 @@ def _forward(quant: Quant, summed: int, shares: int, x: Array, w: Array, key: Ar
     return _product(quant, summed, shares, x, w, key), (x, w, key)
 
 
-def _backward(quant: Quant, summed: int, shares: int, kept: Any, g: Array) -> tuple[Array, Array, None]:
-    x, w, key = kept
+def _backward(quant: Quant, summed: int, shares: int, residuals: Any, g: Array) -> tuple[Array, Array, None]:
+    x, w, key = residuals
     keys = jax.random.split(key) if key is not None and quant.rounding == "stochastic" else (None, None)
     columns, free = tuple(range(summed, w.ndim)), x.ndim - summed
     dims = ((tuple(range(free, g.ndim)), columns), ((), ()))
@@ -65,29 +64,29 @@ _product.defvjp(_forward, _backward)
 
 
 def quantize(x: Array, axes: tuple[int, ...], key: Array | None = None) -> tuple[Array, Array]:
-    """Return (int8 numbers, float32 scale with `axes` of size 1); x is about their product.
+    """Return (int8 numbers, float32 scale with `axes` of size 1); their product approximates x.
 
     The largest magnitude along `axes` becomes 127. Zeros stay zeros, and a NaN makes its scale NaN. With a key, numbers
     are rounded up with the probability of their fraction, so that the mean error is zero.
     """
     f = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(f), axis=axes, keepdims=True)
-    scale = jnp.where(largest < _NOTHING, 1.0, largest / _STEPS)
-    steps = f / scale
-    rounded = jnp.round(steps) if key is None else jnp.floor(steps + jax.random.uniform(key, x.shape))
-    return jnp.clip(rounded, -_STEPS, _STEPS).astype(jnp.int8), scale
+    scale = jnp.where(largest < _MIN_MAGNITUDE, 1.0, largest / _MAX_INT8)
+    scaled = f / scale
+    rounded = jnp.round(scaled) if key is None else jnp.floor(scaled + jax.random.uniform(key, x.shape))
+    return jnp.clip(rounded, -_MAX_INT8, _MAX_INT8).astype(jnp.int8), scale
 
 
 def _dot(
     quant: Quant, name: str, a: Array, b: Array, dims: Dims, key_a: Array | None = None, key_b: Array | None = None
 ) -> Array:
-    """Multiply in int8 if the product of this name is quantized, else in the operands' type, which the result has."""
+    """Multiply in int8 if the product of this name is quantized, else in the operands' type; return the latter type."""
     if name not in quant.products:
         return _plain(a, b, dims)
     (summed_a, summed_b), (shared_a, shared_b) = dims
-    whole = quant.scale == "tensor"
-    a8, scale_a = quantize(a, _unshared(a, shared_a) if whole else summed_a, key_a)
-    b8, scale_b = quantize(b, _unshared(b, shared_b) if whole else summed_b, key_b)
+    is_per_tensor = quant.scale == "tensor"
+    a8, scale_a = quantize(a, _unshared(a, shared_a) if is_per_tensor else summed_a, key_a)
+    b8, scale_b = quantize(b, _unshared(b, shared_b) if is_per_tensor else summed_b, key_b)
     sums = jax.lax.dot_general(a8, b8, dims, preferred_element_type=jnp.int32)
     # The result's dimensions: those that a and b share, then a's own, then b's own.
     factor_a, factor_b, shared = jnp.squeeze(scale_a, summed_a), jnp.squeeze(scale_b, summed_b), len(shared_a)

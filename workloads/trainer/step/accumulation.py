@@ -1,4 +1,4 @@
-"""Gradient accumulation: a batch computed in sequential parts, to hold the activations of only one."""
+"""Gradient accumulation: a batch is computed in sequential parts, so that the activations of only one are in memory."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -22,37 +22,37 @@ def mean_gradients(
 
     The sums of the parts are added and divided once, so parts with more padding count for less.
     """
-    differentiated = reduction.split(params)
+    split_params = reduction.split(params)
 
-    def of(context: Context, part: Rows) -> tuple[Sums, Any]:
+    def sums_and_gradients(context: Context, part: Rows) -> tuple[Sums, Any]:
         def loss(params: Any) -> tuple[Array, Sums]:
-            made = reduction.sums(params, context, *part)
-            return made.loss, made
+            sums = reduction.sums(params, context, *part)
+            return sums.loss, sums
 
-        (_, made), grads = jax.value_and_grad(loss, has_aux=True)(differentiated)
-        return made, grads
+        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(split_params)
+        return sums, grads
 
-    def add(so_far: Any, part_and_key: tuple[Rows, Array | None]) -> tuple[Any, None]:
-        total, weight, averages, grads = so_far
+    def add(totals: Any, part_and_key: tuple[Rows, Array | None]) -> tuple[Any, None]:
+        total, weight, averages, grads = totals
         part, key = part_and_key
-        made, more = of(context._replace(averages=averages, key=key), part)
-        return (total + made.loss, weight + made.weight, made.averages, jax.tree.map(jnp.add, grads, more)), None
+        sums, part_grads = sums_and_gradients(context._replace(averages=averages, key=key), part)
+        return (total + sums.loss, weight + sums.weight, sums.averages, jax.tree.map(jnp.add, grads, part_grads)), None
 
     if parts == 1:
-        made, grads = of(context, rows)
-        total, weight, averages = made.loss, made.weight, made.averages
+        sums, grads = sums_and_gradients(context, rows)
+        total, weight, averages = sums.loss, sums.weight, sums.averages
     else:
-        zeros = jnp.zeros(()), jnp.zeros(()), context.averages, jax.tree.map(jnp.zeros_like, differentiated)
-        cut: Rows = (split(rows[0], parts, reduction.how), split(rows[1], parts, reduction.how))
+        zeros = jnp.zeros(()), jnp.zeros(()), context.averages, jax.tree.map(jnp.zeros_like, split_params)
+        row_parts: Rows = (split(rows[0], parts, reduction.execution), split(rows[1], parts, reduction.execution))
         keys = None if context.key is None else jax.random.split(context.key, parts)
-        (total, weight, averages, grads), _ = jax.lax.scan(add, zeros, (cut, keys))
+        (total, weight, averages, grads), _ = jax.lax.scan(add, zeros, (row_parts, keys))
     weight = jnp.maximum(weight, 1.0)
     return total / weight, jax.tree.map(lambda g: g / weight, reduction.add(grads)), averages
 
 
-def split(row_B: Array, parts: int, how: Execution) -> Array:
+def split(row_B: Array, parts: int, execution: Execution) -> Array:
     """Split a batch [B, ...] into [parts, B / parts, ...]: each chip splits its own rows, and none are moved."""
-    groups = how.mesh.shape["dp"] * how.mesh.shape["fsdp"]
+    groups = execution.mesh.shape["dp"] * execution.mesh.shape["fsdp"]
     row_GPN = row_B.reshape(groups, parts, -1, *row_B.shape[1:])
     row_PB = row_GPN.swapaxes(0, 1).reshape(parts, -1, *row_B.shape[1:])
-    return how.place(row_PB, None, how.batch)
+    return execution.shard(row_PB, None, execution.batch)

@@ -1,4 +1,4 @@
-"""JAX's compilation cache, in a private folder of the host, where nobody else can put a program.
+"""JAX's compilation cache in a folder of the host to which no other user can write.
 
 Hosts and attempts of a workload share their additions as signed files in the output folder.
 """
@@ -31,13 +31,13 @@ class CompileCache:
         return self._shared is not None
 
     def fetch(self) -> None:
-        """Copy the programs that other hosts have shared since the last call; on errors programs are compiled."""
+        """Copy the programs that other hosts have shared since the last call; programs with errors are compiled."""
         if self._shared is None:
             return
         with self._lock:
-            refused = self._fetched(self._shared)
-        if refused:
-            say(f"{refused} compiled programs in {self._shared} are ignored: damaged, or from another workload")
+            rejected = self._copy_new(self._shared)
+        if rejected:
+            say(f"{rejected} compiled programs in {self._shared} are ignored: damaged, or from another workload")
 
     def share(self) -> None:
         """Share the programs that this host has compiled."""
@@ -51,20 +51,20 @@ class CompileCache:
         except OSError as error:
             say(f"compiled programs are not shared in {self._shared}: {reason(error)}")
 
-    def _fetched(self, shared: SignedFiles) -> int:
+    def _copy_new(self, shared: SignedFiles) -> int:
         """Copy new programs; return the number that could not be used."""
-        refused = 0
+        rejected = 0
         try:
             new = [entry for entry in shared.entries() if _NAME.fullmatch(entry.name)]
             for entry in [entry for entry in new if entry not in self._seen]:
                 if entry.name not in self._known:
-                    refused += not self._copied(shared, entry.name)
+                    rejected += not self._copy(shared, entry.name)
                 self._seen.add(entry)
         except OSError as error:
             say(f"compiled programs in {shared} cannot be read: {reason(error)}")
-        return refused
+        return rejected
 
-    def _copied(self, shared: SignedFiles, name: str) -> bool:
+    def _copy(self, shared: SignedFiles, name: str) -> bool:
         try:
             content = shared.read(name)
         except ValueError:

@@ -32,10 +32,10 @@ def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransf
     if config.name == "lars":
         return optax.chain(clip, lars(config, steps, family))
 
-    def decayed(params: Any) -> Any:
+    def is_decayed(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: not family.is_gain(path), params)
 
-    parts = [adam(config), optax.add_decayed_weights(config.weight_decay, decayed)]
+    parts = [adam(config), optax.add_decayed_weights(config.weight_decay, is_decayed)]
     if config.name == "lamb":
         parts.append(by_layer_norms(family))
     return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(learning_rate.schedule(config, steps))))
@@ -46,8 +46,8 @@ def adam(config: Optim) -> optax.GradientTransformation:
     inner = optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=config.moment_dtype)
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        exact = state._replace(mu=optax.tree.cast(state.mu, jnp.float32))
-        result: tuple[Any, Any] = inner.update(grads, exact, params)
+        float32_state = state._replace(mu=optax.tree.cast(state.mu, jnp.float32))
+        result: tuple[Any, Any] = inner.update(grads, float32_state, params)
         return result
 
     return optax.GradientTransformation(inner.init, update)
@@ -84,7 +84,7 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
     Scale MLPerf-0.6 models on Google TPU-v3 Pods, 2019, compare the two.
     """
     rate_at = learning_rate.schedule(config, steps)
-    kept, decay = config.momentum, config.weight_decay
+    momentum_decay, decay = config.momentum, config.weight_decay
 
     def init(params: Any) -> LarsState:
         momentum = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=config.moment_dtype), params)
@@ -101,9 +101,9 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
                 any_g = jnp.where(g_norm > 0, g_norm + decay * w_norm, 0.0)
                 scale, g = rate * _quotient(config.trust_coefficient * w_norm, any_g), g + decay * w
             if config.momentum_form == "scaled":
-                v = kept * v + g
+                v = momentum_decay * v + g
                 return -scale * v, v
-            v = kept * v + scale * g
+            v = momentum_decay * v + scale * g
             return -v, v
 
         pairs = jax.tree_util.tree_map_with_path(leaf, grads, state.momentum, params)
@@ -113,6 +113,6 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
     return optax.GradientTransformation(init, update)
 
 
-def _quotient(above: Array, below: Array) -> Array:
-    """Return above / below, or 1 if one of them is 0."""
-    return jnp.where((above > 0) & (below > 0), above / jnp.where(below > 0, below, 1.0), 1.0)
+def _quotient(numerator: Array, denominator: Array) -> Array:
+    """Return numerator / denominator, or 1 if one of them is 0."""
+    return jnp.where((numerator > 0) & (denominator > 0), numerator / jnp.where(denominator > 0, denominator, 1.0), 1.0)

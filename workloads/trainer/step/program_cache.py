@@ -1,7 +1,7 @@
 """Cache of compiled executables for the next attempt, which then neither traces nor lowers nor compiles.
 
 JAX's compilation cache has the same machine code, but its key needs the lowered program, which takes seconds to make.
-The key here is everything that determines a program: settings, code, versions, flags, chips (of a CPU also its
+The key here includes everything that determines a program: settings, code, versions, flags, chips (of a CPU also its
 features), and the shapes and shardings of its arguments. Unpickling can run any code, so only executables signed with
 the workload's secret are read. A program that cannot be read, or loaded by this backend, is compiled.
 """
@@ -27,7 +27,7 @@ _CPU_FIELDS = {
     *("vendor_id", "cpu family", "model", "model name", "flags"),  # x86
     *("CPU implementer", "CPU variant", "CPU part", "Features"),  # Arm
 }
-_OF_A_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # identify the host, not the program
+_PER_HOST = "PROCESS_ID$|COORDINATOR_|LOCAL_DEVICE_IDS$|COMPILATION_CACHE_DIR$"  # identify the host, not the program
 
 
 class Executables:
@@ -35,13 +35,15 @@ class Executables:
 
     def __init__(self, files: SignedFiles, traits: Mapping[str, str]) -> None:
         chips = [(d.id, d.process_index, d.device_kind, getattr(d, "coords", None)) for d in jax.devices()]
-        own = sorted((name, value) for name, value in os.environ.items() if re.match(f"JAX_(?!{_OF_A_HOST})", name))
+        jax_variables = sorted(
+            (name, value) for name, value in os.environ.items() if re.match(f"JAX_(?!{_PER_HOST})", name)
+        )
         versions = jax.devices()[0].client.platform_version
         self._files = files
-        self._made_of = repr((sorted(traits.items()), own, versions, chips, cpu_traits() if _is_cpu() else ""))
+        self._key = repr((sorted(traits.items()), jax_variables, versions, chips, cpu_traits() if _is_cpu() else ""))
 
     def load(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Return a cached program that can be called, or None. Prints a line if a cached program cannot be loaded."""
+        """Return a cached program, loaded, or None. Prints a line if a cached program cannot be loaded."""
         try:
             content = self._files.read(self._file(name, arguments))
             if content is None:
@@ -65,7 +67,7 @@ class Executables:
     def _file(self, name: str, arguments: tuple[Any, ...]) -> str:
         leaves, tree = jax.tree.flatten(arguments)
         forms = [(leaf.shape, str(leaf.dtype), str(getattr(leaf, "sharding", None))) for leaf in leaves]
-        digest = hashlib.sha256(f"{self._made_of} {name} {tree} {forms}".encode()).hexdigest()[:32]
+        digest = hashlib.sha256(f"{self._key} {name} {tree} {forms}".encode()).hexdigest()[:32]
         return f"{name}-{digest}.bin"
 
 
@@ -74,6 +76,6 @@ def _is_cpu() -> bool:
 
 
 def cpu_traits(file: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return what tells this machine's CPU from others: code for one may be illegal on another."""
+    """Return the properties of this machine's CPU on which compiled code may depend."""
     lines = file.read_text().partition("\n\n")[0].splitlines() if file.exists() else []
     return [platform.machine(), *(line for line in lines if line.split(":")[0].strip() in _CPU_FIELDS)]

@@ -36,7 +36,7 @@ FLAGS = 3  # lanes of a host's flags: stop requested, disk too full to save, ms 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """Jitted functions and the abstract values of their arguments; lower and compile as needed."""
+    """Jitted functions, and the abstract values of their arguments for lowering and compiling them."""
 
     init: Any  # uint32 seed -> state
     train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
@@ -52,27 +52,27 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
     rate_at = learning_rate.schedule(config.optim, config.run.steps)
 
-    def fresh(seed: Array) -> State:
+    def init_state(seed: Array) -> State:
         params = model.init(config.model, jax.random.key(seed))
         state = {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
         averages = model.averages(config.model)
         return state | ({"averages": averages} if averages else {})
 
-    abstract = jax.eval_shape(fresh, jax.ShapeDtypeStruct((), jnp.uint32))
-    updated = update_shardings(mesh, model, config.model, config.optim.axes)
-    placed = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), updated)
-    gather = _gatherer(mesh, slots, sizes.global_batch)
-    how = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
-    reduction = _reduction(config, how, sizes, model)
+    abstract = jax.eval_shape(init_state, jax.ShapeDtypeStruct((), jnp.uint32))
+    update_specs = update_shardings(mesh, model, config.model, config.optim.axes)
+    state_shardings = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), update_specs)
+    gather = _make_gather(mesh, slots, sizes.global_batch)
+    execution = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
+    reduction = _reduction(config, execution, sizes, model)
 
     def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
         context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
         parts = config.optim.grad_accum_steps
         loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
         # Each chip has its part of the gradients, and updates that part of the parameters alone.
-        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (updated, updated))
+        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (update_specs, update_specs))
         updates, opt = optimizer.update(grads, state["opt"], params)
-        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), updated)
+        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), update_specs)
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
@@ -83,15 +83,15 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
         return after | ({"averages": averages} if averages else {}), metrics
 
     def evaluate(params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
-        made = model.sums(config.model, how, params, Context(averages or {}, None, None), *gather(blocks))
-        return made._replace(averages={})
+        sums = model.sums(config.model, execution, params, Context(averages or {}, None, None), *gather(blocks))
+        return sums._replace(averages={})
 
-    everywhere = sharding(mesh)
-    state = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, placed)
+    replicated = sharding(mesh)
+    state = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, state_shardings)
     return Programs(
-        init=jax.jit(fresh, out_shardings=placed),
-        train=jax.jit(train, donate_argnums=0, out_shardings=(placed, everywhere)),
-        evaluate=jax.jit(evaluate, out_shardings=everywhere),
+        init=jax.jit(init_state, out_shardings=state_shardings),
+        train=jax.jit(train, donate_argnums=0, out_shardings=(state_shardings, replicated)),
+        evaluate=jax.jit(evaluate, out_shardings=replicated),
         state=state,
         blocks=_blocks(record(config.model), mesh, slots),
         flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
@@ -106,15 +106,15 @@ def _blocks(example: Record, mesh: Mesh, slots: Slots) -> Blocks:
     )
 
 
-def _reduction(config: Config, how: Execution, sizes: Layout, model: Family) -> Automatic | Explicit:
+def _reduction(config: Config, execution: Execution, sizes: Layout, model: Family) -> Automatic | Explicit:
     sums = functools.partial(model.sums, config.model)
     if config.mesh.grad_reduction == "automatic":
-        return Automatic(how, sums)
-    return Explicit(how, sums, model.specs(config.model), sizes.dp_slices, config.mesh.grad_reduction_dtype)
+        return Automatic(execution, sums)
+    return Explicit(execution, sums, model.specs(config.model), sizes.dp_slices, config.mesh.grad_reduction_dtype)
 
 
 def _rounding_key(config: Config, step: Array) -> Array | None:
-    """Return the key of a step's stochastic rounding: the same whenever that step is run."""
+    """Return the key of a step's stochastic rounding, a function of the step alone."""
     if config.quant.rounding != "stochastic" or not {"dgrad", "wgrad"} & set(config.quant.products):
         return None
     return jax.random.fold_in(jax.random.key(config.run.seed), step)
@@ -135,10 +135,10 @@ def _state_shardings(
     return placed | {"params": jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)}
 
 
-def _gatherer(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
+def _make_gather(mesh: Mesh, slots: Slots, global_batch: int) -> Callable[[Blocks], tuple[Array, Array]]:
     """Return the function that assembles the batch from the chips' blocks, sharded over "dp" and "fsdp".
 
-    Hosts that read nothing send blocks of zeros; only the readers' blocks are used, in the order of their rows.
+    Hosts that read no data supply blocks of zeros; only the readers' blocks are used, in the order of their rows.
     """
 
     def rows(block_DR: Array) -> Array:

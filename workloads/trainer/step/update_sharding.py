@@ -1,4 +1,4 @@
-"""Weight-update sharding: every chip updates a part of the parameters, instead of all chips updating all.
+"""Weight-update sharding: every chip updates a part of the parameters, instead of every chip updating all of them.
 
 Without it, chips that hold the same parameters keep the same optimizer state and compute the same update. With it, the
 state is sharded over them as well: gradients are scattered, each chip updates its part, and the new parameters are
@@ -24,25 +24,25 @@ _ORDER = ("fsdp", "dp")  # dp last, as the minor axis: in the other order XLA se
 def update_shardings(mesh: Mesh, family: Family, model: Model, axes: Sequence[str]) -> Any:
     """Return the shardings of the optimizer's state and update: like the parameters, and over `axes`.
 
-    A parameter that no axis divides keeps its sharding, and so do gains and biases, which are too small to be worth a
-    message.
+    A parameter that is not divisible by an axis keeps its sharding, and so do gains and biases, which are too small to
+    be worth a message.
     """
     used_axes = [axis for axis in _ORDER if axis in axes and mesh.shape[axis] > 1]
 
     def leaf(path: tuple[Any, ...], spec: P, shape: tuple[int, ...]) -> NamedSharding:
         for axis in () if family.is_gain(path) else used_axes:
-            spec = spread_spec(spec, shape, axis, mesh.shape)
+            spec = add_axis(spec, shape, axis, mesh.shape)
         return NamedSharding(mesh, spec)
 
     specs = family.specs(model)
     return jax.tree_util.tree_map_with_path(leaf, specs, family.shapes(model), is_leaf=lambda x: isinstance(x, P))
 
 
-def spread_spec(spec: P, shape: tuple[int, ...], axis: str, sizes: Mapping[str, int]) -> P:
+def add_axis(spec: P, shape: tuple[int, ...], axis: str, sizes: Mapping[str, int]) -> P:
     """Return `spec` with `axis` as the minor axis of a dimension that it divides, if there is one.
 
-    A dimension that is sharded already comes first, so that the parts of one chip stay on its neighbors; then the
-    longest one.
+    A dimension that is already sharded over "fsdp" is preferred, so that the parts of one chip stay on its neighbors;
+    then the longest one.
     """
     names = [_names(entry) for entry in (*spec, *[None] * (len(shape) - len(spec)))]
     if any(axis in used for used in names):
@@ -67,7 +67,7 @@ def dimension_of(spec: P, axis: str) -> int | None:
     return next((dim for dim, entry in enumerate(spec) if axis in _names(entry)), None)
 
 
-def without(spec: P, axis: str) -> P:
+def without_axis(spec: P, axis: str) -> P:
     """Return `spec` without `axis`."""
     kept = [tuple(name for name in _names(entry) if name != axis) for entry in spec]
     return _spec(kept)

@@ -1,4 +1,4 @@
-"""Places of a run: what `xpk_shared.storage` opens, with the trainer's errors, and signed files in them."""
+"""Places of a run: those of `xpk_shared.storage` with the trainer's errors, and signed files in them."""
 
 import os
 from pathlib import Path
@@ -9,22 +9,22 @@ from xpk_shared.storage.errors import InvalidAddress, MissingClient
 
 
 def open_place(where: str | Path) -> storage.Place:
-    """Return the place at a path or an address gs://BUCKET/NAME, for which credentials are found now.
+    """Return the place at a path or an address gs://BUCKET/NAME, for which credentials are loaded.
 
-    TensorStore, which accesses buckets by itself, is told of an emulator.
+    Configures TensorStore, which accesses buckets by itself, for an emulator.
 
     Raises FatalError if it is invalid, without a package for buckets, and without credentials.
     """
     address = str(where)
     if storage.in_bucket(address) and storage.address_problems(address):
-        raise FatalError(Problem(f"{address!r} is not an address in a bucket", "Write gs://BUCKET/NAME"))
+        raise FatalError(Problem(f"{address!r} is not an address in a bucket", "Use gs://BUCKET/NAME"))
     if storage.in_bucket(address) and (emulator := os.environ.get(storage.EMULATOR)):
         os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
         os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # otherwise it looks for real credentials
     try:
         return storage.open_place(where, connect=True)
     except MissingClient as error:
-        hint = "pip install 'xpk-multislice[gcs]' (in an image of yours too), or use a folder"
+        hint = "pip install 'xpk-multislice[gcs]' (also in your own image), or use a folder"
         raise FatalError(Problem(str(error), hint)) from error
     except (OSError, InvalidAddress) as error:
         hint = "On a cluster use Workload Identity; elsewhere `gcloud auth application-default login`"

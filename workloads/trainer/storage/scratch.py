@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def scratch() -> Path:
-    """Return a folder on this host's disk that only this user can write to, shared by all hosts of this machine."""
+    """Return a folder on this host's disk that only this user can write to, shared by all hosts on this machine."""
     root, name = Path(tempfile.gettempdir()), f"xpk-trainer-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         (root / name).mkdir(mode=0o700)

@@ -1,7 +1,7 @@
 """Signed files, prefixed with an HMAC under the workload's secret, that only hosts of this workload can write.
 
-For content that is executed when it is read, such as compiled programs: write access to the output folder must not
-suffice to run code.
+They hold content that is executed when it is read, such as compiled programs: write access to the output folder must
+not be enough to run code.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class SignedFiles:
         return str(self._place)
 
     def entries(self) -> list[Entry]:
-        """Return all entries of the folder, also those that other programs wrote."""
+        """Return all entries of the folder, including those of other programs."""
         return self._place.files()
 
     def read(self, name: str) -> bytes | None:
@@ -32,7 +32,7 @@ class SignedFiles:
             return None
         signed = file.read()
         if not hmac.compare_digest(signed[:_BYTES], self._signature(name, signed[_BYTES:])):
-            raise ValueError("it is damaged, or from another workload")
+            raise ValueError("damaged, or from another workload")
         return signed[_BYTES:]
 
     def write(self, name: str, content: bytes) -> None:

@@ -1,6 +1,7 @@
 """Output records of a run: metrics.jsonl, events, and the log on stdout.
 
-docs/environment.md describes their formats. A line is never torn, and a full disk costs lines, never the run.
+docs/environment.md describes their formats. A line is written completely or not at all; a full disk loses lines, but
+does not end the run.
 """
 
 import contextlib
@@ -22,17 +23,17 @@ class JsonLines:
 
     def __init__(self, place: Place) -> None:
         self._place, self._lines = place, place.lines()
-        self._complained = False
+        self._is_warned = False
         _OPEN.add(self)
 
     def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
-        """Append one record; with `at_once` it survives any end of this process."""
+        """Append one record; with `at_once` it is written before this returns."""
         try:
             self._lines.write(as_json(record).encode() + b"\n", at_once=at_once)
         except OSError as error:
-            if not self._complained:
+            if not self._is_warned:
                 print(f"warning: {self._place} cannot be written: {reason(error)}", file=sys.stderr, flush=True)
-            self._complained = True
+            self._is_warned = True
 
     def flush(self, seconds: float) -> None:
         """Wait until all records are written. Raises OSError if they are not after `seconds`."""
@@ -40,18 +41,18 @@ class JsonLines:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return `value` as JSON, which has no NaN and no infinity: they become null."""
+    """Return `value` as JSON, in which NaN and infinities become null."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), indent=indent)
+        return json.dumps(_replace_nonfinite(value), indent=indent)
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -65,7 +66,7 @@ class Flushed(Protocol):
 _OPEN: "weakref.WeakSet[Flushed]" = weakref.WeakSet()
 
 
-def keep(lines: Flushed) -> None:
+def register(lines: Flushed) -> None:
     """Register a writer with `flush`."""
     _OPEN.add(lines)
 
@@ -99,12 +100,12 @@ class Events:
 
 
 def losses(content: bytes) -> dict[int, float | None]:
-    """Return the loss of every step in metrics.jsonl, None if not finite; of a repeated step, the later one."""
+    """Return the loss of every step in metrics.jsonl, None if not finite; of a repeated step, the last one."""
     return {record["step"]: record["loss"] for record in _step_records(content)}
 
 
 def step_seconds(content: bytes) -> list[float]:
-    """Return the duration of each step in metrics.jsonl, by step; of a repeated step, the later one."""
+    """Return the duration of each step in metrics.jsonl, by step; of a repeated step, the last one."""
     seconds_by_step = {record["step"]: record["step_seconds"] for record in _step_records(content)}
     return [seconds_by_step[step] for step in sorted(seconds_by_step)]
 

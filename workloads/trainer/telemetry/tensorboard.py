@@ -14,20 +14,20 @@ from trainer.telemetry import metrics
 from xpk_shared.storage import Place
 
 FOLDER = "tensorboard"
-_LEFT_OUT = {"time", "attempt", "step", "total_steps", "loss_hex"}
+_OMITTED = {"time", "attempt", "step", "total_steps", "loss_hex"}
 
 
 class EventFile:
-    """One attempt's event file; failed writes are not reported, as those of the metrics are."""
+    """One attempt's event file; failed writes are not reported, because those of metrics.jsonl are."""
 
     def __init__(self, out: Place, attempt: int) -> None:
         # TensorBoard sorts files of a folder by name: the time keeps attempts in order.
         self._lines = (out / FOLDER / f"events.out.tfevents.{time.time():.0f}.{attempt}").lines()
-        metrics.keep(self)
+        metrics.register(self)
         self._append(_event(0, version="brain.Event:2"), at_once=True)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append the values of a line of metrics.jsonl; those of a group get names such as window/p50."""
+        """Append the values of a line of metrics.jsonl; values in a group are named like window/p50."""
         numbers = _numbers(record)
         if numbers:
             self._append(_event(record["step"], numbers, at=record["time"]))
@@ -38,10 +38,10 @@ class EventFile:
 
     def _append(self, event: bytes, *, at_once: bool = False) -> None:
         with contextlib.suppress(OSError):
-            self._lines.write(framed(event), at_once=at_once)
+            self._lines.write(frame_record(event), at_once=at_once)
 
 
-def framed(content: bytes) -> bytes:
+def frame_record(content: bytes) -> bytes:
     """Return a TFRecord."""
     length = struct.pack("<Q", len(content))
     return length + struct.pack("<I", _masked(length)) + content + struct.pack("<I", _masked(content))
@@ -56,7 +56,7 @@ def crc32c(content: bytes) -> int:
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    flat = {key: value for key, value in record.items() if key not in _LEFT_OUT}
+    flat = {key: value for key, value in record.items() if key not in _OMITTED}
     for group in ("window", "memory"):
         flat |= {f"{group}/{key}": value for key, value in flat.pop(group, {}).items()}
     return {key: float(value) for key, value in flat.items() if isinstance(value, int | float)}

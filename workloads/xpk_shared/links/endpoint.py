@@ -1,4 +1,4 @@
-"""Base of both ends of the links: open connections, and heartbeats."""
+"""Base class of both ends of the links: open connections, and heartbeats."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Beats:
 
 @dataclass(frozen=True)
 class Handlers:
-    """Functions that are called on a background thread, each with the number of the host concerned as last argument."""
+    """Callbacks, called on a background thread; the last argument is the number of the other host."""
 
-    lost: Callable[[int], None]  # it died
-    told: Callable[[str, int], None]  # it told all others something
-    message: Callable[[dict[str, Any], int], None] = lambda message, number: None  # it sent any other message
+    lost: Callable[[int], None]  # the host died
+    broadcast: Callable[[str, int], None]  # the host sent a text to all others
+    message: Callable[[dict[str, Any], int], None] = lambda message, number: None  # the host sent any other message
 
 
 class Endpoint:
@@ -36,34 +36,34 @@ class Endpoint:
         self, identity: Identity, number: int, absent: set[int], handlers: Handlers, beats: Beats | None
     ) -> None:
         self.number = number
-        self.absent = absent  # hosts that this end waits for and that have never connected
+        self.absent = absent  # expected hosts that have never connected
         self.links: dict[int, Link] = {}
         self._changed = threading.Condition()
         self._is_closing = False
         self._identity, self._handlers, self._beats = identity, handlers, beats
 
-    def send(self, content: bytes, but: int = -1) -> None:
-        """Send all connected hosts but one a message made by `line`: it may be long, and the hosts many."""
+    def send(self, content: bytes, excluded: int = -1) -> None:
+        """Send a message made by `line` to all connected hosts except `excluded`."""
         for number, link in list(self.links.items()):
-            if number != but and not link.has_left:
+            if number != excluded and not link.has_left:
                 link.send(content)
 
-    def _start(self, work: Callable[..., None], *args: object) -> None:
-        """Start the thread that reads, and the one of the heartbeats."""
-        threading.Thread(target=work, args=args, name="links", daemon=True).start()
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        """Start the threads that read and that send heartbeats."""
+        threading.Thread(target=target, args=args, name="links", daemon=True).start()
         if self._beats:
             threading.Thread(target=self._beat, args=(self._beats,), name="links-beat", daemon=True).start()
 
     def _beat(self, beats: Beats) -> None:
-        """Show that this host is alive, and cut the connections of hosts that fell silent."""
+        """Send heartbeats, and shut down the connections of silent hosts."""
         beat, woke = line({"beat": self.number}), time.monotonic()
         while not self._is_closing:
             time.sleep(beats.seconds)
             now = time.monotonic()
             for link in [link for link in list(self.links.values()) if not link.has_left]:
                 link.beat(beat)
-                if now - woke > 2 * beats.seconds:  # this host itself was suspended and has not listened
-                    link.heard = now
-                if now - link.heard > beats.silent_seconds and not self._is_closing:
-                    link.cut()
+                if now - woke > 2 * beats.seconds:  # this host itself was suspended
+                    link.received_at = now
+                if now - link.received_at > beats.silent_seconds and not self._is_closing:
+                    link.shut_down()
             woke = now

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class PeerAbsent(Exception):
-    """Another host did not connect in time; `missing` has the process ids that are known."""
+    """Other hosts did not connect in time; `missing` holds their process ids, as far as known."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The hub's end: takes the other hosts in, and tells all of them when one is gone."""
+"""The hub's end of the links: registers the other hosts, and reports to all of them when one is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Gate,
 
 
 class Hub(Endpoint):
-    """Process 0 of a job of `hosts` hosts."""
+    """Process 0 of a job with `hosts` hosts."""
 
     def __init__(
         self,
@@ -26,31 +26,31 @@ class Hub(Endpoint):
     ) -> None:
         super().__init__(identity, 0, set(range(1, hosts)), handlers, beats)
         self._hosts, self._handshake_seconds = hosts, handshake_seconds
-        self._news: list[bytes] = []  # what all hosts were sent; those that join later are too
+        self._published: list[bytes] = []  # messages to all hosts, which hosts that join later receive too
 
     def open(self, address: str, port: int) -> None:
         """Listen at an address, "" for all of this host's. Raises AddressError."""
         self._start(self._serve, listen(address, port))
 
-    def tell(self, what: str) -> None:
-        """Tell all hosts."""
-        self.publish({"tell": what, "by": 0})
+    def broadcast(self, text: str) -> None:
+        """Send a text to all hosts."""
+        self.publish({"tell": text, "by": 0})
 
     def leave(self, seconds: float = 0.0) -> None:
-        """Announce that this host's end is not a death, after the others have, for which it waits some time."""
+        """Announce that this host's end is not a failure, after waiting up to `seconds` for the others to do so."""
         with self._changed:
             self._changed.wait_for(lambda: all(link.has_left for link in self.links.values()), seconds)
         self._is_closing = True
         self.publish({"bye": 0})
 
-    def publish(self, message: dict[str, Any], but: int = -1) -> None:
+    def publish(self, message: dict[str, Any], excluded: int = -1) -> None:
         """Send a message to all hosts but one, including those that join later."""
         with self._changed:
-            self._news.append(line(message))
-            self.send(self._news[-1], but)
+            self._published.append(line(message))
+            self.send(self._published[-1], excluded)
 
-    def answer(self, number: int, message: dict[str, Any]) -> None:
-        """Send a message to one host alone, if it is connected."""
+    def reply(self, number: int, message: dict[str, Any]) -> None:
+        """Send a message to one host, if it is connected."""
         if link := self.links.get(number):
             link.send(line(message))
 
@@ -59,28 +59,28 @@ class Hub(Endpoint):
         with selectors.DefaultSelector() as selector:
             gate = Gate(listener, selector, self._identity, self._hosts, self._handshake_seconds)
             while True:
-                for key, _ in selector.select(gate.tend()):
+                for key, _ in selector.select(gate.close_late()):
                     if key.data is None:
                         gate.accept()
-                    elif not self._hear(gate, key.data):
+                    elif not self._receive(gate, key.data):
                         gate.close(key.data)
-                        self._part(key.data)
+                        self._disconnect(key.data)
 
-    def _hear(self, gate: Gate, link: Link) -> bool:
-        """Act on data from a connection; return False when it is over."""
+    def _receive(self, gate: Gate, link: Link) -> bool:
+        """Handle data from a connection; return False when it has ended."""
         messages = link.receive()
         with contextlib.suppress(*PROTOCOL_ERRORS):
-            return messages is not None and all(self._understand(gate, link, message) for message in messages)
+            return messages is not None and all(self._handle(gate, link, message) for message in messages)
         return False
 
-    def _understand(self, gate: Gate, link: Link, message: dict[str, Any]) -> bool:
-        """Act on one message; return False for one of a stranger, unless it is a valid hello."""
+    def _handle(self, gate: Gate, link: Link, message: dict[str, Any]) -> bool:
+        """Handle one message; return False for an invalid message before the handshake."""
         if link.peer < 0:
             welcome = b"" if message["hello"] in self.links else gate.admit(link, message)
             return bool(welcome) and self._join(link, message["hello"], welcome)
         if "tell" in message:
-            self.publish({"tell": message["tell"], "by": link.peer}, but=link.peer)
-            self._handlers.told(message["tell"], link.peer)
+            self.publish({"tell": message["tell"], "by": link.peer}, excluded=link.peer)
+            self._handlers.broadcast(message["tell"], link.peer)
         elif "bye" in message:
             with self._changed:
                 link.has_left = True
@@ -92,8 +92,8 @@ class Hub(Endpoint):
     def _join(self, link: Link, number: int, welcome: bytes) -> bool:
         """Register a host that completed the handshake."""
         with self._changed:
-            link.peer, link.longest = number, MAX_MESSAGE_BYTES
-            link.send(b"".join([welcome, *self._news]))
+            link.peer, link.max_bytes = number, MAX_MESSAGE_BYTES
+            link.send(b"".join([welcome, *self._published]))
             self.links[number] = link
             is_last = self.absent == {number}
             self.absent.discard(number)
@@ -102,8 +102,8 @@ class Hub(Endpoint):
             self._handlers.message({"ready": True}, 0)
         return True
 
-    def _part(self, link: Link) -> None:
-        """Act on the end of a connection: it is a death, unless the host has announced it."""
+    def _disconnect(self, link: Link) -> None:
+        """Handle the end of a connection: the host is lost, unless it has announced its end."""
         if link.peer < 0:
             return
         with self._changed:

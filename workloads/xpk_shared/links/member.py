@@ -1,4 +1,4 @@
-"""The end of every other host: connects to the hub and listens to it."""
+"""The other hosts' end of the links: connects to the hub and receives its messages."""
 
 from __future__ import annotations
 
@@ -12,75 +12,77 @@ from typing import Any
 from xpk_shared.links.connection import MAX_HUB_MESSAGE_BYTES, Link, dial, line
 from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
 from xpk_shared.links.errors import PeerAbsent
-from xpk_shared.links.handshake import PROTOCOL_ERRORS, Identity, introduce
+from xpk_shared.links.handshake import PROTOCOL_ERRORS, Identity, shake_hands
 
-_AGAIN_SECONDS = 0.2
+_RETRY_SECONDS = 0.2
 
 
 class Member(Endpoint):
-    """Host `number` of a job, not the first."""
+    """Host `number` of a job, other than process 0."""
 
     def __init__(self, identity: Identity, number: int, handlers: Handlers, *, beats: Beats | None = None) -> None:
         super().__init__(identity, number, {0}, handlers, beats)
-        self._said: list[bytes] = []  # what this host has told all others, before or after it connected
+        self._sent: list[bytes] = []  # messages of this host to the hub, before or after it connected
 
-    def join(self, address: str, port: int, deadline: float = math.inf, again: Callable[[], str] | None = None) -> str:
+    def join(
+        self, address: str, port: int, deadline: float = math.inf, resolve: Callable[[], str] | None = None
+    ) -> str:
         """Connect to the hub, retrying until `deadline` (monotonic); return the hub's address.
 
-        `again` resolves the address again if nobody answers. Raises PeerAbsent after the deadline.
+        `resolve` returns the current address if there is no answer. Raises PeerAbsent after the deadline.
         """
         while True:
-            sock = dial(address, port, deadline, again)
+            sock = dial(address, port, deadline, resolve)
             with contextlib.suppress(OSError):  # it may be closed already
                 link, hub = Link(sock), str(sock.getpeername()[0])
-                messages = introduce(link, self._identity, self.number, deadline, self._greet)
+                messages = shake_hands(link, self._identity, self.number, deadline, self._greet)
                 if messages is not None:
-                    link.longest = MAX_HUB_MESSAGE_BYTES
+                    link.max_bytes = MAX_HUB_MESSAGE_BYTES
                     self.absent.clear()
                     self._start(self._listen, link, messages)
                     return hub
             self._close(sock)
             if time.monotonic() > deadline:
-                raise PeerAbsent(f"process 0 at {address}:{port} is of another job or attempt, or does not answer")
-            time.sleep(_AGAIN_SECONDS)
-            address = again() if again else address
+                raise PeerAbsent(f"process 0 at {address}:{port} belongs to another job or attempt, or does not answer")
+            time.sleep(_RETRY_SECONDS)
+            address = resolve() if resolve else address
 
-    def tell(self, what: str) -> None:
-        """Tell all other hosts, as soon as this one is connected."""
-        self.say({"tell": what, "by": self.number})
+    def broadcast(self, text: str) -> None:
+        """Send a text to all other hosts, as soon as this one is connected."""
+        self.send_to_hub({"tell": text, "by": self.number})
 
     def leave(self, seconds: float = 0.0) -> None:
-        """Announce that this host's end is not a death."""
+        """Announce that this host's end is not a failure."""
         self._is_closing = True
-        self.say({"bye": self.number})
+        self.send_to_hub({"bye": self.number})
 
     def _greet(self, link: Link, hello: bytes) -> None:
         with self._changed:
-            self.links[0] = link  # from now on the hub would take the end of this connection for that of this host
-            link.send(b"".join([hello, *self._said]))
+            self.links[0] = link  # from now on the hub treats the end of this connection as the loss of this host
+            link.send(b"".join([hello, *self._sent]))
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send the hub a message, as soon as this host is connected."""
+    def send_to_hub(self, message: dict[str, Any]) -> None:
+        """Send a message to the hub, as soon as this host is connected."""
         with self._changed:
-            self._said.append(line(message))
-            self.send(self._said[-1])
+            self._sent.append(line(message))
+            self.send(self._sent[-1])
 
     def _listen(self, link: Link, messages: list[dict[str, Any]] | None) -> None:
         """Read the hub's messages until the connection ends or one is invalid."""
         with contextlib.suppress(*PROTOCOL_ERRORS):
             while messages is not None:
                 for message in messages:
-                    self._obey(message)
+                    self._handle(message)
                 messages = link.receive()
         self._close(link.sock)
         if not self._is_closing:
             self._handlers.lost(0)
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "lost" in message:
             self._handlers.lost(message["lost"])
         elif "tell" in message:
-            self._handlers.told(message["tell"], message["by"])
+            self._handlers.broadcast(message["tell"], message["by"])
         elif "bye" in message:
             self._is_closing = True
         else:

@@ -10,19 +10,19 @@ from pathlib import Path
 from xpk_shared.storage.address import BUCKET, EMULATOR, address_problems, in_bucket, split_address
 from xpk_shared.storage.disk import Disk
 from xpk_shared.storage.errors import InvalidAddress, MissingClient
-from xpk_shared.storage.place import PATIENCE_SECONDS, Entry, Lines, Place, Slot
+from xpk_shared.storage.place import RETRY_SECONDS, Entry, Lines, Place, Slot
 
 __all__ = ["BUCKET", "EMULATOR", "Entry", "Lines", "Place", "Slot", "address_problems", "in_bucket", "open_place"]
 
 
 def open_place(
-    where: str | Path, *, root: Path | None = None, patience_seconds: float = PATIENCE_SECONDS, connect: bool = False
+    where: str | Path, *, root: Path | None = None, retry_seconds: float = RETRY_SECONDS, connect: bool = False
 ) -> Place:
-    """Return the place at a path or an address gs://BUCKET/NAME; nothing is accessed yet.
+    """Return the place at a path or an address gs://BUCKET/NAME, without accessing it.
 
-    On a disk, nothing is read that a symbolic link leads out of `root`; None follows links. Requests to a bucket are
-    retried for `patience_seconds`. Credentials are found on first use, or now with `connect`, which raises their
-    errors. Raises InvalidAddress, and MissingClient without Google's client.
+    On a disk, symbolic links that lead out of `root` are not followed; with None all links are. Requests to a bucket
+    are retried for `retry_seconds`. Credentials are loaded on first use, or immediately with `connect`, which raises
+    their errors. Raises InvalidAddress, and MissingClient without Google's client.
     """
     if not in_bucket(address := str(where)):
         return Disk(Path(where), root)
@@ -30,9 +30,9 @@ def open_place(
         raise InvalidAddress(problems[0])
     try:
         from xpk_shared.storage.bucket import Bucket
-    except ImportError as error:  # also where other parts of `google.cloud` are installed
-        raise MissingClient(f"{address} needs google-cloud-storage, which is not installed ({error})") from error
-    bucket = Bucket(None, *split_address(address), patience_seconds)
+    except ImportError as error:  # also if other parts of `google.cloud` are installed
+        raise MissingClient(f"{address} requires google-cloud-storage, which is not installed ({error})") from error
+    bucket = Bucket(None, *split_address(address), retry_seconds)
     if connect:
         bucket.connect()
     return bucket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 BUCKET = "gs://"
-EMULATOR = "STORAGE_EMULATOR_HOST"  # names another server than Google's, for every client of Google Cloud Storage
+EMULATOR = "STORAGE_EMULATOR_HOST"  # server that clients of Google Cloud Storage use instead of Google's
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def in_bucket(address: str) -> bool:
-    """Return whether an address lies in a bucket."""
+    """Return whether an address is in a bucket."""
     return address.startswith(BUCKET)
 
 
@@ -23,7 +23,7 @@ def address_problems(address: str) -> list[str]:
     if _CONTROL.search(address):
         return [f"{address!r} contains control characters"]
     if not scheme:
-        return [] if address else ["the folder's name is empty"]
+        return [] if address else ["the folder name is empty"]
     if scheme[1] != "gs":
         return [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
     bucket, _, prefix = scheme[2].partition("/")

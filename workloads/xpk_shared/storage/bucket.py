@@ -27,12 +27,12 @@ class Bucket(Objects, Place):
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
         """Yield the objects below in the order of a folder's files."""
-        keyed = []
+        sort_keys = []
         for entry in self.below():
             *folders, name = entry.name.split("/")
             if name and not name.startswith(".") and not any(f in skip or f.startswith(".") for f in folders):
-                keyed.append(([(1, folder) for folder in folders] + [(0, name)], entry))
-        return (entry for _, entry in sorted(keyed, key=lambda pair: pair[0]))
+                sort_keys.append(([(1, folder) for folder in folders] + [(0, name)], entry))
+        return (entry for _, entry in sorted(sort_keys, key=lambda pair: pair[0]))
 
     def write(self, content: bytes) -> None:
         """Write the object."""
@@ -49,10 +49,10 @@ class Bucket(Objects, Place):
     def rename(self, name: str, seal: str) -> None:
         """See `Place.rename`."""
         parent = self._name.rpartition("/")[0]
-        target = self._named(f"{parent}/{name}" if parent else name)
+        target = self._with_name(f"{parent}/{name}" if parent else name)
         batches = self._batches(seal)
         for names in batches:
-            self._each(lambda name: (self / name).copy_to(target / name), names)
+            self._for_each(lambda name: (self / name).copy_to(target / name), names)
         self._remove(batches)
 
     def remove_tree(self, seal: str) -> None:
@@ -64,9 +64,9 @@ class Bucket(Objects, Place):
             self.remove_each(names)
 
     def _batches(self, seal: str) -> list[list[str]]:
-        """Return the names of all objects below, with those of seals apart and last."""
+        """Return the names of all objects below in two batches; the second one holds those named `seal`."""
         names = [entry.name for entry in self.below()]
-        return [[name for name in names if name.endswith(f"/{seal}") == last] for last in (False, True)]
+        return [[name for name in names if name.endswith(f"/{seal}") == is_seal] for is_seal in (False, True)]
 
 
 class BucketSlot:
@@ -82,7 +82,7 @@ class BucketSlot:
         return 0, b""
 
     def put(self, content: bytes, over: int) -> int:
-        """Write the object; each `content` must be unique, to recognize a request whose answer was lost."""
+        """Write the object; each `content` must be unique, so that a request whose response was lost is recognized."""
         try:
             return self._place.create(content, over)
         except FileExistsError:

@@ -1,6 +1,6 @@
 """Google's client: its set-up, and its errors as OSErrors. Only this module imports `google`.
 
-STORAGE_EMULATOR_HOST, which the client reads, names another server, accessed without credentials.
+The client reads STORAGE_EMULATOR_HOST, the address of another server that needs no credentials.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -30,12 +30,12 @@ _SHOWN = 300  # characters of a server's message
 def connect() -> Any:
     """Return the client of this process.
 
-    Raises InvalidAddress for an invalid STORAGE_EMULATOR_HOST, and the errors of `translated`.
+    Raises InvalidAddress for an invalid STORAGE_EMULATOR_HOST, and the errors of `translating_errors`.
     """
     server = os.environ.get(EMULATOR, "")
     if server and not server.startswith(("http://", "https://")):
-        raise errors.InvalidAddress(f"{EMULATOR} is '{server}', which is not a URL")
-    with translated(""):
+        raise errors.InvalidAddress(f"invalid {EMULATOR} '{server}': expected a URL")
+    with translating_errors(""):
         return _client(server)
 
 
@@ -50,46 +50,46 @@ def retries(seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def translated(where: object, *, listing: bool = False) -> Iterator[None]:
+def translating_errors(place: object, *, listing: bool = False) -> Iterator[None]:
     """Convert errors of Google's client into those of `errors.py`. In a `listing` only the bucket can be missing."""
     try:
         yield
     except api.RetryError as error:
-        raise _translate(error.cause or error, str(where), listing) from error
+        raise _translate(error.cause or error, str(place), listing) from error
     except errors.InvalidAddress:
         raise
     except Exception as error:  # the client raises errors of many types
         if isinstance(error, OSError) and type(error).__module__.split(".")[0] not in ("requests", "urllib3"):
-            raise  # of this host's disk, or translated already
-        raise _translate(error, str(where), listing) from error
+            raise  # from this host's disk, or already translated
+        raise _translate(error, str(place), listing) from error
 
 
-def _translate(error: BaseException, where: str, listing: bool) -> OSError:
-    said = _message(error)
+def _translate(error: BaseException, place: str, listing: bool) -> OSError:
+    message = _message(error)
     match error:
         case api.NotFound() if listing:
-            return errors.BucketNotFound(2, f"bucket '{where.split('/')[2]}' not found", where)
+            return errors.BucketNotFound(2, f"bucket '{place.split('/')[2]}' not found", place)
         case api.NotFound():
-            return FileNotFoundError(2, "object or bucket not found", where)
+            return FileNotFoundError(2, "object or bucket not found", place)
         case api.PreconditionFailed():
-            return FileExistsError(17, "it was modified concurrently", where)
+            return FileExistsError(17, "it was modified concurrently", place)
         case api.Forbidden():
-            return PermissionError(13, f"permission denied: {said}", where)
+            return PermissionError(13, f"permission denied: {message}", place)
         case auth.RefreshError() | auth.InvalidOperation():
-            return errors.RefreshFailed(111, f"the credentials of this machine are not accepted ({said})", where)
+            return errors.RefreshFailed(111, f"the credentials of this machine are not accepted ({message})", place)
         case api.Unauthorized():
-            return errors.Unauthenticated(13, f"the credentials of this machine are not accepted ({said})", where)
+            return errors.Unauthenticated(13, f"the credentials of this machine are not accepted ({message})", place)
         case auth.DefaultCredentialsError():
-            return errors.NoCredentials(13, f"this machine has no credentials for Google Cloud ({said})", where)
+            return errors.NoCredentials(13, f"this machine has no credentials for Google Cloud ({message})", place)
         case OSError() | auth.TransportError():
             emulator = os.environ.get(EMULATOR)
             server = f"the storage emulator at {emulator}" if emulator else "Google Cloud Storage"
-            return errors.Unreachable(111, f"no answer from {server} ({type(error).__name__})", where)
-    return errors.Unreachable(111, f"the server failed: {said}", where)
+            return errors.Unreachable(111, f"no answer from {server} ({type(error).__name__})", place)
+    return errors.Unreachable(111, f"the server failed: {message}", place)
 
 
 def _message(error: BaseException) -> str:
     """Return an error's message in one line, the server's own if there is one."""
-    details = [str(each.get("message")) for each in getattr(error, "errors", ()) if isinstance(each, Mapping)]
+    details = [str(item.get("message")) for item in getattr(error, "errors", ()) if isinstance(item, Mapping)]
     text = next(filter(None, details), "") or getattr(error, "message", "") or str(error) or type(error).__name__
     return " ".join(text.split())[:_SHOWN]

@@ -22,7 +22,7 @@ _BLOCK = 1 << 16  # bytes
 
 
 class Disk(Place):
-    """A place of this machine, or on a volume that all hosts share."""
+    """A place on this machine, or on a volume that all hosts share."""
 
     _read_ahead = 1  # files may be large, and disks are fast
 
@@ -62,7 +62,7 @@ class Disk(Place):
         entries = []
         with suppress(*_ABSENT):
             for name in os.listdir(self.path):
-                with suppress(FileNotFoundError):  # a link that leads nowhere, or removed meanwhile
+                with suppress(FileNotFoundError):  # a dangling link, or removed concurrently
                     status = (self.path / name).stat()
                     if not stat.S_ISDIR(status.st_mode):
                         entries.append(_entry(name, status))
@@ -90,14 +90,14 @@ class Disk(Place):
             return file.read(size)
 
     def write(self, content: bytes) -> None:
-        """Write the file atomically, also through a power failure."""
+        """Write the file atomically, even during a power failure."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        create_file(draft, content, sync=True)
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        create_file(temporary, content, sync=True)
         try:
-            os.replace(draft, self.path)
+            os.replace(temporary, self.path)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     def adopt(self, file: Path) -> Entry:
@@ -152,7 +152,7 @@ class DiskLines:
         _remove_torn_line(path)
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
-        """Append a line. Raises OSError if it does not fit, and leaves nothing of it."""
+        """Append a line. Raises OSError if it does not fit; then nothing is appended."""
         with self._lock:
             written = os.write(self._fd, line)
             if written < len(line):
@@ -160,11 +160,11 @@ class DiskLines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self, seconds: float) -> None:
-        """Do nothing, as no line is buffered."""
+        """Do nothing, because lines are not buffered."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises Refused for a pipe or a device, as reading one may never end."""
+    """Open a file for reading. Raises Refused for a pipe or a device, because reading one may never end."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(handle).st_mode
     if stat.S_ISREG(kind):
@@ -180,7 +180,7 @@ def _entry(name: str, status: os.stat_result) -> Entry:
 
 
 def _remove_torn_line(path: Path) -> None:
-    """Remove a partial line, left by a killed writer, which would swallow the next one."""
+    """Remove a partial last line of a killed writer, to which the next line would be appended."""
     with path.open("rb+") as file:
         end = size = file.seek(0, os.SEEK_END)
         while end:

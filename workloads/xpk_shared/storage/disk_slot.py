@@ -1,6 +1,6 @@
-"""Compare-and-swap on a file system, which has no such write.
+"""Compare-and-swap writes on a file system.
 
-Each version is a file of its own, NAME.VERSION, which only one process can create; the highest one counts.
+Each version is a file of its own, NAME.VERSION, which only one process can create; the highest version is current.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import stat
 import time
 from pathlib import Path
 
-_AGAIN_SECONDS = 0.1  # between reads of a version that is listed but cannot be read
-_NOT_THERE = {errno.ENOENT, errno.ESTALE}
+_RETRY_SECONDS = 0.1  # between reads of a version that is listed but cannot be read
+_NOT_FOUND = {errno.ENOENT, errno.ESTALE}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class DiskSlot:
-    """A `Slot` on a file system; a listed version that cannot be read is retried for `patience_seconds`."""
+    """A `Slot` on a file system; a listed version that cannot be read is retried for `retry_seconds`."""
 
-    def __init__(self, path: Path, *, patience_seconds: float = 5.0) -> None:
-        self._path, self._patience_seconds = path, patience_seconds
+    def __init__(self, path: Path, *, retry_seconds: float = 5.0) -> None:
+        self._path, self._retry_seconds = path, retry_seconds
 
     def look(self) -> tuple[int, bytes]:
-        """Read the newest version; retry if it was replaced meanwhile, or is still empty.
+        """Read the newest version; retry if it was replaced concurrently, or is still empty.
 
-        A network file system may show either for some time. If it persists, the content counts as unknown.
+        A network file system may show either for some time. If it persists, the content is returned as empty.
         """
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + self._retry_seconds
         while version := self._newest():
             content = _content(self._file(version))
             if content or time.monotonic() > deadline:
                 return version, content
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_SECONDS)
         return 0, b""
 
     def put(self, content: bytes, over: int) -> int:
@@ -43,7 +43,7 @@ class DiskSlot:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         created = self._file(over + 1)
         _create(created, content)
-        if self._newest() > over + 1:  # `over` was replaced, and removed, long ago
+        if self._newest() > over + 1:  # `over` was replaced and removed before
             created.unlink(missing_ok=True)
             raise FileExistsError(17, "it was modified concurrently", str(self._path))
         for version in self._versions():
@@ -69,19 +69,19 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        if error.errno not in _NOT_THERE:
+        if error.errno not in _NOT_FOUND:
             raise
         return b""
 
 
 def _create(file: Path, content: bytes) -> None:
     """Create a file, atomically if there are hard links. Raises FileExistsError if it exists."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        create_file(draft, content)
-        os.link(draft, file)
+        create_file(temporary, content)
+        os.link(temporary, file)
     except FileExistsError:
-        if draft.stat().st_nlink < 2:  # it is not this one, made by a request whose answer was lost
+        if temporary.stat().st_nlink < 2:  # else a request whose response was lost has created it
             raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -89,13 +89,13 @@ def _create(file: Path, content: bytes) -> None:
         create_file(file, content)
     finally:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            temporary.unlink()
 
 
 def create_file(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Create a file with mode 0644, and `sync` it to the disk.
 
-    Raises FileExistsError if it exists; leaves none after a failed write.
+    Raises FileExistsError if it exists; removes the file after a failed write.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

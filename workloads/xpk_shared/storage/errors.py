@@ -6,11 +6,11 @@ PermissionError, FileExistsError (modified concurrently), those below, and the f
 
 
 class InvalidAddress(ValueError):
-    """An address that names no place."""
+    """An invalid address."""
 
 
 class MissingClient(ImportError):
-    """A bucket without google-cloud-storage being installed."""
+    """An address in a bucket while google-cloud-storage is not installed."""
 
 
 class BucketNotFound(FileNotFoundError):
@@ -34,4 +34,4 @@ class RefreshFailed(Unreachable):
 
 
 class Refused(OSError):
-    """A file that is not accessed: a pipe, a device, a symbolic link, or more bytes than the limit."""
+    """A file that must not be accessed: a pipe, a device, a symbolic link, or more bytes than the limit."""

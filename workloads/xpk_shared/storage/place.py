@@ -20,7 +20,7 @@ from typing import Protocol
 from xpk_shared.storage.errors import Refused
 
 MAX_CONCURRENT = 16  # requests to a bucket; each is a round trip of many milliseconds
-PATIENCE_SECONDS = 120.0  # total time of retries of a request
+RETRY_SECONDS = 120.0  # total time of retries of a request
 Skip = tuple[type[OSError], ...]
 
 
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Lines(Protocol):
-    """A file that lines are appended to, by several threads and never torn."""
+    """A file to which several threads append complete lines."""
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
         """Append a line that includes its end. Lines may be buffered, except with `at_once`."""
@@ -65,25 +65,25 @@ class Place(Protocol):
         """Return whether it is a file."""
 
     def is_folder(self) -> bool:
-        """Return whether it is a folder; in a bucket: whether anything is in it."""
+        """Return whether it is a folder; in a bucket, whether objects are below it."""
 
     def is_empty(self) -> bool:
-        """Return whether nothing is in it. Raises BucketNotFound, unlike `is_folder`."""
+        """Return whether it contains nothing. Raises BucketNotFound, unlike `is_folder`."""
 
     def entry(self) -> Entry:
         """Return this file's metadata without reading it."""
 
     def files(self) -> list[Entry]:
-        """Return everything directly in this folder but folders; empty if it does not exist."""
+        """Return the entries directly in this folder except folders; empty if it does not exist."""
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
-        """Yield all files below: a folder's own by name, then its folders', except hidden ones and those in `skip`."""
+        """Yield all files below: a folder's files by name, then its subfolders', except hidden ones and `skip`."""
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the whole content. Raises Refused if it has more than `limit` bytes."""
 
     def read_each(self, entries: Iterable[Entry], skip: Skip = (FileNotFoundError,)) -> Iterator[bytes | None]:
-        """Yield the contents of files below, in order; None for one whose read raises an error of `skip`."""
+        """Yield the contents of files below, in order; None for a file whose read raises an error in `skip`."""
 
         def read(entry: Entry) -> bytes | None:
             with suppress(*skip):
@@ -91,11 +91,11 @@ class Place(Protocol):
             return None
 
         entries, pool = iter(entries), ThreadPoolExecutor(self._read_ahead, "read")
-        coming = deque(pool.submit(read, entry) for entry in itertools.islice(entries, self._read_ahead))
+        futures = deque(pool.submit(read, entry) for entry in itertools.islice(entries, self._read_ahead))
         try:
-            while coming:
-                yield coming.popleft().result()
-                coming.extend(pool.submit(read, entry) for entry in itertools.islice(entries, 1))
+            while futures:
+                yield futures.popleft().result()
+                futures.extend(pool.submit(read, entry) for entry in itertools.islice(entries, 1))
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -103,7 +103,7 @@ class Place(Protocol):
         """Return `size` bytes from `start`, or as many as exist; a negative one counts from the end."""
 
     def write(self, content: bytes) -> None:
-        """Write the file atomically; on a disk everybody may read it."""
+        """Write the file atomically; on a disk it is readable by everyone."""
 
     def adopt(self, file: Path) -> Entry:
         """Move a file of the same disk here, or copy any file into the bucket; atomic."""
@@ -125,11 +125,11 @@ class Place(Protocol):
         """
 
     def remove_tree(self, seal: str) -> None:
-        """Remove the folder with all its contents, those named `seal` first; a missing one may be removed."""
+        """Remove the folder with all its contents, those named `seal` first; do nothing if it does not exist."""
 
 
-def check_size(size: int, limit: int | None, where: object) -> None:
+def check_size(size: int, limit: int | None, place: object) -> None:
     """Raise Refused if a read of `size` bytes would exceed the limit."""
     if limit is not None and size > limit:
-        message = f"it holds {size >> 20} MiB, and at most {limit >> 20} MiB are read"
-        raise Refused(errno.EFBIG, message, str(where))
+        message = f"too large: {size >> 20} MiB, the limit is {limit >> 20} MiB"
+        raise Refused(errno.EFBIG, message, str(place))

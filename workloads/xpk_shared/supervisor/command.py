@@ -11,11 +11,11 @@ from pathlib import Path
 
 from xpk_shared.supervisor.standby import Standby
 
-_SUBREAPER = 36  # prctl: processes that lose their parent become this program's, as those of a container's first do
+_SUBREAPER = 36  # prctl: orphaned processes become children of this process, as of a container's first process
 
 
 class Command:
-    """The user's command: a session of its own, so that all of its processes can get a signal.
+    """The user's command in a session of its own, so that all of its processes can receive a signal.
 
     Raises OSError if it cannot be started.
     """
@@ -27,14 +27,14 @@ class Command:
         self._process = warm or subprocess.Popen(argv, env=dict(environ), start_new_session=True)
 
     def forward(self, number: int) -> None:
-        """Send a signal to its first process, as a container would: the others are its affair while it runs."""
+        """Send a signal to the first process, as Kubernetes does; after its end, to all of its processes."""
         if self.code is None:
             os.kill(self._process.pid, number)
         else:
             self.signal_all(number)
 
     def signal_all(self, number: int) -> bool:
-        """Send a signal to all of its processes; return whether there are any."""
+        """Send a signal to all processes of the command; return whether there are any."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -43,23 +43,23 @@ class Command:
 
     @property
     def is_saving(self) -> bool:
-        """True if processes are left that only this program has asked to end."""
+        """True if processes are running that did not receive the signal of their first process."""
         return self._orphaned and self.signal_all(0)
 
     def reap(self) -> None:
-        """Take note of processes that have ended: the first of a container inherits those of others."""
+        """Reap processes that have ended, including those inherited by a container's first process."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
                 if pid == self._process.pid:
-                    if os.WIFSIGNALED(status):  # it has forwarded nothing, as a shell without a trap does not
+                    if os.WIFSIGNALED(status):  # it has not forwarded the signal, like a shell without a trap
                         self._orphaned = self.signal_all(signal.SIGTERM)
                     self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def clear(self) -> None:
-        """Kill the processes that it has left behind, also those in sessions of their own: an attempt follows."""
+        """Kill the remaining processes, including those in sessions of their own, before the next attempt."""
         self.signal_all(signal.SIGKILL)
         spare = self._standby.pid if self._standby else 0
         while children := [pid for pid in _children() if pid != spare]:
@@ -71,9 +71,9 @@ class Command:
 
 
 def adopt_orphans() -> None:
-    """Let processes whose parents end become children of this one, where the system and this Python can."""
+    """Make orphaned processes children of this one, if the system and this Python support it."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
-        import ctypes  # not in every image's Python
+        import ctypes  # missing in some images' Python
 
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
 

@@ -1,4 +1,4 @@
-"""This host's place in the job, from its environment, and lines for people."""
+"""This host's place in the job, from its environment, and its log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trai
 
 @dataclass(frozen=True)
 class Host:
-    """One host of several; `address` and `port` are where the first one listens."""
+    """One host of several; the first host listens at `address` and `port`."""
 
     number: int
     hosts: int
@@ -27,15 +27,15 @@ class Host:
     attempt: int  # of the JobSet, when this host's pod was created
     secret_file: str
     max_restarts: int | None = None  # in place; None: the command is not restarted in place
-    fatal_codes: frozenset[int] = frozenset()  # exit codes that no restart can help
+    fatal_codes: frozenset[int] = frozenset()  # exit codes after which the command is not restarted
     output_dir: str = ""
 
     def name(self, number: int) -> str:
-        """Return the name of a host of the job for people."""
+        """Return the name of a host of the job in messages."""
         return "s{}/h{}".format(*self.place(number))
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return the slice of a host of the job, and its number in the slice."""
+        """Return the slice of a host of the job and its index in the slice."""
         return divmod(number, self.hosts_per_slice)
 
     def number_of(self, place: tuple[int, int] | None) -> int | None:
@@ -47,11 +47,11 @@ class Host:
 
     @property
     def own_address(self) -> str:
-        """Address at which the first host listens: a name may not resolve yet to the address of its new pod."""
+        """Address at which the first host listens; "" for all, because its name may not resolve to its new pod yet."""
         for family in (socket.AF_INET, socket.AF_INET6):
             with contextlib.suppress(OSError):
                 socket.inet_pton(family, self.address)
-                return self.address  # of one of the hosts of this machine, each of which has its own
+                return self.address  # of a local host: the hosts on this machine have addresses of their own
         return ""
 
     def read_secret(self) -> bytes:
@@ -59,11 +59,11 @@ class Host:
         try:
             return Path(self.secret_file).read_bytes().strip()
         except OSError as error:
-            say(f"cannot read {self.secret_file} ({error.strerror}): a lost host will be noticed late")
+            say(f"cannot read {self.secret_file} ({error.strerror}); lost hosts will be detected late")
             return b""
 
     def environment(self, environ: Mapping[str, str], restarts: int) -> dict[str, str]:
-        """Return the command's environment after so many restarts in place."""
+        """Return the command's environment after this number of restarts in place."""
         if self.max_restarts is None:
             return dict(environ)
         numbers = {"XPK_RESTART_ATTEMPT": str(self.attempt + restarts), "XPK_RESTARTS_IN_PLACE": str(restarts)}
@@ -71,7 +71,7 @@ class Host:
 
 
 def read_host(environ: Mapping[str, str]) -> Host | None:
-    """Return this host as docs/environment.md describes it, None without such an environment."""
+    """Return this host from the variables in docs/environment.md; None without them."""
     try:
         hosts_per_slice = int(environ["XPK_HOSTS_PER_SLICE"])
         address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
@@ -93,5 +93,5 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
 
 
 def say(text: str) -> None:
-    """Print a line among those of the command."""
+    """Print a line to stderr, among the command's own output."""
     print(f"xpk: {text}", file=sys.stderr, flush=True)

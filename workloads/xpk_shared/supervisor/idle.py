@@ -1,7 +1,7 @@
 """Program of an idle interpreter: it imports modules, waits, and becomes the next attempt of a command.
 
-The interpreter is the user's. It gets this file as text and imports nothing of xpk's, as the user may have modules of
-the same names. Standard library, Python 3.8.
+The interpreter is the user's. It receives this file as text and imports no module of xpk, because the user may have
+modules with the same names. It uses only the standard library of Python 3.8.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, BinaryIO
 
 _SLICE_SECONDS = 0.01  # of CPU time
-_FIRST_VICTIM = "1000"  # of the kernel when memory runs out
+_MAX_OOM_SCORE = "1000"  # the kernel kills this process first when memory runs out
 
 
 def main(channel: BinaryIO, order: dict[str, Any]) -> None:
-    """Import the modules of `order`, report it on `channel`, wait there for an attempt, and run that.
+    """Import the modules of `order`, report that on `channel`, wait for an attempt, and run it.
 
-    The process ends when the other end of the channel is closed, in whatever state it is.
+    The process ends whenever the other end of the channel is closed.
     """
     fd = channel.fileno()
     os.set_inheritable(fd, False)
@@ -36,43 +36,43 @@ def main(channel: BinaryIO, order: dict[str, Any]) -> None:
     _set_arguments(order)
     if select.select([fd], [], [], order["delay_seconds"])[0] or free_bytes() < order["min_free_bytes"]:
         os._exit(0)
-    started_with = dict(os.environ)
-    with _ended_by(fd), _paced(order["share"]):
+    initial_environ = dict(os.environ)
+    with _ended_by(fd), _throttled(order["share"]):
         _import(order["imports"])
         _release_memory()
-    with _first_victim():
+    with _raised_oom_score():
         attempt = _next_attempt(channel)
     channel.close()
-    _set_environ(attempt["environ"], started_with)
+    _set_environ(attempt["environ"], initial_environ)
     _set_arguments(attempt)
     signal.signal(signal.SIGINT, interrupted)
     _run(attempt)
 
 
 def free_bytes(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> int:
-    """Return the memory that is free for this process, on its node and within the limits of its control groups (v2)."""
+    """Return the free memory for this process, on its node and within the limits of its control groups (v2)."""
     with open(f"{proc}/meminfo") as lines:
         free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     with open(f"{proc}/self/cgroup") as lines:
         paths = [line[3:].strip() for line in lines if line.startswith("0::")]
     parts = paths[0].strip("/").split("/") if paths else []
     for length in range(len(parts) + 1):
-        with contextlib.suppress(OSError, ValueError):  # no limit, and none can be read
+        with contextlib.suppress(OSError, ValueError):  # there is no limit, or it cannot be read
             free.append(_group_free_bytes("/".join([groups, *parts[:length]])))
     return min(free, default=0)
 
 
 def _group_free_bytes(folder: str) -> int:
-    """Return the memory that a control group may still use. Raises OSError or ValueError if it has no limit."""
+    """Return the memory that a control group may still allocate. Raises OSError or ValueError if it has no limit."""
     with open(f"{folder}/memory.max") as limit, open(f"{folder}/memory.current") as current:
         free = int(limit.read()) - int(current.read())
-    with open(f"{folder}/memory.stat") as lines:  # the kernel drops the cached files first
+    with open(f"{folder}/memory.stat") as lines:  # the kernel frees cached files first
         return free + sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 @contextlib.contextmanager
 def _ended_by(fd: int) -> Iterator[None]:
-    """End this process by a signal when the other end of `fd` is closed."""
+    """End this process with a signal when the other end of `fd` is closed."""
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO, which ends a process by default
@@ -83,10 +83,10 @@ def _ended_by(fd: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _paced(share: float) -> Iterator[None]:
-    """Sleep after each slice of CPU time, so that this process takes only a share of the time of one core.
+def _throttled(share: float) -> Iterator[None]:
+    """Sleep after each slice of CPU time, so that this process uses only a share of one core.
 
-    A low priority would need a privilege to end, and would never let the imports end on a busy node.
+    A low priority could not be raised again without a privilege, and the imports would never end on a busy node.
     """
 
     def pause(*_: object) -> None:
@@ -101,7 +101,7 @@ def _paced(share: float) -> Iterator[None]:
 
 
 def _import(names: list[str]) -> None:
-    """Import modules; end the process if one cannot be imported, as the command may report it better."""
+    """Import modules; end the process if one cannot be imported, because the command itself reports such errors."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -111,7 +111,7 @@ def _import(names: list[str]) -> None:
 
 
 def _next_attempt(channel: BinaryIO) -> dict[str, Any]:
-    """Report that this process is ready, and wait for an attempt; end with the other end of the channel."""
+    """Report that this process is ready, and wait for an attempt; exit when the other end of the channel is closed."""
     line = b""
     with contextlib.suppress(OSError):
         os.write(channel.fileno(), b"\n")
@@ -123,7 +123,7 @@ def _next_attempt(channel: BinaryIO) -> dict[str, Any]:
 
 
 def _release_memory() -> None:
-    """Return the memory that imports no longer need to the system."""
+    """Release memory to the system that the imports no longer need."""
     gc.collect()
     with contextlib.suppress(ImportError, OSError, AttributeError):  # no ctypes, or no glibc
         import ctypes
@@ -132,32 +132,32 @@ def _release_memory() -> None:
 
 
 @contextlib.contextmanager
-def _first_victim() -> Iterator[None]:
-    """Let the kernel end this process first when memory runs out, unless that could not be undone."""
+def _raised_oom_score() -> Iterator[None]:
+    """Let the kernel kill this process first when memory runs out, if that setting can be undone."""
     file = "/proc/self/oom_score_adj"
-    usual = ""
+    initial_score = ""
     with contextlib.suppress(OSError):
         with open(file) as score:
-            usual = score.read()
-        for value in (_FIRST_VICTIM, usual, _FIRST_VICTIM):
+            initial_score = score.read()
+        for value in (_MAX_OOM_SCORE, initial_score, _MAX_OOM_SCORE):
             _write(file, value)
     yield
     with contextlib.suppress(OSError):
-        _write(file, usual)
+        _write(file, initial_score)
 
 
 def _write(file: str, text: str) -> None:
-    with open(file, "w") as opened:
-        opened.write(text)
+    with open(file, "w") as stream:
+        stream.write(text)
 
 
-def _set_environ(environ: dict[str, str], started_with: dict[str, str]) -> None:
-    """Replace the environment; keep what imports have changed, as they would change it again."""
+def _set_environ(environ: dict[str, str], initial_environ: dict[str, str]) -> None:
+    """Replace the environment, but keep the changes of imports, which the modules would make again."""
     imported = dict(os.environ)
     os.environ.clear()
     os.environ.update(environ)
-    for name in started_with.keys() | imported.keys():
-        before, after = started_with.get(name), imported.get(name)
+    for name in initial_environ.keys() | imported.keys():
+        before, after = initial_environ.get(name), imported.get(name)
         if before == after or environ.get(name) != before:
             continue
         if after is None:
@@ -167,7 +167,7 @@ def _set_environ(environ: dict[str, str], started_with: dict[str, str]) -> None:
 
 
 def _set_arguments(command: dict[str, Any]) -> None:
-    """Set what a module may read of the command line when it is imported, and where imports look first."""
+    """Set the command line, which modules may read when they are imported, and the first entry of `sys.path`."""
     target, is_module = command["target"], command["is_module"]
     sys.argv = ["-m" if is_module else target, *command["arguments"]]
     if hasattr(sys, "orig_argv"):

@@ -1,4 +1,4 @@
-"""The other hosts of a command: which are lost, whether any was asked to end, and the first host's orders."""
+"""The other hosts of a command: lost hosts, requests to end, and the first host's orders."""
 
 from __future__ import annotations
 
@@ -18,99 +18,99 @@ from xpk_shared.supervisor.host import Host, say
 from xpk_shared.supervisor.restarts import End
 
 _ASKED = "asked"
-_QUESTION, _ANSWER = "ask", "alive"  # of a host that waits for an order, and of the first host
+_QUESTION, _ANSWER = "ask", "alive"  # from a host that waits for an order, and from the first host
 
 
 class Peers:
-    """This host's link to the others. `wake` is called on another thread when there is anything new."""
+    """This host's link to the others. `wake` is called on another thread after each change."""
 
     def __init__(
         self, host: Host, secret: bytes, wake: Callable[[], None], *, handshake_seconds: float = HANDSHAKE_SECONDS
     ) -> None:
-        self.lost: list[int] = []  # in order: hosts that end because of a loss look like another one
+        self.lost: list[int] = []  # in order; hosts that exit because of a loss are appended too
         self.asked = threading.Event()  # set once any host was asked to end
         self.orders: deque[dict[str, Any]] = deque()  # of the first host
-        self.reports: deque[tuple[End, int]] = deque()  # on the first host: each with the restarts in place before it
-        self.heard_at = 0.0  # monotonic time of the first host's newest message
+        self.reports: deque[tuple[End, int]] = deque()  # on the first host: ends, each with its number of restarts
+        self.received_at = 0.0  # monotonic time of the first host's newest message
         self._host, self._wake = host, wake
         identity = Identity(("command", host.job), host.attempt, secret)
-        handlers = Handlers(self._lose, self._note, self._hear)
-        self._end = (
+        handlers = Handlers(self._record_loss, self._record_request, self._receive)
+        self._link = (
             Member(identity, host.number, handlers)
             if host.number
             else Hub(identity, host.hosts, handlers, handshake_seconds=handshake_seconds)
         )
         if not secret:
-            self._end.absent.clear()
+            self._link.absent.clear()
         self.is_linked = bool(secret)  # False if this host can never connect
 
     def connect(self) -> None:
-        """Listen or connect, in the background, unless this host is alone or cannot."""
+        """Listen or connect in the background, if there are other hosts to connect to."""
         if self.have_met:
             return
-        if isinstance(self._end, Member):
-            target, address = self._end.join, (self._host.address, self._host.port)
+        if isinstance(self._link, Member):
+            target, address = self._link.join, (self._host.address, self._host.port)
             threading.Thread(target=target, args=address, name="join", daemon=True).start()
             return
         try:
-            self._end.open(self._host.own_address, self._host.port)
+            self._link.open(self._host.own_address, self._host.port)
         except AddressError as error:
-            say(f"{error}: a lost host will be noticed late")
-            self._end.absent.clear()
+            say(f"{error}; lost hosts will be detected late")
+            self._link.absent.clear()
             self.is_linked = False
 
     @property
     def have_met(self) -> bool:
-        """True if this host's end will be noticed, or never can be."""
-        return not self._end.absent
+        """True if the hosts are connected, or can never connect."""
+        return not self._link.absent
 
     @property
     def absent(self) -> frozenset[int]:
-        """Hosts that this one waits for and that have never connected."""
-        return frozenset(self._end.absent)
+        """Expected hosts that have never connected."""
+        return frozenset(self._link.absent)
 
     def report(self, end: End, restarts: int) -> None:
         """Report the end of this host's command to the first host, as soon as this one is connected."""
-        if isinstance(self._end, Member):
-            self._end.say({"end": end.code, "told": end.told, "lost": end.lost, "restarts": restarts})
+        if isinstance(self._link, Member):
+            self._link.send_to_hub({"end": end.code, "told": end.was_stopped, "lost": end.lost, "restarts": restarts})
         else:
             self.reports.append((end, restarts))
 
     def ask(self) -> None:
-        """Ask the first host for a sign of life."""
-        self._end.send(line({_QUESTION: self._host.number}))
+        """Ask the first host for a reply."""
+        self._link.send(line({_QUESTION: self._host.number}))
 
     def order(self, order: dict[str, Any]) -> None:
-        """On the first host: give all hosts an order, this one included."""
-        if isinstance(self._end, Hub):
-            self._end.publish(order)
+        """Send an order to all hosts, including this one; on the first host only."""
+        if isinstance(self._link, Hub):
+            self._link.publish(order)
         self.orders.append(order)
 
     def leave(self, *, asked: bool = False) -> None:
         """Announce that this host's end is not a loss, and whether it was asked to end."""
         if asked and not self.asked.is_set():
-            self._note(_ASKED, self._host.number)
-            self._end.tell(_ASKED)
-        self._end.leave()
+            self._record_request(_ASKED, self._host.number)
+            self._link.broadcast(_ASKED)
+        self._link.leave()
 
-    def _lose(self, number: int) -> None:
+    def _record_loss(self, number: int) -> None:
         self.lost.append(number)
         self._wake()
 
-    def _note(self, what: str, number: int) -> None:
-        if what == _ASKED:
+    def _record_request(self, text: str, number: int) -> None:
+        if text == _ASKED:
             self.asked.set()
             self._wake()
 
-    def _hear(self, message: dict[str, Any], number: int) -> None:
-        """Queue a message of another host: a report to the first one, or an order of it."""
-        if isinstance(self._end, Member):
-            self.heard_at = time.monotonic()
+    def _receive(self, message: dict[str, Any], number: int) -> None:
+        """Queue a message of another host: a report to the first host, or an order from it."""
+        if isinstance(self._link, Member):
+            self.received_at = time.monotonic()
             if _ANSWER in message:
                 return
             self.orders.append(message)
         elif _QUESTION in message:
-            self._end.answer(number, {_ANSWER: True})
+            self._link.reply(number, {_ANSWER: True})
             return
         elif "end" in message:
             lost = message.get("lost")

@@ -1,4 +1,4 @@
-"""Signals of this process, as bytes on a socket, so that threads can wake the one that waits for them too."""
+"""Signals of this process as bytes on a socket, to which threads can also write to wake the waiting thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WAKE = 0
 
 
 class Signals:
-    """Signals that the command is to get, and SIGCHLD. Child processes start with the usual handlers of all of them."""
+    """Signals to forward to the command, and SIGCHLD. Child processes start with the default handlers."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -23,7 +23,7 @@ class Signals:
                 signal.signal(number, lambda *_: None)
 
     def wait(self, seconds: float) -> list[int]:
-        """Return the signals to forward, once there is any signal or `wake` is called, or after so many seconds."""
+        """Return the signals to forward, after any signal, a call of `wake`, or this many seconds."""
         self._reader.settimeout(seconds)
         received = b""
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Warm standby: an idle interpreter that has imported what the next attempt of a command imports.
+"""Warm standby: an idle interpreter that has imported the modules of a command's next attempt.
 
-An attempt of a JAX program starts with seconds of imports. The standby has made them during the attempt before, and
-holds no device. Only commands `python [options] -m MODULE ...` and `python [options] FILE.py ...` can have one, also
+An attempt of a JAX program starts with seconds of imports. The standby imports the modules during the previous attempt,
+and uses no device. Only commands `python [options] -m MODULE ...` and `python [options] FILE.py ...` can have one, also
 as the only command of a `bash -c`.
 """
 
@@ -21,14 +21,14 @@ from xpk_shared.supervisor.idle import free_bytes
 from xpk_shared.supervisor.names import IMPORTS
 
 _KNOWN_IMPORTS = {"trainer": "trainer.imports"}  # of programs that run as `python -m`
-_FREE_BYTES = 1 << 30  # of memory, below which nothing is imported
+_FREE_BYTES = 1 << 30  # minimum free memory for starting a standby
 _PER_ATTEMPT = ("XPK_", "MEGASCALE_", "TPU_WORKER_")  # variables that modules do not read when they are imported
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SWITCHES = re.compile(r"-[bBdEIOPqsSuv]+|-[XW].+")
 _PLAIN = re.compile(r"[\w@%+=:,./ -]+")  # words that a shell passes on as they are
 _PROGRAM = ("xpk_shared.supervisor", "idle.py")
-# The rest is sent through the socket, and so the command line of the process stays readable.
+# The program is sent through the socket, so that the command line of the process stays readable.
 _LOADER = (
     "import json, os, sys; channel = os.fdopen(int(sys.argv[1]), 'rb'); order = json.loads(channel.readline()); "
     "idle = {'__name__': 'xpk_idle'}; exec(compile(order['program'], '<xpk standby>', 'exec'), idle); "
@@ -55,19 +55,23 @@ class Invocation:
 
 
 def parse(argv: list[str]) -> Invocation | None:
-    """Return the parts of a command, None if it is not a plain call of Python, also by a shell."""
+    """Return the parts of a command that runs Python, directly or in a shell; None for any other command."""
     if argv[:2] == ["bash", "-c"] and len(argv) == 3 and _PLAIN.fullmatch(argv[2]):
         argv = argv[2].split()
     if not argv or not _PYTHON.fullmatch(os.path.basename(argv[0])):
         return None
-    at = 1
-    while at < len(argv) and (_SWITCHES.fullmatch(argv[at]) or argv[at] in ("-X", "-W")):
-        at += 2 if argv[at] in ("-X", "-W") else 1
-    is_module = argv[at : at + 1] == ["-m"]
-    options, rest = argv[1:at], argv[at + is_module :]
-    if not rest or rest[0].startswith("-") or not (is_module or rest[0].endswith(".py")):
+    index = 1
+    while index < len(argv) and (_SWITCHES.fullmatch(argv[index]) or argv[index] in ("-X", "-W")):
+        index += 2 if argv[index] in ("-X", "-W") else 1
+    is_module = argv[index : index + 1] == ["-m"]
+    options, program_and_arguments = argv[1:index], argv[index + is_module :]
+    if (
+        not program_and_arguments
+        or program_and_arguments[0].startswith("-")
+        or not (is_module or program_and_arguments[0].endswith(".py"))
+    ):
         return None
-    return Invocation(argv, options, rest[0], is_module, rest[1:])
+    return Invocation(argv, options, program_and_arguments[0], is_module, program_and_arguments[1:])
 
 
 class Standby:
@@ -78,7 +82,7 @@ class Standby:
     ) -> None:
         """Start nothing yet.
 
-        The interpreter begins to import `delay_seconds` after `prepare`, and takes this share of one core for it.
+        The interpreter begins to import `delay_seconds` after `prepare`, and uses this share of one core.
         """
         self._invocation = parse(argv)
         self._limits = {"delay_seconds": delay_seconds, "share": share, "min_free_bytes": min_free_bytes}
@@ -88,7 +92,7 @@ class Standby:
         self._channel: socket.socket | None = None
 
     def prepare(self, environ: Mapping[str, str]) -> None:
-        """Start the idle interpreter, unless there is one, the command can have none, or memory is short."""
+        """Start the idle interpreter, unless one is running, the command cannot have one, or memory is short."""
         invocation = self._invocation
         imports = _imports(invocation, environ) if invocation else []
         if self._process or not invocation or not imports:
@@ -114,12 +118,12 @@ class Standby:
         return self._process.pid if self._process else 0
 
     def take(self, argv: list[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """Return the idle process, which now runs this command; None if none is ready or the command does not fit.
+        """Return the idle process, which now runs this command; None if none is ready or the command does not match.
 
-        Either way there is no idle interpreter afterwards.
+        In both cases there is no idle interpreter afterwards.
         """
         invocation, process, channel = parse(argv), self._process, self._channel
-        with suppress(OSError):  # it has ended, or the folder is gone
+        with suppress(OSError):  # the process has ended, or the folder was removed
             if process and channel and invocation and self.is_ready and self._fits(invocation, environ):
                 channel.recv(len(_READY))
                 _send(channel, {**asdict(invocation), "environ": dict(environ)})
@@ -142,21 +146,21 @@ class Standby:
                 process.wait(_END_SECONDS)
 
     def _start(self, invocation: Invocation, order: dict[str, object]) -> None:
-        own, its = socket.socketpair()
-        with its:
-            fd = its.fileno()
+        parent, child = socket.socketpair()
+        with child:
+            fd = child.fileno()
             argv = [invocation.argv[0], *invocation.options, "-c", _LOADER, str(fd), *invocation.argv]
             try:
                 self._process = subprocess.Popen(argv, env=self._environ, pass_fds=(fd,), start_new_session=True)
-                self._channel = own
+                self._channel = parent
                 program = (pkgutil.get_data(*_PROGRAM) or b"").decode()
-                _send(own, {**order, "program": program})
+                _send(parent, {**order, "program": program})
             except OSError:
-                own.close()
+                parent.close()
                 self.close()
 
     def _fits(self, invocation: Invocation, environ: Mapping[str, str]) -> bool:
-        """Return whether the interpreter would have started and imported alike for this command."""
+        """Return whether the interpreter would have started and imported in the same way for this command."""
         if self._invocation is None or invocation.fixed != self._invocation.fixed:
             return False
         if self._folder != os.getcwd():

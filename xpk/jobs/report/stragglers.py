@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xpk.jobs.report.record import RunRecord
 
-REASONS = {"data": "waits for its data", "host": "is busy with other things", "chip": "has slow chips"}
+REASONS = {"data": "waits for its data", "host": "is slow to dispatch steps", "chip": "has slow chips"}
 _MEASURED = {"data": "data", "host": "Python", "chip": "chips"}
 
 

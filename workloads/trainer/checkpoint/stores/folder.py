@@ -8,48 +8,48 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.shelves import manifest, ocdbt
+from trainer.checkpoint.stores import manifest, ocdbt
 from xpk_shared.storage import open_place
 
 
-class FolderShelf:
-    """A `Shelf` in a folder: `.saving-...` is aborted, a number is complete, others are to be removed."""
+class FolderStore:
+    """Store of checkpoints in a folder: `.saving-...` is an aborted save, a number is a complete checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def claim(self, attempt: int) -> str:
+    def begin_attempt(self, attempt: int) -> str:
         """Remove the remains of aborted saves. Needs no fence: a rename never replaces an existing checkpoint.
 
         Raises FatalError if there are checkpoints of another program.
         """
-        unsealed = [path for path in self._numbered() if not _is_sealed(path)]
-        for path in unsealed:
-            if not self._is_half(path):
-                raise manifest.foreign(path)
-        self._remove([*unsealed, *self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
+        uncommitted = [path for path in self._numbered() if not _is_committed(path)]
+        for path in uncommitted:
+            if not self._is_partial_rename(path):
+                raise manifest.foreign_error(path)
+        self._remove([*uncommitted, *self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
         return str(attempt)
 
     def steps(self) -> list[int]:
         """Return the numbers of the folders that have a manifest."""
-        return sorted(int(path.name) for path in self._numbered() if _is_sealed(path))
+        return sorted(int(path.name) for path in self._numbered() if _is_committed(path))
 
-    def draft(self, step: int, claim: str) -> str:
+    def staging_path(self, step: int, attempt_id: str) -> str:
         """Create the folder that is renamed when it is complete."""
-        draft = self._draft(step, claim)
-        draft.mkdir(parents=True, exist_ok=True)
-        return str(draft)
+        staging = self._staging_folder(step, attempt_id)
+        staging.mkdir(parents=True, exist_ok=True)
+        return str(staging)
 
-    def commit(self, step: int, claim: str, notes: dict[str, Any]) -> None:
+    def commit(self, step: int, attempt_id: str, notes: dict[str, Any]) -> None:
         """Write the manifest, then rename; both survive a power failure."""
-        draft = self._draft(step, claim)
-        open_place(draft / manifest.MANIFEST).write(manifest.manifest(manifest.sums(draft), notes))
-        os.replace(draft, self._folder / str(step))
+        staging = self._staging_folder(step, attempt_id)
+        open_place(staging / manifest.MANIFEST).write(manifest.manifest(manifest.sums(staging), notes))
+        os.replace(staging, self._folder / str(step))
         _sync_folder(self._folder)
 
-    def discard(self, step: int, claim: str) -> None:
-        """Remove the draft."""
-        self._remove([self._draft(step, claim)])
+    def abort(self, step: int, attempt_id: str) -> None:
+        """Remove the staging folder."""
+        self._remove([self._staging_folder(step, attempt_id)])
 
     def damage(self, step: int) -> str:
         """Compare sizes with the manifest, then read everything and compare checksums."""
@@ -64,20 +64,20 @@ class FolderShelf:
         """Return the folder that Orbax wrote."""
         return str(self._folder / str(step) / notes.get(manifest.INSIDE, ""))
 
-    def set_aside(self, step: int) -> None:
-        """Rename it, so that its number is free."""
+    def quarantine(self, step: int) -> None:
+        """Rename the checkpoint, so that its number is free."""
         aside = self._folder / f".damaged-{step}"
         self._remove([aside])
         os.replace(self._folder / str(step), aside)
 
-    def keep(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
+    def remove_old(self, newest: int, committed: int, unread: Collection[int] = ()) -> None:
         """Remove older and damaged checkpoints; each is renamed first, so that none is ever partial."""
 
-        def is_whole(step: int) -> bool:
+        def is_complete(step: int) -> bool:
             return step not in unread and manifest.has_sizes(self._folder / str(step))
 
         self._remove(self._folder.glob(".removing-*"))  # free the names for renames
-        for old in manifest.outdated([step for step in self.steps() if step <= committed], newest, is_whole):
+        for old in manifest.outdated([step for step in self.steps() if step <= committed], newest, is_complete):
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
@@ -85,16 +85,16 @@ class FolderShelf:
     def _numbered(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
 
-    def _is_half(self, path: Path) -> bool:
-        """Return whether a folder without a manifest is a part of our checkpoint, as in a mounted bucket.
+    def _is_partial_rename(self, path: Path) -> bool:
+        """Return whether a folder without a manifest is part of an interrupted rename, as in a mounted bucket.
 
-        There a rename copies. Anywhere else a folder has its manifest before it has its number.
+        There a rename is a copy. Elsewhere a folder has its manifest before it has its number.
         """
-        halves = self._folder.glob(f".saving-{path.name}-*"), self._folder.glob(f".removing-{path.name}")
-        return any(True for half in halves for _ in half)
+        sources = self._folder.glob(f".saving-{path.name}-*"), self._folder.glob(f".removing-{path.name}")
+        return any(True for matches in sources for _ in matches)
 
-    def _draft(self, step: int, claim: str) -> Path:
-        return self._folder / f".saving-{step}-{claim}"
+    def _staging_folder(self, step: int, attempt_id: str) -> Path:
+        return self._folder / f".saving-{step}-{attempt_id}"
 
     @staticmethod
     def _remove(paths: Iterable[Path]) -> None:
@@ -106,8 +106,8 @@ class FolderShelf:
                     path.unlink()
 
 
-def _is_sealed(path: Path) -> bool:
-    """Return whether a checkpoint has a manifest; True if the disk fails, so that reading it reports the error."""
+def _is_committed(path: Path) -> bool:
+    """Return whether a checkpoint has a manifest; True on a disk error, so that the read reports the error."""
     try:
         return (path / manifest.MANIFEST).is_file()
     except OSError:

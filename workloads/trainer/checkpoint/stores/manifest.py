@@ -1,8 +1,8 @@
 """Manifest of a checkpoint: sizes and checksums of its files, written last, which detect damage.
 
 A checksum is "blocks:SIZE:..." (the CRC-32 of every SIZE bytes, of a file that this host read; older manifests have one
-number for the file) or "md5:..." or "crc32c:..." (as a bucket stores them). So a checkpoint that was copied from a
-bucket to a folder, or back, is still a checkpoint.
+number for the file) or "md5:..." or "crc32c:..." (as a bucket stores them). So a checkpoint stays valid when it is
+copied from a bucket to a folder, or back.
 """
 
 import base64
@@ -21,7 +21,7 @@ INSIDE = "inside"  # the note that names the checkpoint's folder of arrays
 _CHUNK = 1 << 22
 _READERS = 16  # files read at a time, as shared file systems limit the throughput of a stream
 _BLOCK, _MAX_BLOCKS = 1 << 16, 64  # minimum bytes per checksum, and maximum checksums per file
-_OWN = "crc32"  # key of a manifest's checksum of itself
+_OWN_SUM = "crc32"  # key of the manifest's checksum of its own content
 
 Sum = int | str
 Sums = dict[str, tuple[int, Sum]]  # file -> (bytes, checksum)
@@ -31,7 +31,7 @@ Inside = Callable[[str, int, int], str]  # file, first byte, end -> description 
 def manifest(files: Sums, notes: dict[str, Any]) -> bytes:
     """Return the manifest of `files`, with `notes` beside them and a checksum of both."""
     content = {"notes": notes, "files": files}
-    return json.dumps(content | {_OWN: _own_sum(content)}, indent=1).encode()
+    return json.dumps(content | {_OWN_SUM: _own_sum(content)}, indent=1).encode()
 
 
 def notes(content: bytes) -> dict[str, Any]:
@@ -45,17 +45,17 @@ def read_manifest(content: bytes) -> Sums | None:
     try:
         fields = json.loads(content)
         fields["notes"].items()
-        if fields.pop(_OWN, None) not in (None, _own_sum(fields)):  # older manifests have none
+        if fields.pop(_OWN_SUM, None) not in (None, _own_sum(fields)):  # older manifests have none
             return None
         return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in fields["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def foreign(where: object) -> FatalError:
+def foreign_error(where: object) -> FatalError:
     """Return the error for a folder named like a checkpoint without a manifest: only its owner may remove it."""
     message = f"{where} is not a checkpoint of this trainer: it has no {MANIFEST}"
-    return FatalError(Problem(message, "Use another run.output_dir, or move it away; nothing was removed"))
+    return FatalError(Problem(message, "Use another run.output_dir, or move the folder; nothing was removed"))
 
 
 def _own_sum(content: dict[str, Any]) -> int:
@@ -63,7 +63,7 @@ def _own_sum(content: dict[str, Any]) -> int:
 
 
 def sums(folder: Path) -> Sums:
-    """Return size and checksum of every file of a folder that is about to be sealed."""
+    """Return size and checksum of every file of a folder that is about to be committed."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     with ThreadPoolExecutor(_READERS) as readers:
         return {
@@ -73,7 +73,7 @@ def sums(folder: Path) -> Sums:
 
 
 def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
-    """Return the defect of a sealed folder, or "". Sizes are compared before anything is read.
+    """Return the defect of a committed folder, or "". Sizes are compared before anything is read.
 
     Raises OSError if it cannot be read, as it may be complete.
     """
@@ -81,21 +81,21 @@ def damage(folder: Path, inside: Inside = lambda name, begin, end: "") -> str:
         expected = _expected(folder)
         if isinstance(expected, str):
             return expected
-        if wrong := wrong_size(expected, _sizes(folder, expected)):
+        if wrong := find_wrong_size(expected, _sizes(folder, expected)):
             return wrong
         kinds = [checksum for _, checksum in expected.values()]
         with ThreadPoolExecutor(_READERS) as readers:
             computed = dict(zip(expected, readers.map(_computed, map(folder.joinpath, expected), kinds), strict=True))
-        return wrong_sum(expected, lambda name, kind: computed[name], inside)
+        return find_wrong_sum(expected, lambda name, kind: computed[name], inside)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         return f"{error.filename or folder} is not a file"
 
 
 def has_sizes(folder: Path) -> bool:
-    """Return whether all files of a sealed folder exist with the right sizes; reads none of them."""
+    """Return whether all files of a committed folder exist with the right sizes; reads none of them."""
     try:
         expected = _expected(folder)
-        return not isinstance(expected, str) and not wrong_size(expected, _sizes(folder, expected))
+        return not isinstance(expected, str) and not find_wrong_size(expected, _sizes(folder, expected))
     except OSError:
         return False
 
@@ -112,17 +112,17 @@ def _expected(folder: Path) -> Sums | str:
         return f"{MANIFEST} is missing"
 
 
-def outdated(steps: list[int], newest: int, is_whole: Callable[[int], bool]) -> list[int]:
-    """Return the steps that may be removed, given all, oldest first: those before the `newest` newest complete ones."""
-    whole = 0
+def outdated(steps: list[int], newest: int, is_complete: Callable[[int], bool]) -> list[int]:
+    """Return the steps that may be removed: those before the `newest` newest complete ones. `steps` is oldest first."""
+    complete = 0
     for step in reversed(steps):
-        whole += is_whole(step)
-        if whole == newest:
+        complete += is_complete(step)
+        if complete == newest:
             return [old for old in steps if old < step]
     return []
 
 
-def wrong_size(expected: Sums, sizes: dict[str, int]) -> str:
+def find_wrong_size(expected: Sums, sizes: dict[str, int]) -> str:
     """Return the defect of the first file of the wrong size, or ""."""
     for name, (size, _) in expected.items():
         if name not in sizes:
@@ -132,16 +132,16 @@ def wrong_size(expected: Sums, sizes: dict[str, int]) -> str:
     return ""
 
 
-def wrong_sum(
+def find_wrong_sum(
     expected: Sums, computed: Callable[[str, Sum], Sum | None], inside: Inside = lambda name, begin, end: ""
 ) -> str:
-    """Return the defect of the first file that changed, or ""; `found(name, kind)` returns a checksum like `kind`."""
+    """Return the defect of the first changed file, or ""; `computed(name, kind)` returns a checksum of that kind."""
     for name, (size, checksum) in expected.items():
         now = computed(name, checksum)
         if now not in (checksum, None):
             begin, end = _changed(checksum, now, size)
-            what = inside(name, begin, end)
-            return f"{name} has changed since it was written" + (f" ({what})" if what else "")
+            description = inside(name, begin, end)
+            return f"{name} has changed since it was written" + (f" ({description})" if description else "")
     return ""
 
 

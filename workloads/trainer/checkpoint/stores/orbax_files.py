@@ -1,7 +1,7 @@
 """File operations that Orbax needs in a bucket, for etils and fsspec.
 
-Arrays do not come this way: TensorStore has its own. gcsfs would do the same but depends on gRPC, and it caches
-listings, which other hosts change.
+Arrays do not pass through here: TensorStore has its own client. gcsfs would do the same but depends on gRPC, and it
+caches listings, which other hosts change.
 """
 
 import io
@@ -42,8 +42,8 @@ class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
         entries = [{"name": f"{name}/{entry.name}", "size": entry.size, "type": "file"} for entry in place.files()]
         entries += [{"name": f"{name}/{folder}", "size": 0, "type": "directory"} for folder in place.folders()]
         if not entries:
-            raise FileNotFoundError(2, "nothing is there", str(place))
-        return entries if detail else [each["name"] for each in entries]
+            raise FileNotFoundError(2, "no such object or folder", str(place))
+        return entries if detail else [entry["name"] for entry in entries]
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Do nothing: a folder exists as soon as an object is in it."""
