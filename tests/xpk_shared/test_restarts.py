@@ -239,9 +239,12 @@ def test_a_single_host_restarts_in_place(start: Start) -> None:
 def test_each_restart_is_a_line_of_the_record(start: Start, tmp_path: Path) -> None:
     (tmp_path / "restarts.jsonl").write_text('{"job": "one before"}\n')
     start(0, "[ $XPK_RESTART_ATTEMPT = 2 ]", slices=1, **IN_PLACE, XPK_OUTPUT_DIR=str(tmp_path)).ends(0)
-    before, *ours = map(json.loads, (tmp_path / "restarts.jsonl").read_text().splitlines())
+    before, *lines = map(json.loads, (tmp_path / "restarts.jsonl").read_text().splitlines())
     assert before == {"job": "one before"}
-    assert [(each["attempt"], each["exit_code"]) for each in ours] == [(1, 1), (2, 1)]
+    restarts = [line for line in lines if "attempt" in line]
+    assert [(restart["attempt"], restart["exit_code"]) for restart in restarts] == [(1, 1), (2, 1)]
+    pauses = [line for line in lines if "attempt" not in line]
+    assert all(pause["pause_seconds"] > 0 and pause["exit_code"] == 1 for pause in pauses) and pauses
 
 
 @pytest.mark.parametrize("command", ["exec python3 program.py", "python3 program.py"], ids=["without", "with"])
