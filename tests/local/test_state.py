@@ -67,6 +67,18 @@ def test_a_state_folder_of_another_user_is_rejected(tmp_path: Path) -> None:
     delete_cluster(folder, force=True)
 
 
+@as_root
+def test_a_state_folder_that_only_root_may_read_is_one_line(tmp_path: Path) -> None:
+    os.seteuid(NOBODY)
+    try:
+        for kind in ("clusters", "kind", "adapted"):
+            with pytest.raises(XpkError, match=f"cannot access '{tmp_path / kind}': Permission denied") as caught:
+                state_of(kind, tmp_path)
+            assert "XPK_STATE_DIR" in caught.value.hint
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.parametrize("bits", [0o000, 0o022, 0o277])
 def test_permissions_do_not_depend_on_the_umask(tmp_path: Path, bits: int) -> None:
     provider = LocalProvider(tmp_path / "state")
@@ -153,6 +165,13 @@ def test_an_invalid_object_in_the_store_is_damage(api: LocalApi, folder: Path, t
     with pytest.raises(XpkError, match="is damaged") as caught:
         api.list("Event")
     assert "--force" in caught.value.hint
+
+
+def test_an_object_without_its_spec_is_damage(api: LocalApi, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as db, db:
+        db.execute("UPDATE objects SET json = json_remove(json, '$.spec') WHERE kind = 'Node'")
+    with pytest.raises(XpkError, match="is damaged"):
+        api.list("Node")
 
 
 class Killer:

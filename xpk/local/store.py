@@ -17,6 +17,7 @@ from xpk.storage.private import open_file
 FILE = "store.db"
 CHANGES_KEPT = 2000
 _EVENTS_KEPT = 200
+_SPECIFIED = {"JobSet", "Job", "Pod", "FormerPod", "Workload", "Node", "LocalQueue", "ClusterQueue"}  # have a spec
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
     kind TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, json TEXT NOT NULL, applied TEXT,
@@ -267,6 +268,8 @@ def _object(text: str) -> Obj:
     try:
         obj: Obj = json.loads(text)
         if not isinstance(obj["metadata"]["name"], str):
+            raise TypeError
+        if obj.get("kind") in _SPECIFIED and not isinstance(obj["spec"], dict):
             raise TypeError
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"'{str(text)[:40]}' is not an object") from error

@@ -20,12 +20,14 @@ _SAY_SECONDS, _POLL_SECONDS = 1.0, 0.05
 
 
 def check_owner(folder: Path, *, root_may: bool = False) -> None:
-    """Raise XpkError if another user owns a folder, since its contents decide what runs here.
+    """Raise XpkError if another user owns a folder, since its contents decide what runs here, or if it is not readable.
 
     `root_may`: root may own it too.
     """
     try:
         status = folder.stat()
+    except PermissionError as error:
+        raise XpkError(f"cannot access '{folder}': {error.strerror}", hint=HINT) from error
     except OSError:
         return  # the caller's own access reports the error
     if status.st_uid == os.geteuid() or (root_may and status.st_uid == 0):
