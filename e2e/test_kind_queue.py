@@ -182,7 +182,7 @@ def test_quota_lent_to_a_full_scale_workload_is_returned(
     ada("create", "full", "--fresh", "--num-slices", "2", "--priority", "high", "--command", FOREVER)
     until(lambda: ada.sees("full")["phase"] == "Running")
     refused = place.xpk("queue", "create", blue, "--cluster", place.cluster, "--quota", "100%", code=5)
-    assert "1 are left" in refused.stderr
+    assert "1 left" in refused.stderr
     bob("create", "one", "-n", blue, "--priority", "very-low", "--command", FOREVER)
     until(lambda: bob.sees("one", "-n", blue)["phase"] == "Running")
     full = ada.sees("full")

@@ -169,7 +169,7 @@ def test_excessive_quota_is_rejected_with_the_available_one() -> None:
     cluster.create("red", f"{TYPE}=6")
     refused = refusal(cluster, "blue", f"{TYPE}=3", f"{OTHER}=1")
     assert isinstance(refused, CapacityError)
-    assert "the cluster has 8, other queues have 6 (red 6), 2 are left" in refused.message
+    assert "the cluster has 8, other queues have 6 (red 6), 2 left" in refused.message
     assert refused.hint == f"--quota {TYPE}=2, or --force to exceed the cluster's capacity"
     cluster.overcommitted = True
     cluster.create("blue", f"{TYPE}=3", force=True)

@@ -98,7 +98,7 @@ def test_an_unreachable_bucket_gives_a_warning(dev: Xpk, server: bucket.BucketSe
         ("gs://", "", 2, "invalid bucket name"),
         ("s3://runs", "", 2, "is neither a folder nor gs://"),
         ("gs://runs", "http://127.0.0.1:9", 1, "no answer from the storage emulator"),
-        ("gs://runs", "localhost:9", 2, "is not a URL"),
+        ("gs://runs", "localhost:9", 2, "expected a URL"),
     ],
 )
 def test_problems_are_reported_before_anything_is_created(

@@ -108,7 +108,7 @@ def over(queues: Queues, spec: QueueSpec, before: QueueSpec | None) -> dict[str,
             whose = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
             problems[f"{kind}={remaining:g}"] = (
                 f"queue '{spec.name}' cannot have {quota.num_slices:g} slices of {kind}: the cluster has {capacity:g}"
-                + (f", other queues have {sum(others.values()):g} ({whose}), {remaining:g} are left" if whose else "")
+                + (f", other queues have {sum(others.values()):g} ({whose}), {remaining:g} left" if whose else "")
             )
     return problems
 
