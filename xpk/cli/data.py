@@ -7,7 +7,7 @@ import click
 from xpk.cli.terminal.help import Command, CommandGroup
 from xpk.jobs.create import trainer_preflight
 from xpk.model.errors import UsageError
-from xpk.model.specs import FATAL_EXIT_CODES
+from xpk.model.workload_options import FATAL_EXIT_CODES
 from xpk.proc import LocalRunner
 
 

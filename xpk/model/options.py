@@ -14,7 +14,9 @@ from xpk.model.redaction import GONE, SECRET_NAME, redact
 
 Limits = tuple[int, int | None]
 
-_OPTION = "option"
+Check = Callable[[Any, str], list[str]]  # of a value; returns problems that name the flag, one line each
+
+_OPTION, _CHECK = "option", "check"
 _NOUNS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 _LENGTH = 80  # of a value in a message
 
@@ -58,12 +60,17 @@ class Option:
         return replace(option, parameter=parameter, variables=(*variable, *self.variables))
 
 
-def option(default: Any, *flags: str, default_factory: Any = MISSING, **more: Any) -> Any:
-    """Return a field with an option."""
-    metadata = {_OPTION: Option(flags=flags, **more)}
+def option(default: Any, *flags: str, default_factory: Any = MISSING, check: Check | None = None, **more: Any) -> Any:
+    """Return a field with an option, and with a check of its value."""
+    metadata = {_OPTION: Option(flags=flags, **more), _CHECK: check}
     if default_factory is not MISSING:
         return field(default_factory=default_factory, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def checked(default: Any, check: Check) -> Any:
+    """Return a field with a check of its value, and without an option."""
+    return field(default=default, metadata={_CHECK: check})
 
 
 def option_of(field: Field[Any]) -> Option | None:
@@ -93,6 +100,16 @@ def rule_problems(name: str, value: Any, option: Option) -> list[str]:
     """Return the choice or limit of an option that a value of the right type violates, as one line; or nothing."""
     rule = _violated(value, option)
     return [_problem(name, value, rule)] if rule else []
+
+
+def field_problems(values: Any) -> list[str]:
+    """Return what the checks of a dataclass's fields find in its values, one line each."""
+    problems: list[str] = []
+    for member in fields(values):
+        if check := member.metadata.get(_CHECK):
+            option = option_of(member)
+            problems += check(getattr(values, member.name), option.flag if option else member.name)
+    return problems
 
 
 def range_text(limits: Limits) -> str:

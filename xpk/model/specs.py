@@ -11,9 +11,10 @@ from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
 from xpk.model.mounts import Mount, mount_problems
+from xpk.model.options import field_problems
+from xpk.model.workload_options import WorkloadOptions
 
 MAX_SLICES = 1024
-_MAX_RUN_SECONDS = 7 * 24 * 3600  # GKE's limit for slices of queued provisioning
 _IMAGE_LENGTH = 512
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d+)?/)?"  # host
@@ -21,10 +22,9 @@ _IMAGE = re.compile(
     r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?",
     re.ASCII,
 )
-FATAL_EXIT_CODES = (42, 126, 127)  # the trainer's; "not executable" and "not found" of shells
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: a class has them from one of its bases only
 class _Slices:
     """A number of slices of one shape."""
 
@@ -133,39 +133,24 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSpec(_Slices):
-    """A job over `num_slices` slices that runs the same `command` on every host. Times are in seconds."""
+class WorkloadSpec(WorkloadOptions, _Slices):
+    """A job over `num_slices` slices that runs the same `command` on every host, as completed by its cluster."""
 
-    name: str
     command: tuple[str, ...]
     target: Target
     image: str
-    namespace: str = "default"
     queue: str = names.QUEUE
-    priority: str = "medium"
     env: Mapping[str, str] = field(default_factory=dict)
-    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # values from Secrets: (Secret, key)
-    max_restarts: int = 0
-    fatal_exit_codes: tuple[int, ...] = FATAL_EXIT_CODES  # fail the workload at once; any other code restarts it
-    termination_grace_seconds: int = 30
-    ttl_seconds: int = 12 * 3600
     working_dir: str | None = None
-    image_pull_secret: str | None = None
-    run_as_user: int | None = None  # UID of the pods; None: the image's
     non_root: bool = False  # refuse to run as root
     code: Code | None = None
     user: str = ""
     within: SliceShape | None = None  # with sub-slicing: the type of the whole slices
     peer_watch: bool = False  # a lost host ends the command on all others at once
-    standby_imports: str = ""  # modules, separated by commas, of the idle interpreter for the next attempt, or "none"
     restart_in_place: bool = False  # a command that fails is started again on all hosts, without new pods
     ray: bool = False  # the command makes the hosts a Ray cluster
-    node_folder: str | None = None  # folder of each node, mounted at the same path, that outlives its hosts
     mounts: tuple[Mount, ...] = ()
-    max_run_seconds: int | None = None  # how long it may keep slices of queued provisioning
     capacity: str = ""  # requested capacity of the nodes; "": any
-    scheduler: str = ""  # of its pods; "": the cluster's default
-    labels: Mapping[str, str] = field(default_factory=dict)  # added to the JobSet and its pods
     requires_output: bool = True  # cannot run without an output root
 
     def problems(self) -> list[str]:
@@ -174,48 +159,26 @@ class WorkloadSpec(_Slices):
         problems += names.workload_name_problems(
             self.name, num_slices=self.num_slices, hosts_per_slice=self.shape.hosts
         )
+        problems += field_problems(self)
         for key, value in self.env.items():
             problems += names.env_problems(key, value)
-        for key, (secret, entry) in self.secret_env.items():
-            problems += names.env_problems(key, "")
-            problems += names.secret_problems(secret, entry)
-            problems += [f"{key} is set by --env-from-secret and by --env"] if key in self.env else []
+            problems += [f"{key} is set by --env-from-secret and by --env"] if key in self.secret_env else []
         if self.secret_env and self.target.on_this_machine:
             problems.append("--env-from-secret: local clusters have no Secrets; use --env-file")
-        if self.priority not in names.PRIORITIES:
-            problems.append(f"unknown priority '{self.priority}': choose from {', '.join(names.PRIORITIES)}")
-        for key, value in self.labels.items():
-            problems += names.label_problems(key, value)
         if self.requires_output and not self.target.output_root:
             problems.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
-        if self.max_run_seconds is not None and not 1 <= self.max_run_seconds <= _MAX_RUN_SECONDS:
-            problems.append(f"--max-run-duration must be more than 0 and at most 7 days, got {self.max_run_seconds}s")
         if not self.command:
             problems.append("the command is empty")
         problems += [f"the command {problem}" for part in self.command for problem in names.text_problems(part)]
-        modules = self.standby_imports.split(",") if self.standby_imports else []
-        for name in modules:
-            if not all(part.isidentifier() for part in name.split(".")):
-                problems.append(f"--standby-imports: '{name}' is not the name of a module")
-        if modules and self.ray:
+        if self.standby_imports and self.ray:
             problems.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
-        elif modules and not self.restart_in_place:
+        elif self.standby_imports and not self.restart_in_place:
             problems.append("--standby-imports requires --restart-in-place")
         if self.node_folder is not None:
             problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         if self.mounts and self.target.on_this_machine:
             problems.append("local clusters cannot mount storage")
         problems += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
-        for code in self.fatal_exit_codes:
-            if not 1 <= code <= 255 or code == 143:
-                problems.append(f"{code} cannot be a fatal exit code: 1 to 255, except 143 (ended by SIGTERM, saved)")
-        for flag, number in (
-            ("--max-restarts", self.max_restarts),
-            ("--termination-grace-period-seconds", self.termination_grace_seconds),
-            ("--ttl-seconds-after-finished", self.ttl_seconds),
-        ):
-            if not 0 <= number < 2**31:
-                problems.append(f"{flag} must be between 0 and {2**31 - 1}, got {number}")
         return problems
 
     @property

@@ -122,6 +122,16 @@ def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
     assert "attempt 2" in dev("workload", "logs", "phoenix", "--no-prefix", "--slice", "1", "--host", "0").out
 
 
+def test_hosts_are_told_the_modules_of_their_standby(dev: Xpk) -> None:
+    create = ("workload", "create", "warm", "--command", "python3 train.py", "--dry-run")
+    assert "XPK_STANDBY_IMPORTS" not in dev(*create).out
+    _, _, after = dev(*create, "--standby-imports", "json,email.mime").out.partition("XPK_STANDBY_IMPORTS")
+    assert "json,email.mime" in after.splitlines()[1]
+    wrong = dev(*create, "--standby-imports", "a-b", "--no-restart-in-place")
+    assert wrong.code == 2 and "--standby-imports: 'a-b' is not the name of a module" in wrong.err
+    assert "--standby-imports requires --restart-in-place" in wrong.err
+
+
 def test_restarts_in_place_are_limited(dev: Xpk) -> None:
     dev("workload", "create", "bad", "--max-restarts", "1", "--command", "exit 7")
     failed = dev("workload", "wait", "bad", "--timeout", "60")

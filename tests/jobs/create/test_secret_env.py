@@ -6,8 +6,8 @@ import pytest
 
 from tests.jobs.objects import Obj
 from tests.render.workloads import EMULATED, ON_KIND, workload
-from xpk.jobs.create.options import parse_secret_env
 from xpk.model.errors import UsageError
+from xpk.model.workload_options import parse_secret_env
 from xpk.render import render_workload
 
 

@@ -1,4 +1,4 @@
-"""Parsers of workload options: environment, labels, exit codes, command and image."""
+"""Parsers of workload options: environment, exit codes, command and image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
-from xpk.model.specs import FATAL_EXIT_CODES, Target, WorkloadSpec, image_problems
+from xpk.model.specs import Target, WorkloadSpec, image_problems
+from xpk.model.workload_options import FATAL_EXIT_CODES
 from xpk.storage import in_bucket
 from xpk.storage.text import read_text
 
@@ -54,27 +55,6 @@ def parse_env(pairs: Iterable[str], files: Iterable[Path], environ: Mapping[str,
     if problems:
         raise UsageError("invalid environment", problems=problems, hint="pass --env NAME=VALUE once per variable")
     return env
-
-
-def parse_secret_env(texts: Iterable[str], flag: str = "--env-from-secret") -> dict[str, tuple[str, str]]:
-    """Return the (Secret, key) of each variable of `--env-from-secret NAME=SECRET[:KEY]`. Raises UsageError."""
-    env: dict[str, tuple[str, str]] = {}
-    for text in texts:
-        name, equals, place = text.partition("=")
-        if not equals:
-            raise UsageError(f"{flag} '{text}' has no '='", hint=f"pass {flag} NAME=SECRET[:KEY]")
-        secret, _, key = place.partition(":")
-        env[name] = secret, key or name
-    return env
-
-
-def parse_labels(pairs: Iterable[str], flag: str = "--label") -> dict[str, str]:
-    """Return the labels of `--label NAME=VALUE`; the last of a name wins. Raises UsageError."""
-    split = [pair.partition("=") for pair in pairs]
-    problems = [f"{flag} '{name}' has no '='" for name, equals, _ in split if not equals]
-    if problems:
-        raise UsageError(problems[0], problems=problems, hint=f"pass {flag} NAME=VALUE once per label")
-    return {name: value for name, _, value in split}
 
 
 def fatal_exit_codes(fatal: str | None, restarting: str | None) -> tuple[int, ...]:

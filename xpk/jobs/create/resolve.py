@@ -22,21 +22,9 @@ from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.mounts import Mount
 from xpk.model.specs import Target, WorkloadSpec, count_slices
+from xpk.model.workload_options import WorkloadOptions
 from xpk.proc import LocalRunner, Runner
 
-# Fields of a request that the cluster or other fields complete.
-_COMPLETED = {
-    "num_slices",
-    "capacity",
-    "queue",
-    "image",
-    "command",
-    "peer_watch",
-    "restart_in_place",
-    "standby_imports",
-    "env",
-    "mounts",
-}
 _DUMP_FOLDER = "/mnt/xla-dump"
 _DEFAULT_SCHEDULER = "default-scheduler"
 _SMALLEST = "v5litepod-1"
@@ -100,6 +88,7 @@ def with_problems_of(request: Workload, error: XpkError, problems: Problems, run
         target=_ANY_TARGET,
         image="",
         env=request.env,
+        restart_in_place=request.restart_in_place,
     )
     problems.read(None, create.check_spec, spec)
     _check_settings(request, problems, runner)
@@ -217,8 +206,7 @@ def _spec(
 
 def _passed(request: Workload) -> dict[str, Any]:
     """Return the fields of a spec that are those of the request."""
-    names = {field.name for field in fields(Workload)} - _COMPLETED
-    return {field.name: getattr(request, field.name) for field in fields(WorkloadSpec) if field.name in names}
+    return {field.name: getattr(request, field.name) for field in fields(WorkloadOptions)}
 
 
 def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """A workload as a user describes it, before a cluster completes it to a `WorkloadSpec`.
 
-Each field is written once: its meaning, default and option are the metadata from which the command line is made.
+Each field is written once: its meaning, default, check and option are the metadata from which the command line is made.
+Those that the manifest uses unchanged are in `WorkloadOptions`; the cluster completes the others.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from xpk.jobs.create.options import COMMAND_IMAGE, parse_labels, parse_secret_env
+from xpk.jobs.create.options import COMMAND_IMAGE
 from xpk.model import names
 from xpk.model.options import option
-from xpk.model.specs import FATAL_EXIT_CODES
+from xpk.model.workload_options import WorkloadOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(WorkloadOptions):
     """A workload to create: the same command on every host of N slices.
 
     docs/python-api.md lists the fields. None leaves the choice to the cluster.
     """
-
-    name: str
-    namespace: str = "default"
 
     # Capacity
     num_slices: int | None = option(None, help="Number of slices. [default: 1]")
@@ -44,12 +42,6 @@ class Workload:
         True,
         "--restart-in-place/--no-restart-in-place",
         help="After a failure, start the command again on all hosts in the same pods; needs python3 in the image.",
-    )
-    standby_imports: str = option(
-        "",
-        metavar="MODULES",
-        help="With --command 'python ...': modules, such as jax,flax, that an idle interpreter of each host imports "
-        "for the next attempt; none: no idle interpreter, also for the bundled trainer.",
     )
     launcher: Literal["plain", "ray"] = option(
         "plain",
@@ -74,19 +66,6 @@ class Workload:
         help="Image of the hosts; ignored by the local provider. [default: the cluster's trainer image; without one, "
         f"{COMMAND_IMAGE} for a --command]",
     )
-    image_pull_secret: str | None = option(
-        None,
-        "--docker-image-pull-secret",
-        parameter="pull_secret",
-        metavar="NAME",
-        help="Kubernetes Secret to pull the image with.",
-    )
-    run_as_user: int | None = option(
-        None,
-        metavar="UID",
-        limits=(1, 2**31 - 1),
-        help="User that pods run as, and that owns their volumes. [default: the image's user]",
-    )
     script_dir: str | Path | None = option(  # noqa: RUF009  # makes a field
         None,
         metavar="DIR",
@@ -99,12 +78,6 @@ class Workload:
         metavar="OUTPUT_ROOT",
         variables=("XPK_OUTPUT_ROOT",),
         help="Write output to OUTPUT_ROOT/NAME, such as gs://BUCKET/PATH. [default: the cluster's output root]",
-    )
-    node_folder: str | None = option(
-        None,
-        metavar="PATH",
-        help="Mount this folder of each node into its hosts, at the same path, for files that outlive them: /dev/shm, "
-        "or a disk.",
     )
     mounts: Sequence[str] = option(
         (),
@@ -119,42 +92,11 @@ class Workload:
 
     # Environment
     env: Mapping[str, str] = field(default_factory=dict)
-    secret_env: Mapping[str, tuple[str, str]] = option(
-        None,
-        "--env-from-secret",
-        parameter="secret_env",
-        metavar="NAME=SECRET[:KEY]",
-        default_factory=dict,
-        parse=parse_secret_env,
-        help="Environment variable from a key of a Kubernetes Secret; may be repeated.",
-    )
 
     # Scheduling
-    priority: str = option(
-        "medium",
-        metavar="|".join(names.PRIORITIES),
-        help="Priority in the queue; a workload may preempt others of lower priority.",
-    )
     queue: str | None = option(
         None,
         help=f"LocalQueue of the workload. [default: {names.QUEUE}, or the only queue of the namespace]",
-    )
-    scheduler: str = ""
-    labels: Mapping[str, str] = option(
-        None,
-        "--label",
-        parameter="labels",
-        metavar="NAME=VALUE",
-        default_factory=dict,
-        parse=parse_labels,
-        help="Label of the JobSet and its pods; may be repeated.",
-    )
-    max_run_seconds: int | None = option(
-        None,
-        "--max-run-duration",
-        metavar="TIME",
-        is_time=True,
-        help="Queued provisioning: time after which GKE takes the slices back, at most 7d. [default: 7d]",
     )
     max_cost: float | None = option(
         None,
@@ -169,21 +111,6 @@ class Workload:
     )
 
     # Failure handling
-    max_restarts: int = option(0, help="Number of failures to restart after.")
-    fatal_exit_codes: Sequence[int] = FATAL_EXIT_CODES
-    termination_grace_seconds: int = option(
-        30,
-        "--termination-grace-period-seconds",
-        "-tgps",
-        parameter="grace",
-        help="Seconds between SIGTERM and SIGKILL.",
-    )
-    ttl_seconds: int = option(
-        12 * 3600,
-        "--ttl-seconds-after-finished",
-        parameter="ttl",
-        help="Seconds for which a finished workload is kept; its output is not deleted.",
-    )
     resume: bool = option(False, help="Continue from the output of an earlier workload of the same name.")
     fresh: bool = option(False, help="Move the output of an earlier workload of the same name aside.")
 
