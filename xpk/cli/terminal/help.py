@@ -11,7 +11,7 @@ import click
 
 from xpk.cli.terminal.output import COLORS, colors
 
-# Sections of a help page in order, each with its flags. A flag without a section is listed under "Options".
+# Sections of a help page and their flags, in the order of the page. A flag without a section is under "Options".
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Cluster": (
         "--cluster", "--workload", "--queue", "--context", "--provider", "--project", "--zone", "--region",
@@ -65,6 +65,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _SECTION_OF = {flag: section for section, flags in SECTIONS.items() for flag in flags}
+_ORDER = {flag: number for number, flag in enumerate(_SECTION_OF)}
 _OTHERS = "Options"
 _FEW = 8  # up to this many options are shown without sections
 # Examples at the end of a command's help page.
@@ -134,7 +135,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, in sections where there are many."""
         rows: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        for parameter in sorted(self.get_params(ctx), key=_position):
             if (record := parameter.get_help_record(ctx)) and record[1]:  # arguments are in the usage line
                 section = next((_SECTION_OF[flag] for flag in parameter.opts if flag in _SECTION_OF), _OTHERS)
                 rows.setdefault(section, []).append(record)
@@ -151,6 +152,11 @@ class Command(click.Command):
         if examples := EXAMPLES.get(ctx.command_path):
             with formatter.section("Examples"):
                 formatter.write("".join(_example(line, formatter.current_indent, formatter.width) for line in examples))
+
+
+def _position(parameter: click.Parameter) -> int:
+    """Return where an option stands among those with a section; those without one follow in their own order."""
+    return min((_ORDER[flag] for flag in parameter.opts if flag in _ORDER), default=len(_ORDER))
 
 
 def _example(command: str, indent: int, width: int) -> str:
