@@ -19,7 +19,7 @@ from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.adapted.provider import AdaptedProvider
-from xpk.capacity.gke.shrinking import Pods, drain
+from xpk.capacity.gke.steps.shrinking import Pods, drain
 from xpk.capacity.nodes.cordon import MARK, cordon, uncordon
 from xpk.capacity.nodes.emulated import Adaptation
 from xpk.capacity.plan.plan import Plan

@@ -12,8 +12,8 @@ import pytest
 import xpk
 from e2e.api_server import BINARIES, api_server, missing
 from tools.gke_emulator import GkeEmulator
-from xpk.capacity.gke.options import GkeOptions
 from xpk.capacity.gke.provider import GkeProvider
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import find_shape
 from xpk.model.specs import ClusterSpec

@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
 from xpk.capacity.fencing.fencer import Fencing
-from xpk.capacity.gke.cost import Cost
-from xpk.capacity.gke.difference import Change
-from xpk.capacity.gke.limits import Limit
+from xpk.capacity.gke.desired.limits import Limit
+from xpk.capacity.gke.planning.cost import Cost
+from xpk.capacity.gke.planning.difference import Change
 from xpk.capacity.images.cache import CacheOutcome
 from xpk.capacity.inspect.doctor import Prerequisite
 from xpk.capacity.inspect.versions import Version

@@ -4,7 +4,7 @@ from xpk.version import __version__
 
 TYPE_CHECKING = False  # as in `typing`, whose import would cost more than this module
 if TYPE_CHECKING:
-    from xpk.capacity.gke.options import GkeOptions
+    from xpk.capacity.gke.request.options import GkeOptions
     from xpk.capacity.kind.options import KindOptions
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
@@ -71,7 +71,7 @@ _MODULES = {
     "Cluster": "xpk.client",
     "ClusterInfo": "xpk.capacity.provider",
     "Deletion": "xpk.jobs.deletion",
-    "GkeOptions": "xpk.capacity.gke.options",
+    "GkeOptions": "xpk.capacity.gke.request.options",
     "HostLine": "xpk.jobs.logs",
     "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",

@@ -383,7 +383,7 @@ def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
     """
     if spec.target.region is None:
         return None
-    from xpk.capacity.gke.cost import check_cost, cost_of  # other slices have no price
+    from xpk.capacity.gke.planning.cost import check_cost, cost_of  # other slices have no price
 
     cost = cost_of(spec.shape, spec.num_slices, region=spec.target.region, on_demand=False)
     if refusal := check_cost(cost, max_cost):

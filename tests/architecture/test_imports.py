@@ -22,7 +22,7 @@ LAZY = {  # imports by name, which linters do not see
     "workloads/trainer/imports.py": "modules of a training run, for an interpreter that stands by",
     "workloads/xpk_shared/supervisor/idle.py": "modules that a user names, and the user's program",
     "xpk/__init__.py": "the Python API, when a name of it is first used",
-    "xpk/capacity/gke/client.py": "Google's client libraries",
+    "xpk/capacity/gke/cloud/client.py": "Google's client libraries",
     "xpk/capacity/provider.py": "the provider that is asked for",
     "xpk/cli/main.py": "its own commands",
     "xpk/jobs/create/trainer_preflight.py": "the one place where the tool asks the trainer, by its command line",

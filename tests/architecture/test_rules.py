@@ -25,7 +25,7 @@ READERS = {
     "xpk/api/credentials.py": "environment of a kubeconfig's program",
     "xpk/api/kubefile.py": "KUBECONFIG",
     "xpk/capacity/docker.py": "environment of kind and docker",
-    "xpk/capacity/gke/configuration.py": "gcloud's folder, and the emulator",
+    "xpk/capacity/gke/cloud/configuration.py": "gcloud's folder, and the emulator",
     "xpk/capacity/state.py": "XPK_STATE_DIR",
     "xpk/capacity/user_config.py": "XPK_CONFIG_DIR, and variables before preferences",
 }

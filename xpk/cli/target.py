@@ -89,7 +89,7 @@ def _find(cluster: str, place: Mapping[str, str]) -> None:
 
     Raises NotFoundError, or UsageError if the cluster of that name is elsewhere.
     """
-    from xpk.capacity.gke.options import GkeOptions
+    from xpk.capacity.gke.request.options import GkeOptions
     from xpk.capacity.provider import configured_provider
 
     if project := place.get("--project") or default_place().get("project"):
@@ -99,7 +99,7 @@ def _find(cluster: str, place: Mapping[str, str]) -> None:
 def default_place() -> dict[str, str]:
     """Return the project and zone of variables, of the preferences, or of gcloud's configuration."""
     from xpk.capacity import user_config
-    from xpk.capacity.gke.configuration import gcloud_place
+    from xpk.capacity.gke.cloud.configuration import gcloud_place
 
     saved, of_gcloud = user_config.load(), gcloud_place()
     values = {

@@ -14,11 +14,11 @@ from tests.capacity.machine import CONTROLLER, _react
 from tools.gke_emulator.emulator import GkeEmulator
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.gke.api_access import ClusterLocation
-from xpk.capacity.gke.configuration import Endpoints
-from xpk.capacity.gke.gpudirect import INSTALLERS
-from xpk.capacity.gke.observed import shape_of_pool
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.cloud.configuration import Endpoints
+from xpk.capacity.gke.observed.gpudirect import INSTALLERS
+from xpk.capacity.gke.observed.state import shape_of_pool
 from xpk.capacity.gke.provider import GkeProvider
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.specs import ClusterSpec

@@ -8,7 +8,7 @@ import pytest
 
 from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
-from xpk.capacity.gke.slices import with_limits
+from xpk.capacity.gke.observed.slices import with_limits
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import QueueRequest
 from xpk.model.accelerators import find_shape

@@ -9,7 +9,7 @@ import pytest
 from tests.capacity.gke.conftest import MakeSite
 from tests.capacity.gke.site import Site
 from tools.gke_emulator.faults import CallFault
-from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
+from xpk.capacity.gke.desired.networks import DATA_NICS, data_networks, network_limits
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, UsageError, XpkError
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from xpk.capacity.gke.limits import Limit, lines_of
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.desired.limits import Limit, lines_of
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.options import CREATE, ControllerOptions
 from xpk.cli.main import main
 from xpk.model.options import options_of

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 
 from tests.capacity.gke.site import QUOTAS, Site
 from tools.gke_emulator.emulator import GkeEmulator
-from xpk.capacity.gke import request_bodies
-from xpk.capacity.gke.limits import RESERVED_ADDRESSES, quota_of
-from xpk.capacity.gke.networks import DATA_NICS, data_networks, network_limits
-from xpk.capacity.gke.observed import shape_of_pool
-from xpk.capacity.gke.option_problems import MAINTENANCE_INTERVALS, checked
-from xpk.capacity.gke.options import GkeOptions
-from xpk.capacity.gke.slices import specs_of_pools
+from xpk.capacity.gke.desired import request_bodies
+from xpk.capacity.gke.desired.limits import RESERVED_ADDRESSES, quota_of
+from xpk.capacity.gke.desired.networks import DATA_NICS, data_networks, network_limits
+from xpk.capacity.gke.observed.slices import specs_of_pools
+from xpk.capacity.gke.observed.state import shape_of_pool
+from xpk.capacity.gke.request.option_problems import MAINTENANCE_INTERVALS, checked
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.model.accelerators import SliceShape, all_shapes
 
 # One type of each kind: single-host and multi-host, compact or workload placement, GPUs, CPUs.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.capacity.gke.pools import add_pool
 from tests.capacity.gke.site import Site
-from xpk.capacity.gke.configuration import Endpoints
+from xpk.capacity.gke.cloud.configuration import Endpoints
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.provider import count_existing_slices
 from xpk.model.accelerators import find_shape

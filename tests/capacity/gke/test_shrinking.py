@@ -10,7 +10,7 @@ import pytest
 from tests.capacity.gke.site import Site
 from tools.gke_emulator.faults import PoolFault
 from xpk.api.base import Obj, Objs
-from xpk.capacity.gke.shrinking import Pods, drain
+from xpk.capacity.gke.steps.shrinking import Pods, drain
 from xpk.capacity.nodes.cordon import MARK
 from xpk.model.errors import (
     AuthorizationError,

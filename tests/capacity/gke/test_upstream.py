@@ -12,8 +12,8 @@ import yaml
 
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.api_access import KnownClusters
-from xpk.capacity.gke.observed import Observed
-from xpk.capacity.gke.planning import draft
+from xpk.capacity.gke.observed.state import Observed
+from xpk.capacity.gke.planning.plan import draft
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.cli.google_xpk import CLUSTER
 from xpk.cli.main import main

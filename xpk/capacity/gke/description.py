@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from xpk.api.base import ObjectApi
-from xpk.capacity.gke import shrinking
-from xpk.capacity.gke.observed import shape_of_pool, slice_of_pool
-from xpk.capacity.gke.slices import slices_of_pools
+from xpk.capacity.gke.observed.slices import slices_of_pools
+from xpk.capacity.gke.observed.state import shape_of_pool, slice_of_pool
+from xpk.capacity.gke.steps import shrinking
 from xpk.capacity.nodes.inventory import cluster_info, has_queues, slice_nodes
 from xpk.capacity.provider import ClusterInfo
 from xpk.model.errors import XpkError

@@ -11,22 +11,25 @@ from typing import Any, ClassVar
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.cluster_setup import autoprovisioned_of, target_of
 from xpk.capacity.fencing.machines import Machine
-from xpk.capacity.gke import adapting, controllers, description, gpudirect, offline_plans, resizing, shrinking
+from xpk.capacity.gke import description
 from xpk.capacity.gke.api_access import ClusterLocation, Connect, KnownClusters, check_foreign, check_project
-from xpk.capacity.gke.apply import Applier
-from xpk.capacity.gke.checks import check, fitted, lacks, warnings, with_room
-from xpk.capacity.gke.client import Google
-from xpk.capacity.gke.configuration import Endpoints
-from xpk.capacity.gke.difference import Change
-from xpk.capacity.gke.machines import read_machines
-from xpk.capacity.gke.networks import data_network
-from xpk.capacity.gke.observed import Observed, find_cluster, is_there, observe, own_networks, running_operations
-from xpk.capacity.gke.option_lines import option_lines
-from xpk.capacity.gke.option_problems import checked
-from xpk.capacity.gke.options import GkeOptions, region_of
-from xpk.capacity.gke.planning import draft, grown, summary_of
-from xpk.capacity.gke.queued_provisioning import is_queued
-from xpk.capacity.gke.slices import is_shared, slices_of_pools, specs_of_cluster
+from xpk.capacity.gke.cloud.client import Google
+from xpk.capacity.gke.cloud.configuration import Endpoints
+from xpk.capacity.gke.cloud.machines import read_machines
+from xpk.capacity.gke.desired.checks import check, fitted, lacks, warnings, with_room
+from xpk.capacity.gke.desired.networks import data_network
+from xpk.capacity.gke.desired.queued_provisioning import is_queued
+from xpk.capacity.gke.observed import gpudirect
+from xpk.capacity.gke.observed.slices import is_shared, slices_of_pools, specs_of_cluster
+from xpk.capacity.gke.observed.state import Observed, find_cluster, is_there, observe, own_networks, running_operations
+from xpk.capacity.gke.planning import adapting, offline_plans, resizing
+from xpk.capacity.gke.planning.difference import Change
+from xpk.capacity.gke.planning.plan import draft, grown, summary_of
+from xpk.capacity.gke.request.option_lines import option_lines
+from xpk.capacity.gke.request.option_problems import checked
+from xpk.capacity.gke.request.options import GkeOptions, region_of
+from xpk.capacity.gke.steps import controllers, shrinking
+from xpk.capacity.gke.steps.apply import Applier
 from xpk.capacity.kubeconfig import connect
 from xpk.capacity.nodes.cordon import check_deletable, closing_step
 from xpk.capacity.plan.executor import Activity, Step
@@ -365,10 +368,8 @@ class GkeProvider:
         self._google.check()
         cluster = find_cluster(self._google, project, name)
         if cluster is None:
-            raise NotFoundError(
-                f"cluster '{name}' not found in project {project}",
-                hint=f"`xpk cluster list --provider gke --project {project}`",
-            )
+            hint = f"`xpk cluster list --provider gke --project {project}`"
+            raise NotFoundError(f"cluster '{name}' not found in project {project}", hint=hint)
         zone = place.zone if place else str(next(iter(cluster.get("locations", [])), ""))
         return ClusterLocation(project=project, location=str(cluster["location"]), zone=zone), cluster
 

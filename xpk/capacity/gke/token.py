@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-from xpk.capacity.gke.client import Google
-from xpk.capacity.gke.configuration import Endpoints
+from xpk.capacity.gke.cloud.client import Google
+from xpk.capacity.gke.cloud.configuration import Endpoints
 
 
 def credential() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from xpk.capacity.adapted.options import AdaptedOptions
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import check_free, load_provider, provider_names, provider_of

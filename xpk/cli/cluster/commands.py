@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xpk.capacity.clusters import find_clusters
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.provider import ClusterInfo, provider_of
 from xpk.cli.cluster.adapt import adapt, adapt_as_created

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xpk.api.text import counted
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import provider_with
 from xpk.cli.durations import parse_duration

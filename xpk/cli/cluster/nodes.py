@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import Live, dry_run_option, provider_with
 from xpk.cli.durations import parse_duration

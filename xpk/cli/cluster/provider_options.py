@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.provider import cluster_names, provider_type

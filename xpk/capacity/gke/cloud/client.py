@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from xpk.capacity.gke.configuration import Endpoints
-from xpk.capacity.gke.failure import blocker, explained, is_passing
+from xpk.capacity.gke.cloud.configuration import Endpoints
+from xpk.capacity.gke.cloud.failure import blocker, explained, is_passing
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
 
 Dict = dict[str, Any]

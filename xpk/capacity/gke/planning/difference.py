@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xpk.capacity.gke.observed import GOING, LOST, Observed, is_about
-from xpk.capacity.gke.options import region_of
+from xpk.capacity.gke.observed.state import GOING, LOST, Observed, is_about
+from xpk.capacity.gke.request.options import region_of
 from xpk.model import names
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError

@@ -12,8 +12,8 @@ from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.controllers import install, release_manifest
-from xpk.capacity.gke.networks import DATA_NICS
-from xpk.capacity.gke.observed import shape_of_pool
+from xpk.capacity.gke.desired.networks import DATA_NICS
+from xpk.capacity.gke.observed.state import shape_of_pool
 from xpk.capacity.plan.executor import Step
 from xpk.model.errors import MissingToolError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec

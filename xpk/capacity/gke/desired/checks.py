@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from xpk.capacity.gke import limits
-from xpk.capacity.gke.gcloud_arguments import unknown_arguments
-from xpk.capacity.gke.networks import data_networks
-from xpk.capacity.gke.option_problems import option_problems
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.desired import limits
+from xpk.capacity.gke.desired.networks import data_networks
+from xpk.capacity.gke.request.gcloud_arguments import unknown_arguments
+from xpk.capacity.gke.request.option_problems import option_problems
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.model import names
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.text import counted
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.model.accelerators import SliceShape
 
 Dict = Mapping[str, Any]

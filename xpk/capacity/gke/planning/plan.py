@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from xpk.capacity.gke import limits, request_bodies
-from xpk.capacity.gke.cost import Cost, check_cost, cost_of
-from xpk.capacity.gke.difference import Change, cluster_changes, covers, missing_names, pool_changes
-from xpk.capacity.gke.gcloud_arguments import default_nodes
-from xpk.capacity.gke.limits import Limit, Sizing
-from xpk.capacity.gke.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
-from xpk.capacity.gke.observed import Observed, capacity_of, shape_of_pool
-from xpk.capacity.gke.option_lines import option_lines
-from xpk.capacity.gke.options import GkeOptions, provisions_of, region_of, reservation_path
-from xpk.capacity.gke.queued_provisioning import check_alike
-from xpk.capacity.gke.slices import is_shared, specs_of_pools, with_limits
+from xpk.capacity.gke.desired import limits, request_bodies
+from xpk.capacity.gke.desired.limits import Limit, Sizing
+from xpk.capacity.gke.desired.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
+from xpk.capacity.gke.desired.queued_provisioning import check_alike
+from xpk.capacity.gke.observed.slices import is_shared, specs_of_pools, with_limits
+from xpk.capacity.gke.observed.state import Observed, capacity_of, shape_of_pool
+from xpk.capacity.gke.planning.cost import Cost, check_cost, cost_of
+from xpk.capacity.gke.planning.difference import Change, cluster_changes, covers, missing_names, pool_changes
+from xpk.capacity.gke.request.gcloud_arguments import default_nodes
+from xpk.capacity.gke.request.option_lines import option_lines
+from xpk.capacity.gke.request.options import GkeOptions, provisions_of, region_of, reservation_path
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.model import names
 from xpk.model.accelerators import SliceShape

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from xpk.capacity.gke.difference import Change
-from xpk.capacity.gke.options import DRIVERS, region_of
+from xpk.capacity.gke.planning.difference import Change
+from xpk.capacity.gke.request.options import DRIVERS, region_of
 
 _ADDONS = {field: addon for field, addon in DRIVERS.values()}
 _PLAIN = {  # fields of a cluster or pool that map to one flag

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xpk.capacity.gke.options import DEFAULT_SCOPES, DRIVERS, GkeOptions
+from xpk.capacity.gke.request.options import DEFAULT_SCOPES, DRIVERS, GkeOptions
 
 
 def option_lines(request: GkeOptions, cluster: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from xpk.capacity.gke.api_access import ClusterLocation
-from xpk.capacity.gke.observed import Observed
-from xpk.capacity.gke.option_lines import option_lines
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.observed.state import Observed
+from xpk.capacity.gke.request.option_lines import option_lines
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import AuthorizationError

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xpk.capacity.gke.difference import Change, missing_names, pool_changes
-from xpk.capacity.gke.observed import Observed, is_autoprovisioned, shape_of_pool
-from xpk.capacity.gke.options import Capacity, GkeOptions
-from xpk.capacity.gke.request_bodies import MAINTENANCE
+from xpk.capacity.gke.desired.request_bodies import MAINTENANCE
+from xpk.capacity.gke.observed.state import Observed, is_autoprovisioned, shape_of_pool
+from xpk.capacity.gke.planning.difference import Change, missing_names, pool_changes
+from xpk.capacity.gke.request.options import Capacity, GkeOptions
 from xpk.model.accelerators import CHIP_RESOURCES, SliceShape, find_shape
 from xpk.model.errors import ConflictError, UsageError
 

@@ -97,7 +97,7 @@ def check_cost(cost: Cost, max_cost: float | None) -> CapacityError | None:
 
 
 def _table(file: Path | None) -> Mapping[str, Any]:
-    default_file = resources.files("xpk.capacity.gke") / "prices.yaml"
+    default_file = resources.files("xpk.capacity.gke.planning") / "prices.yaml"
     try:
         if file:
             text = read_text(file, what="--prices", hint="pass the path of a price table")

@@ -11,10 +11,10 @@ from typing import Any
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.cluster_setup import autoprovisioned_in, is_set_up, judge_queues, record, recorded, set_up
 from xpk.capacity.controllers import install
-from xpk.capacity.gke import gpudirect
-from xpk.capacity.gke.observed import is_there
-from xpk.capacity.gke.options import GkeOptions
-from xpk.capacity.gke.slices import guessed, limits_of
+from xpk.capacity.gke.observed import gpudirect
+from xpk.capacity.gke.observed.slices import guessed, limits_of
+from xpk.capacity.gke.observed.state import is_there
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.nodes.health import lacking, wait_step
 from xpk.capacity.plan.executor import Activity, Step
 from xpk.capacity.queues.foreign import Judgment

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke.client import Google, blocked, is_existing, maybe
-from xpk.capacity.gke.difference import Change
-from xpk.capacity.gke.failure import AGAIN, explained, of_operation
-from xpk.capacity.gke.gcloud_commands import commands_of
-from xpk.capacity.gke.options import region_of
-from xpk.capacity.gke.request_bodies import needs_beta
-from xpk.capacity.gke.vpc import Vpc
+from xpk.capacity.gke.cloud.client import Google, blocked, is_existing, maybe
+from xpk.capacity.gke.cloud.failure import AGAIN, explained, of_operation
+from xpk.capacity.gke.desired.request_bodies import needs_beta
+from xpk.capacity.gke.planning.difference import Change
+from xpk.capacity.gke.request.options import region_of
+from xpk.capacity.gke.steps.gcloud_commands import commands_of
+from xpk.capacity.gke.steps.vpc import Vpc
 from xpk.capacity.plan.executor import Activity, Step
 from xpk.model.errors import NotFoundError, TimedOutError, XpkError
 

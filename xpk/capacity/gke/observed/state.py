@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke import request_bodies
-from xpk.capacity.gke.client import Google, maybe
-from xpk.capacity.gke.limits import quota_of
-from xpk.capacity.gke.networks import DATA_NICS, network_name, ours
-from xpk.capacity.gke.options import GkeOptions, reservation_path
+from xpk.capacity.gke.cloud.client import Google, maybe
+from xpk.capacity.gke.desired import request_bodies
+from xpk.capacity.gke.desired.limits import quota_of
+from xpk.capacity.gke.desired.networks import DATA_NICS, network_name, ours
+from xpk.capacity.gke.request.options import GkeOptions, reservation_path
 from xpk.capacity.provider import SliceInfo
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 from xpk.model.capacities import FLEX, ON_DEMAND, SPOT, reserved

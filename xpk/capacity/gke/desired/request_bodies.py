@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpk.capacity.gke.gcloud_arguments import apply_cluster, apply_pool, put, scopes
-from xpk.capacity.gke.limits import MULTI_NETWORK_NODES, Sizing
-from xpk.capacity.gke.networks import DataNetwork
-from xpk.capacity.gke.options import DRIVERS, GkeOptions
+from xpk.capacity.gke.desired.limits import MULTI_NETWORK_NODES, Sizing
+from xpk.capacity.gke.desired.networks import DataNetwork
+from xpk.capacity.gke.request.gcloud_arguments import apply_cluster, apply_pool, put, scopes
+from xpk.capacity.gke.request.options import DRIVERS, GkeOptions
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape
 from xpk.model.specs import ClusterSpec

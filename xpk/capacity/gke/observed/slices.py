@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xpk.capacity.gke.observed import capacity_of, is_autoprovisioned, shape_of_pool
-from xpk.capacity.gke.queued_provisioning import is_queued
+from xpk.capacity.gke.desired.queued_provisioning import is_queued
+from xpk.capacity.gke.observed.state import capacity_of, is_autoprovisioned, shape_of_pool
 from xpk.model import sub_slices
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.specs import ClusterSpec

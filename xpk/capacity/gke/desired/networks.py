@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xpk.capacity.gke.limits import RESERVED_ADDRESSES, Limit, free_quota
+from xpk.capacity.gke.desired.limits import RESERVED_ADDRESSES, Limit, free_quota
 from xpk.model.accelerators import SliceShape
 
 Dict = dict[str, Any]

@@ -9,7 +9,7 @@ from functools import partial
 
 from xpk.api.base import Obj, Objs
 from xpk.capacity.fencing.machines import Machine, MachineState
-from xpk.capacity.gke.client import Google, maybe
+from xpk.capacity.gke.cloud.client import Google, maybe
 from xpk.capacity.nodes.out_of_service import parse_time
 
 _PROVIDER_ID = re.compile(r"gce://([a-z0-9.:-]+)/([a-z0-9-]+)/([a-z0-9-]+)")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xpk.api.text import counted as counted_words
-from xpk.capacity.gke import request_bodies
-from xpk.capacity.gke.difference import Change, cluster_changes
-from xpk.capacity.gke.observed import Observed
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.desired import request_bodies
+from xpk.capacity.gke.observed.state import Observed
+from xpk.capacity.gke.planning.difference import Change, cluster_changes
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 

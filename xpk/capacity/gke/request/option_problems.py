@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from xpk.capacity.cluster_setup import output_root_problems
 from xpk.capacity.controllers import install
-from xpk.capacity.gke.options import GkeOptions
+from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.options import limit_problems
 from xpk.model import names
 from xpk.model.capacities import RESERVATION

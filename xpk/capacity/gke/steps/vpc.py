@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke.client import Google, is_existing, is_not_ready
-from xpk.capacity.gke.failure import of_compute
+from xpk.capacity.gke.cloud.client import Google, is_existing, is_not_ready
+from xpk.capacity.gke.cloud.failure import of_compute
 from xpk.model.errors import AuthorizationError, NotFoundError, XpkError
 
 Dict = dict[str, Any]

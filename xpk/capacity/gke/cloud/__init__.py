@@ -1,0 +1,1 @@
+"""Google Cloud: its APIs, configuration and errors."""

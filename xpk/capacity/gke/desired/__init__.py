@@ -1,0 +1,1 @@
+"""The desired cluster as request bodies, and the limits that it must respect. Pure."""

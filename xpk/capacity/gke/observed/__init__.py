@@ -1,0 +1,1 @@
+"""The observed project and cluster."""

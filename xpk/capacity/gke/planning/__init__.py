@@ -1,0 +1,1 @@
+"""Plans: the changes from the observed to the desired state, and their cost."""
