@@ -106,7 +106,7 @@ def test_a_single_host_needs_no_environment(tmp_path: Path) -> None:
     assert other.stderr == (
         f"error: checkpoint {tmp_path / 'checkpoints' / '3'} is of another model"
         " (model.heads 2 -> 4, model.mlp 64 -> 32) and of another optimizer (optim.name adamw -> lamb)."
-        " Use another run.output_dir, or the model and optimizer it was made with\n"
+        " Use another run.output_dir, or the model and optimizer that it was saved with\n"
     )
 
 
