@@ -156,7 +156,7 @@ def test_an_update_that_overflows_is_not_saved(tmp_path: Path) -> None:
     assert ran.stderr == (
         "error: after step 2 the state is not finite (params.embed, params.layers.down and 3 more);"
         f" its records are {records}."
-        " A restart would repeat it bit for bit; try a lower optim.lr, or inspect these records\n"
+        " A restart would repeat this bit for bit; use a lower optim.lr, or inspect these records\n"
     )
     job = Cluster(tmp_path, [], 0, lambda name: (tmp_path / name).read_text())
     assert not [event for event in job.events(0) if event["event"] == "save_begin"]
@@ -202,7 +202,7 @@ def test_a_full_disk_loses_checkpoints_but_not_the_run(tmp_path: Path) -> None:
     assert sorted(job.losses()) == list(range(1, 9))
     failed = [event for event in job.events(0) if event["event"] == "save_failed"]
     assert [event["step"] for event in failed] == [4, 8]
-    assert "the state of step 8 is not saved" in job.logs() and "File too large" in job.logs()
+    assert "the state of step 8 was not saved" in job.logs() and "File too large" in job.logs()
     assert not [path for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
 
 
