@@ -275,10 +275,10 @@ def absent(member: Member, port: int, deadline: float) -> None:
 
 
 @contextlib.contextmanager
-def silent(address: str) -> Iterator[int]:
+def silent(address: str, port: int = 0) -> Iterator[int]:
     """Yield a port of an address that does not respond, like a lost host: its queue is full."""
     with socket.socket() as server, contextlib.ExitStack() as queue:
-        server.bind((address, 0))
+        server.bind((address, port))
         server.listen(0)
         for _ in range(4):
             waiting = queue.enter_context(socket.socket())
@@ -288,7 +288,7 @@ def silent(address: str) -> Iterator[int]:
 
 
 def test_a_stale_name_is_resolved_again() -> None:
-    with silent("127.0.0.3") as port, socket.create_server((HERE, port)):
+    with socket.create_server((HERE, 0)) as server, silent("127.0.0.3", server.getsockname()[1]) as port:
         began = time.monotonic()
         result = dial("127.0.0.3", port, began + SECONDS, lambda: HERE)
         assert result.getpeername()[0] == HERE and time.monotonic() - began < 5

@@ -37,6 +37,17 @@ def test_a_lost_host_stops_all_other_commands_until_kubernetes_acts(start: Start
     assert time.monotonic() - began < 15, "no host waits for the grace period"
 
 
+def test_a_thread_that_cannot_write_does_not_change_the_exit_code() -> None:
+    program = (
+        f"import sys, threading, time\nsys.path.insert(0, {str(Path(xpk_shared.__file__).parents[1])!r})\n"
+        "from xpk_shared.supervisor.host import say\n"
+        "def flood():\n    while True: say('x' * 1000)\n"
+        "threading.Thread(target=flood, daemon=True).start(); time.sleep(0.5); sys.exit(3)"
+    )
+    with subprocess.Popen([sys.executable, "-I", "-c", program], stderr=subprocess.PIPE) as process:
+        assert process.wait(SECONDS) == 3, "nobody reads the pipe, and the thread waits for it"
+
+
 def test_a_failed_command_is_a_lost_host_with_its_own_exit_code(start: Start) -> None:
     hosts = [start(number, WAITS) for number in range(2)] + [start(2, "sleep 2; exit 7")]
     connected(hosts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,5 +93,9 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr, among the command's own output."""
-    print(f"xpk: {text}", file=sys.stderr, flush=True)
+    """Print a line to stderr, among the command's own output.
+
+    Not through `sys.stderr`: Python aborts at its end if a thread still holds the lock of a buffered file.
+    """
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        os.write(2, f"xpk: {text}\n".encode(errors="backslashreplace"))

@@ -29,9 +29,7 @@ _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
 class Limits:
     """Time limits of a supervisor in seconds."""
 
-    grace_seconds: float = (
-        1.0  # from SIGTERM to SIGKILL after a loss; also for the message that a host was asked to end
-    )
+    grace_seconds: float = 1.0  # from SIGTERM to SIGKILL after a loss; also to send that a host was asked to end
     meet_seconds: float = 10.0  # for which a host whose command has failed early waits for the others to connect
     silent_seconds: float = 20.0  # for the first host to reply to a host that waits for an order; else it is frozen
     standby_seconds: float = 10.0  # from the start of an attempt to the start of the standby's imports
