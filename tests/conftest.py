@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.offline.guard import nothing_leaves as nothing_leaves
 from tests.prompt import pytest_configure as pytest_configure
+from tests.time_limit import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.time_limit import pytest_timeout_set_timer as pytest_timeout_set_timer
 
 # Test machines are shared and sometimes slow: a deadline would test the machine, not the code.

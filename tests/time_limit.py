@@ -7,6 +7,7 @@ that example as a failing one, repeats it, and reports that the strategies are i
 from __future__ import annotations
 
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -32,3 +33,17 @@ def pytest_timeout_set_timer(item: pytest.Function, settings: Any) -> bool | Non
     signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, settings.timeout)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Report an exceeded time limit as such, also where Hypothesis fails while it ends the interrupted example."""
+    try:
+        return (yield)
+    except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, TimeLimitExceeded):
+            cause = cause.__context__
+        if cause is None or cause is error:
+            raise
+        raise cause from None
