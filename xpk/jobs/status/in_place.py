@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from xpk.api.text import rfc3339
 from xpk.jobs.output.folder import with_time_limit
@@ -52,30 +53,45 @@ def with_local_restarts(statuses: Sequence[WorkloadStatus], roots: OutputRoots) 
     ]
 
 
-def _end_words(code: int, *, is_silent: bool) -> str:
-    return "did not answer" if is_silent else f"ended with {exit_words(code)}"
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a command, as a line of the record has it. `time` is in Unix seconds."""
+
+    row: dict[str, Any]
+    time: float
+    slice: int
+    host: int
+    exit_code: int | None  # None for a frozen command: its code is that of the supervisor's SIGKILL
+
+    def __str__(self) -> str:
+        words = "did not answer" if self.exit_code is None else f"ended with {exit_words(self.exit_code)}"
+        return f"host s{self.slice}/h{self.host} {words}"
+
+
+def _read_end(line: bytes) -> _End | None:
+    """Return the end that a line has, None for any other line; any program may have written it."""
+    row = parse(line) or {}
+    seconds = read_number(row, "time", _TIMES)
+    slice_id, host, code = (read_whole(row, key) for key in ("slice", "host", "exit_code"))
+    if seconds is None or slice_id is None or host is None or code is None:
+        return None
+    return _End(row, seconds, slice_id, host, None if row.get("silent") is True else code)
 
 
 def read_record(content: bytes, since: datetime) -> list[Restart]:
-    """Return the restarts since a time; any program may have written the lines."""
+    """Return the restarts since a time."""
     restarts = []
-    for line in content.split(b"\n"):
-        row = parse(line) or {}
-        seconds, attempt = read_number(row, "time", _TIMES), read_whole(row, "attempt")
-        slice_id, host, code = (read_whole(row, key) for key in ("slice", "host", "exit_code"))
-        if seconds is None or not attempt or slice_id is None or host is None or code is None:
-            continue
-        began = datetime.fromtimestamp(seconds, UTC)
-        is_silent = row.get("silent") is True  # its exit code is that of the supervisor's SIGKILL
-        if began >= since:
+    for end in filter(None, map(_read_end, content.split(b"\n"))):
+        attempt, ended_at = read_whole(end.row, "attempt"), datetime.fromtimestamp(end.time, UTC)
+        if attempt and ended_at >= since:
             restarts.append(
                 Restart(
-                    time=rfc3339(began),
-                    cause=f"host s{slice_id}/h{host} {_end_words(code, is_silent=is_silent)}; restarted in place",
+                    time=rfc3339(ended_at),
+                    cause=f"{end}; restarted in place",
                     attempt=attempt - 1,
-                    slice=slice_id,
-                    host=host,
-                    exit_code=None if is_silent else code,
+                    slice=end.slice,
+                    host=end.host,
+                    exit_code=end.exit_code,
                 )
             )
     return restarts
@@ -83,18 +99,16 @@ def read_record(content: bytes, since: datetime) -> list[Restart]:
 
 def crash_loop(content: bytes, since: datetime, now: float) -> str:
     """Return why the hosts wait for the next attempt at this time, "" if they do not."""
-    row = parse(content.rstrip(b"\n").rpartition(b"\n")[2]) or {}
-    begun, pause = read_number(row, "time", _TIMES), read_number(row, "pause_seconds", (0.0, _DAY_SECONDS))
-    attempts, slice_id, host, code = (read_whole(row, key) for key in ("short_attempts", "slice", "host", "exit_code"))
-    if begun is None or pause is None or not attempts or slice_id is None or host is None or code is None:
+    end = _read_end(content.rstrip(b"\n").rpartition(b"\n")[2])
+    if end is None:
         return ""
-    if begun < since.timestamp() or now > begun + pause:
+    pause, attempts = read_number(end.row, "pause_seconds", (0.0, _DAY_SECONDS)), read_whole(end.row, "short_attempts")
+    if pause is None or not attempts or end.time < since.timestamp() or now > end.time + pause:
         return ""
-    words = _end_words(code, is_silent=row.get("silent") is True)
-    left = max(0, math.ceil(begun + pause - now))
+    remaining = max(0, math.ceil(end.time + pause - now))
     return (
-        f"crash loop: {attempts} attempts in a row ended within {SHORT_SECONDS:g} s, the last because host "
-        f"s{slice_id}/h{host} {words}; the next begins in {left} s"
+        f"crash loop: {attempts} attempts in a row ended within {SHORT_SECONDS:g} s, the last because {end}; "
+        f"the next begins in {remaining} s"
     )
 
 
