@@ -175,8 +175,8 @@ def table(rounds: Sequence[Round]) -> str:
     for mark in ("left", "ended", "initialized", "loaded", "step"):
         cells = []
         for way in ways:
-            found = [e.seconds[mark] for e in rounds if e.way == way and not e.stuck and mark in e.seconds]
-            cells.append(f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" if found else "–")
+            times = [e.seconds[mark] for e in rounds if e.way == way and not e.stuck and mark in e.seconds]
+            cells.append(f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else "–")
         lines.append(f"| {mark} | {' | '.join(cells)} |")
     counts = [[e for e in rounds if e.way == way] for way in ways]
     stuck = [f"{sum(e.stuck for e in mine)} of {(PROCESSES - 1) * len(mine)}" for mine in counts]

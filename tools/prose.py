@@ -114,8 +114,8 @@ def _all() -> Iterator[str]:
             yield from _located(page, page_problems(page.read_text(encoding="utf-8")))
 
 
-def _located(file: Path, found: Iterable[tuple[int, str]]) -> Iterator[str]:
-    return (f"{file.relative_to(ROOT)}:{line}: {problem}" for line, problem in found)
+def _located(file: Path, located: Iterable[tuple[int, str]]) -> Iterator[str]:
+    return (f"{file.relative_to(ROOT)}:{line}: {problem}" for line, problem in located)
 
 
 def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:

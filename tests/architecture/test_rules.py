@@ -176,8 +176,8 @@ def _only_raises(node: ast.stmt) -> bool:
 
 def test_tests_wait_with_one_helper() -> None:
     files = [path for folder in ("tests", "e2e") for path in (ROOT / folder).rglob("*.py")]
-    found = {path.relative_to(ROOT).as_posix(): waits(ast.parse(path.read_text("utf-8"))) for path in files}
-    assert {file for file, lines in found.items() if lines} == {"tests/waiting.py"}
+    waits_by_file = {path.relative_to(ROOT).as_posix(): waits(ast.parse(path.read_text("utf-8"))) for path in files}
+    assert {file for file, lines in waits_by_file.items() if lines} == {"tests/waiting.py"}
     assert waits(ast.parse("while x():\n    assert y\n    time.sleep(1)")) == [1]
 
 

@@ -40,11 +40,11 @@ def test_versions_of_programs_and_packages_are_shown(xpk: Xpk, tmp_path: Path, m
         (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {each["name"]: each for each in xpk("doctor", "--provider", "kind", "-o", "json").data}
-    assert (found["kind"]["ok"], found["kind"]["version"]) == (True, "0.30.0")
-    assert (found["docker"]["ok"], found["docker"]["version"]) == (True, "")
-    assert (found["kubectl"]["ok"], found["kubectl"]["version"]) == (False, "")
-    assert found["jax"]["version"] == version("jax")
+    checks = {each["name"]: each for each in xpk("doctor", "--provider", "kind", "-o", "json").data}
+    assert (checks["kind"]["ok"], checks["kind"]["version"]) == (True, "0.30.0")
+    assert (checks["docker"]["ok"], checks["docker"]["version"]) == (True, "")
+    assert (checks["kubectl"]["ok"], checks["kubectl"]["version"]) == (False, "")
+    assert checks["jax"]["version"] == version("jax")
 
 
 def test_unknown_names_are_reported(xpk: Xpk) -> None:

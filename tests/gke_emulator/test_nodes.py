@@ -20,25 +20,25 @@ GKE = "cloud.google.com"
 INSTANCE_ID = "container.googleapis.com/instance_id"
 
 
-def node(wanted: NodePool, *, kwok: bool = True) -> Node:
+def node(pool: NodePool, *, kwok: bool = True) -> Node:
     """Return the node of a requested pool."""
     cluster = ClusterPb(current_master_version="1.34.3-gke.1051000", locations=[ZONE])
     cluster.default_max_pods_constraint.max_pods_per_node = 110
-    target = Target(PROJECT, REGION, "red", wanted.name)
-    message = NodePool.pb(wanted)
+    target = Target(PROJECT, REGION, "red", pool.name)
+    message = NodePool.pb(pool)
     fill_pool(message, target, cluster)
     return node_object(target, message, "gke-tpu-1234-abcd", ZONE, kwok=kwok)
 
 
-def labels_of(found: Node) -> dict[str, str]:
+def labels_of(made_node: Node) -> dict[str, str]:
     """Return the labels of a node."""
-    labels: dict[str, str] = found["metadata"]["labels"]
+    labels: dict[str, str] = made_node["metadata"]["labels"]
     return labels
 
 
 def test_a_host_of_a_slice() -> None:
-    found = node(slice_pool("red-np-0", max_pods_constraint={"max_pods_per_node": 15}))
-    labels = labels_of(found)
+    made_node = node(slice_pool("red-np-0", max_pods_constraint={"max_pods_per_node": 15}))
+    labels = labels_of(made_node)
     assert labels[f"{GKE}/gke-nodepool"] == "red-np-0"
     assert labels[f"{GKE}/gke-tpu-accelerator"] == "tpu-v5-lite-podslice"
     assert labels[f"{GKE}/gke-tpu-topology"] == "4x4"
@@ -46,12 +46,12 @@ def test_a_host_of_a_slice() -> None:
     assert labels[f"{GKE}/gke-provisioning"] == "standard" and f"{GKE}/gke-spot" not in labels
     assert labels["topology.kubernetes.io/zone"] == ZONE and labels["topology.kubernetes.io/region"] == REGION
     assert labels["node.kubernetes.io/instance-type"] == "ct5lp-hightpu-4t"
-    assert found["spec"]["providerID"] == f"gce://{PROJECT}/{ZONE}/gke-tpu-1234-abcd"
-    assert found["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
-    for offers in (found["status"]["capacity"], found["status"]["allocatable"]):
+    assert made_node["spec"]["providerID"] == f"gce://{PROJECT}/{ZONE}/gke-tpu-1234-abcd"
+    assert made_node["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+    for offers in (made_node["status"]["capacity"], made_node["status"]["allocatable"]):
         assert offers["google.com/tpu"] == "4" and offers["pods"] == "15"
-    assert set(found["metadata"]["annotations"]) == {"kwok.x-k8s.io/node", INSTANCE_ID}
-    assert found["metadata"]["annotations"][INSTANCE_ID].isdecimal()
+    assert set(made_node["metadata"]["annotations"]) == {"kwok.x-k8s.io/node", INSTANCE_ID}
+    assert made_node["metadata"]["annotations"][INSTANCE_ID].isdecimal()
 
 
 # The labels of two nodes of GKE 1.33, as published by users from `kubectl describe node`.
@@ -97,31 +97,31 @@ topology.kubernetes.io/region=us-east5 topology.kubernetes.io/zone=us-east5-b
 )  # fmt: skip
 def test_labels_are_those_of_published_nodes(name: str, config: dict[str, Any], published: str) -> None:
     config = {**config, "workload_metadata_config": {"mode": "GKE_METADATA"}}
-    found = labels_of(node(NodePool({"name": name, "initial_node_count": 1, "config": config})))
-    assert found == dict(pair.split("=") for pair in published.split())
+    made_node = labels_of(node(NodePool({"name": name, "initial_node_count": 1, "config": config})))
+    assert made_node == dict(pair.split("=") for pair in published.split())
 
 
 def test_a_host_with_gpus() -> None:
-    wanted = NodePool({"name": "gpus", "initial_node_count": 1, "config": {"machine_type": "a3-megagpu-8g"}})
-    found = node(wanted, kwok=False)
-    assert labels_of(found)[f"{GKE}/gke-accelerator"] == "nvidia-h100-mega-80gb"
-    assert f"{GKE}/gke-tpu-topology" not in labels_of(found)
-    assert found["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
-    assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-    assert list(found["metadata"]["annotations"]) == [INSTANCE_ID]
+    pool = NodePool({"name": "gpus", "initial_node_count": 1, "config": {"machine_type": "a3-megagpu-8g"}})
+    made_node = node(pool, kwok=False)
+    assert labels_of(made_node)[f"{GKE}/gke-accelerator"] == "nvidia-h100-mega-80gb"
+    assert f"{GKE}/gke-tpu-topology" not in labels_of(made_node)
+    assert made_node["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    assert made_node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert list(made_node["metadata"]["annotations"]) == [INSTANCE_ID]
 
 
 def test_nodes_of_queued_provisioning_are_kept_for_it() -> None:
-    found = node(slice_pool("np", initial_node_count=0, queued_provisioning={"enabled": True}))
-    assert {taint["key"] for taint in found["spec"]["taints"]} == {"google.com/tpu", "cloud.google.com/gke-queued"}
+    made_node = node(slice_pool("np", initial_node_count=0, queued_provisioning={"enabled": True}))
+    assert {taint["key"] for taint in made_node["spec"]["taints"]} == {"google.com/tpu", "cloud.google.com/gke-queued"}
 
 
 def test_a_host_of_the_default_pool_has_no_taint() -> None:
-    wanted = NodePool({"name": "default-pool", "initial_node_count": 1, "config": {"machine_type": "e2-standard-16"}})
-    found = node(wanted)
-    assert found["spec"]["taints"] == []
-    assert found["spec"]["unschedulable"] and "unschedulable" not in node(wanted, kwok=False)["spec"]
-    assert found["status"]["capacity"]["cpu"] == "16" and found["status"]["allocatable"]["cpu"] == "15890m"
+    pool = NodePool({"name": "default-pool", "initial_node_count": 1, "config": {"machine_type": "e2-standard-16"}})
+    made_node = node(pool)
+    assert made_node["spec"]["taints"] == []
+    assert made_node["spec"]["unschedulable"] and "unschedulable" not in node(pool, kwok=False)["spec"]
+    assert made_node["status"]["capacity"]["cpu"] == "16" and made_node["status"]["allocatable"]["cpu"] == "15890m"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_a_host_of_the_default_pool_has_no_taint() -> None:
     ],
 )  # fmt: skip
 def test_capacity_types_are_labels_of_nodes(config: dict[str, Any], labels: dict[str, str]) -> None:
-    found = labels_of(node(slice_pool("np", config=config)))
-    assert {f"{GKE}/{name}": value for name, value in labels.items()}.items() <= found.items()
+    made_node = labels_of(node(slice_pool("np", config=config)))
+    assert {f"{GKE}/{name}": value for name, value in labels.items()}.items() <= made_node.items()
 
 
 def test_resources_reserved_by_gke() -> None:
@@ -155,8 +155,8 @@ def test_nodes_of_every_tpu_slice_are_known_to_xpk() -> None:
     for shape in shapes:
         assert shape.topology
         check_topology(machine_of(shape.machine_type, ZONE), shape.topology, shape.hosts)
-        wanted = slice_pool(
+        pool = slice_pool(
             "np", initial_node_count=shape.hosts, config={"machine_type": shape.machine_type},
             placement_policy={"tpu_topology": shape.topology},
         )  # fmt: skip
-        assert shape_of(node(wanted)) == shape
+        assert shape_of(node(pool)) == shape

@@ -42,14 +42,14 @@ def test_conformance(shared: LocalApi, case: Callable[[ObjectApi, str], None]) -
 
 
 @given(OBJECTS, OBJECTS)
-def test_applying_an_unchanged_object_changes_nothing(live: Any, wanted: Any) -> None:
-    once = merge_applied(live, {}, wanted)
-    assert merge_applied(once, wanted, wanted) == once
+def test_applying_an_unchanged_object_changes_nothing(live: Any, requested: Any) -> None:
+    once = merge_applied(live, {}, requested)
+    assert merge_applied(once, requested, requested) == once
 
 
 @given(OBJECTS, OBJECTS)
-def test_apply_without_other_managers_gives_the_requested_object(before: Any, wanted: Any) -> None:
-    assert merge_applied(merge_applied({}, {}, before), before, wanted) == wanted
+def test_apply_without_other_managers_gives_the_requested_object(before: Any, requested: Any) -> None:
+    assert merge_applied(merge_applied({}, {}, before), before, requested) == requested
 
 
 @given(OBJECTS, OBJECTS)
@@ -135,10 +135,10 @@ def test_unsupported_fields_are_rejected_by_path(folder: Any, path: str, value: 
 
 
 def test_all_problems_are_reported_together(api: LocalApi) -> None:
-    wanted = jobset("a", "true")
-    wanted["spec"] |= {"startupPolicy": {}, "managedBy": "me", "suspend": 1}
+    requested = jobset("a", "true")
+    requested["spec"] |= {"startupPolicy": {}, "managedBy": "me", "suspend": 1}
     with pytest.raises(UsageError) as raised:
-        api.apply(wanted)
+        api.apply(requested)
     assert len(raised.value.problems) == 3
 
 

@@ -33,10 +33,13 @@ def test_each_data_nic_has_a_network(site: Site, tpu_type: str, nics: int, pods:
     made = [title for title in done if title.startswith("create network ")]
     assert len(made) == nics
     assert "create network c-net-1 with subnetwork c-us-central1-sub-1, 192.168.1.0/24" in made
-    there = resources(site)
-    assert len(there) == 3 * nics
-    assert there["networks/c-net-1"]["mtu"] == 8244 and not there["networks/c-net-1"]["autoCreateSubnetworks"]
-    rule = there["firewalls/c-internal-1"]
+    network_objects = resources(site)
+    assert len(network_objects) == 3 * nics
+    assert (
+        network_objects["networks/c-net-1"]["mtu"] == 8244
+        and not network_objects["networks/c-net-1"]["autoCreateSubnetworks"]
+    )
+    rule = network_objects["firewalls/c-internal-1"]
     assert rule["sourceRanges"] == ["192.168.0.0/16"]
     assert [item["IPProtocol"] for item in rule["allowed"]] == ["tcp", "udp", "icmp"]
     for pool in site.cluster["node_pools"][1:]:

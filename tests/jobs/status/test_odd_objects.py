@@ -67,8 +67,14 @@ def _read(objects: dict[str, list[Obj]]) -> dict[str, WorkloadStatus]:
     return {item["metadata"]["name"]: read(item, snapshot) for item in snapshot.jobsets}
 
 
-def _paths(found: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else []
+def _paths(read_status: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inside = (
+        read_status.items()
+        if isinstance(read_status, dict)
+        else enumerate(read_status)
+        if isinstance(read_status, list)
+        else []
+    )
     return [item for key, value in inside for item in ((*path, key), *_paths(value, (*path, key)))]
 
 
@@ -83,5 +89,5 @@ def test_an_invalid_object_affects_only_its_own_workload(data: st.DataObject, ki
     for item in parents:
         place = place[item]
     place[last] = value
-    found = _read(objects)["w"]
-    assert found.phase is Phase.RUNNING and len(found.hosts) == 2
+    read_status = _read(objects)["w"]
+    assert read_status.phase is Phase.RUNNING and len(read_status.hosts) == 2

@@ -79,9 +79,9 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
         manifest.write_text(json.dumps({"files": json.loads(manifest.read_text())["files"]}))
     else:
         victim.unlink()
-    found = store.checkpoints.choose()
-    assert found is not None
-    assert found[0] == 1
+    choice = store.checkpoints.choose()
+    assert choice is not None
+    assert choice[0] == 1
     assert [event["step"] for event in store.events("restore_skipped")] == [2]
     assert f"{store.folder / '2'} is damaged" in capsys.readouterr().out
     if harm == "flip":  # the existing arrays depend on how the save distributed them
@@ -103,8 +103,8 @@ def unreadable(store: Store, state: Any) -> Errors:
 
 def test_an_unreadable_checkpoint_is_skipped_and_kept(store: Store, state: Any, unreadable: Errors) -> None:
     unreadable[2] = errno.EIO
-    found = store.checkpoints.choose()
-    assert found is not None and found[0] == 1 and store.steps() == [1, 2]
+    choice = store.checkpoints.choose()
+    assert choice is not None and choice[0] == 1 and store.steps() == [1, 2]
     (skipped,) = store.events("restore_skipped")
     assert skipped["step"] == 2 and "Input/output error" in skipped["reason"]
     assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one replaces it"
@@ -118,8 +118,8 @@ def test_an_unreadable_checkpoint_does_not_displace_readable_ones(
 ) -> None:
     store.save(9, state)
     unreadable[9] = errno.EIO
-    found = store.checkpoints.choose()
-    assert found is not None and found[0] == 2
+    choice = store.checkpoints.choose()
+    assert choice is not None and choice[0] == 2
     store.checkpoints.max_to_keep = keep
     assert store.save(saved, state) == ""
     assert store.steps() == left
@@ -142,17 +142,17 @@ def test_an_interrupted_save_is_ignored_and_removed(store: Store, state: Any) ->
     assert list(store.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("found", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
-def test_checkpoints_of_another_program_end_the_run_and_are_not_removed(found: str, store: Store, state: Any) -> None:
+@pytest.mark.parametrize("choice", ["100/items/array", "100", "00000100/_METADATA", "1/array"])
+def test_checkpoints_of_another_program_end_the_run_and_are_not_removed(choice: str, store: Store, state: Any) -> None:
     """This includes a checkpoint of ours without its manifest, whose origin is unknown."""
     store.save(1, state)
     store.save(2, state)
-    if found == "1/array":
+    if choice == "1/array":
         (store.folder / "1" / "manifest.json").unlink()
-    path = store.folder / found
+    path = store.folder / choice
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"weights")
-    foreign = store.folder / Path(found).parts[0]
+    foreign = store.folder / Path(choice).parts[0]
     (store.folder / ".saving-3-0").mkdir()
     with pytest.raises(FatalError, match=f"{foreign} is not a checkpoint of this trainer") as refused:
         store.checkpoints.choose()
@@ -168,8 +168,8 @@ def test_remains_of_a_copying_rename_are_removed(store: Store, state: Any) -> No
     for folder in (".saving-2-0", "2", ".removing-3", "3"):  # like on a mounted bucket
         (store.folder / folder).mkdir()
         (store.folder / folder / "array").write_bytes(b"half")
-    found = store.checkpoints.choose()
-    assert found is not None and found[0] == 1
+    choice = store.checkpoints.choose()
+    assert choice is not None and choice[0] == 1
     assert [path.name for path in store.folder.iterdir()] == ["1"]
 
 
@@ -202,7 +202,7 @@ def test_a_failed_save_keeps_the_previous_checkpoint(store: Store, state: Any) -
     (store.folder / ".saving-2-0").write_text("in the way")  # the folder cannot be created
     assert store.save(2, state) == "File exists"
     assert [event["reason"] for event in store.events("save_failed")] == ["File exists"]
-    found = store.checkpoints.choose()
-    assert found is not None
-    assert found[0] == 1
+    choice = store.checkpoints.choose()
+    assert choice is not None
+    assert choice[0] == 1
     assert store.save(3, state) == ""

@@ -123,11 +123,11 @@ class Life(RuleBasedStateMachine):
         self.forget()
 
     def forget(self) -> None:
-        there = set(self.store.steps())
-        gone = self.whole - there
-        newer = sorted(self.whole & there)
+        stored_steps = set(self.store.steps())
+        gone = self.whole - stored_steps
+        newer = sorted(self.whole & stored_steps)
         assert not gone or (newer and max(gone) < min(newer)), f"{gone} removed, {newer} left"
-        self.whole &= there
+        self.whole &= stored_steps
 
     @invariant()
     def what_is_whole_is_found_whole(self) -> None:

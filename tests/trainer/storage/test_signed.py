@@ -72,30 +72,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_hosts_share_only_their_additions_to_jaxs_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there, own = tmp_path / "shared", tmp_path / "one"
+    shared, own = tmp_path / "shared", tmp_path / "one"
     own.mkdir()
     (own / "jit_train-00-cache").write_bytes(b"of an earlier run on this machine")
-    one, two = CompileCache(own, files(there)), CompileCache(tmp_path / "two", files(there))
+    one, two = CompileCache(own, files(shared)), CompileCache(tmp_path / "two", files(shared))
     one.fetch()
     (own / "jit_train-12ab-cache").write_bytes(b"program")
     (own / "jit_train-12ab-atime").write_bytes(b"no program")
     one.share()
-    assert [file.name for file in there.iterdir()] == ["jit_train-12ab-cache"]
-    (there / "jit_train-34cd-cache").write_bytes(b"of somebody who may write here")
-    files(there, THEIRS).write("jit_train-56ef-cache", b"of another workload")
-    files(there).write("..-name", b"of a name that is not JAX's")
+    assert [file.name for file in shared.iterdir()] == ["jit_train-12ab-cache"]
+    (shared / "jit_train-34cd-cache").write_bytes(b"of somebody who may write here")
+    files(shared, THEIRS).write("jit_train-56ef-cache", b"of another workload")
+    files(shared).write("..-name", b"of a name that is not JAX's")
     two.fetch()
     assert contents(two.folder) == {"jit_train-12ab-cache": b"program"}
-    assert f"2 compiled programs in {there} are ignored: damaged, or from" in capsys.readouterr().out
+    assert f"2 compiled programs in {shared} are ignored: damaged, or from" in capsys.readouterr().out
     two.fetch()
     assert not capsys.readouterr().out, "it is not reported twice"
 
 
 def test_unusable_programs_are_compiled_and_replaced(tmp_path: Path) -> None:
     """Like after the workload was recreated with another secret."""
-    there = tmp_path / "shared"
-    files(there, THEIRS).write("jit_train-12ab-cache", b"program")
-    one, two = (CompileCache(tmp_path / name, files(there)) for name in ("one", "two"))
+    shared = tmp_path / "shared"
+    files(shared, THEIRS).write("jit_train-12ab-cache", b"program")
+    one, two = (CompileCache(tmp_path / name, files(shared)) for name in ("one", "two"))
     for host in (one, two):
         host.folder.mkdir()
         host.fetch()
@@ -116,10 +116,10 @@ def test_without_a_secret_nothing_is_shared(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_program_is_fetched_later(tmp_path: Path) -> None:
-    there = tmp_path / "shared"
-    files(there).write("jit_train-12ab-cache", b"program")
+    shared = tmp_path / "shared"
+    files(shared).write("jit_train-12ab-cache", b"program")
     (tmp_path / "own").write_bytes(b"no folder")
-    cache = CompileCache(tmp_path / "own", files(there))
+    cache = CompileCache(tmp_path / "own", files(shared))
     cache.fetch()
     (tmp_path / "own").unlink()
     cache.fetch()
