@@ -40,7 +40,14 @@ class Trainer:
     """Programs of the small model on a mesh of this process's chips."""
 
     def __init__(
-        self, dp: int, fsdp: int, tp: int, *settings: str, readers: tuple[int, ...] = (), num_slices: int = 1
+        self,
+        dp: int,
+        fsdp: int,
+        tp: int,
+        *settings: str,
+        readers: tuple[int, ...] = (),
+        num_slices: int = 1,
+        replicas: int = 1,
     ) -> None:
         self.config = config.load("tiny", [*SETTINGS, f"mesh.dp={dp}", f"mesh.tp={tp}", *settings])
         chips = dp * self.config.mesh.stages * fsdp * tp
@@ -50,7 +57,7 @@ class Trainer:
         self.how = Execution(self.mesh)
         who = readers or tuple(range(chips))
         self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
-        self.programs = programs.build(self.config, self.mesh, self.slots, sizes)
+        self.programs = programs.build(self.config, self.mesh, self.slots, sizes, replicas)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)

@@ -2,8 +2,9 @@
 
 # mypy: disallow-untyped-calls=False
 
+import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -22,30 +23,53 @@ class Evaluation:
 
     def __call__(self, state: State, *, step: int) -> float:
         """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
+        return evaluate(self._run, self.program, state, step=step)
+
+    @property
+    def program(self) -> Any:
+        """The compiled program."""
         programs = self._run.programs
         if self._program is None:
             arguments = programs.state["params"], programs.blocks, programs.state.get("averages")
             self._program = get_compiled(self._run, "evaluate", programs.evaluate, *arguments)
-        return evaluate(self._run, self._program, state, step=step)
+        return self._program
+
+
+class EvalSums(NamedTuple):
+    """Sums over held-out records; `correct` is NaN if it is not counted."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    correct: float = math.nan
 
 
 def evaluate(run: Run, program: Any, state: State, *, step: int) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled `program`."""
-    began, watchdog = time.monotonic(), run.job.watchdog
-    loss_sum = weight = correct = 0.0
-    is_counted = False
-    ids = data.eval_ids(run.batch, run.records - run.held_out, run.held_out)
+    began = time.monotonic()
+    sums = sum_batches(run, program, state, slice(None), step=step)
+    return record(run, sums, step=step, seconds=time.monotonic() - began)
+
+
+def sum_batches(run: Run, program: Any, state: State, rows: slice, *, step: int) -> EvalSums:
+    """Return the sums over these rows of all batches of held-out records."""
+    watchdog, total = run.job.watchdog, EvalSums()
+    ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
     batches = data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
     while True:
         with watchdog.waiting(f"its data of the evaluation after step {step}", step, is_own=lambda: True):
             blocks = next(batches, None)
         if blocks is None:
-            break
+            return total
         with watchdog.waiting(f"the evaluation after step {step}", step):
             sums = jax.device_get(program(state["params"], blocks, state.get("averages")))
-        loss_sum, weight = loss_sum + float(sums.loss), weight + float(sums.weight)
-        if sums.correct is not None:
-            correct, is_counted = correct + float(sums.correct), True
-    loss, accuracy = loss_sum / max(weight, 1.0), correct / max(weight, 1.0) if is_counted else None
-    run.progress.record_evaluation(step, loss, accuracy, int(weight), time.monotonic() - began)
-    return loss
+        correct = math.nan if sums.correct is None else float(sums.correct)
+        counted = 0.0 if math.isnan(total.correct) else total.correct
+        total = EvalSums(total.loss + float(sums.loss), total.weight + float(sums.weight), counted + correct)
+
+
+def record(run: Run, sums: EvalSums, *, step: int, seconds: float) -> float:
+    """Record an evaluation from its sums; return the mean loss."""
+    weight = max(sums.weight, 1.0)
+    accuracy = None if math.isnan(sums.correct) else sums.correct / weight
+    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds)
+    return sums.loss / weight

@@ -1,11 +1,12 @@
 """Command line of the trainer: train (the default), prepare, check, estimate and compile."""
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from trainer import config as configs
 from trainer.data import dataset
@@ -16,6 +17,11 @@ from trainer.hosts.bootstrap import read_host
 from trainer.parallel import layout
 from trainer.storage import open_place
 from xpk_shared.storage import in_bucket
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from trainer.hosts.job import Address, Job
 
 _COMMANDS = ("train", "prepare", "check", "estimate", "compile")
 
@@ -79,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         check.add_argument(
             option, type=int, required=True, metavar="N", help=f"number of {option[2:].replace('-', ' ')}"
         )
+    check.add_argument(
+        "--min-slices", type=int, default=0, metavar="N", help="number of slices with which the run continues"
+    )
     check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
     check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
     check.set_defaults(command=_check)
@@ -100,19 +109,30 @@ def _train(options: argparse.Namespace) -> int:
         for warning in warnings:
             configs.warn(warning)
     if os.environ.get("JAX_PLATFORMS") == "cpu" and os.environ.get("JAX_NUM_CPU_DEVICES", "").isdigit():
-        chips = layout.Chips(host.num_slices, host.hosts_per_slice, int(os.environ["JAX_NUM_CPU_DEVICES"]))
-        _refuse(layout.check(config, chips))
+        chips = layout.Chips(host.joined_slices, host.hosts_per_slice, int(os.environ["JAX_NUM_CPU_DEVICES"]))
+        _refuse(layout.check(config, chips, host.replicas))
     from trainer.hosts import job as jobs
 
     job = jobs.open_job(config, host)
     try:
         coordinator_future = jobs.meet(job)
-        from trainer.train import train  # imports JAX while the hosts connect
-
-        code = train(job, coordinator_future)
+        code = _run(job, coordinator_future)
     except BaseException as error:
         jobs.fail(job, error)
     jobs.end(code)
+
+
+def _run(job: "Job", coordinator_future: "Future[Address]") -> ExitCode:
+    """Train; imports JAX while the hosts connect."""
+    if not job.host.is_elastic:
+        from trainer.train import train
+
+        return train(job, coordinator_future)
+    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        del os.environ[name]  # libtpu would connect this slice to the others
+    from trainer.elastic.train import train as train_elastic
+
+    return train_elastic(job, coordinator_future)
 
 
 def _prepare(options: argparse.Namespace) -> int:
@@ -140,10 +160,13 @@ def _check(options: argparse.Namespace) -> int:
             raise FatalError(
                 Problem("--num-slices, --hosts-per-slice and --chips-per-host must be at least 1", "Use 1 or more")
             )
-        problems = [] if options.settings_only else layout.check(config, chips)
+        batch, replicas = layout.layout(config, chips).global_batch, chips.num_slices if options.min_slices else 1
+        if options.min_slices:
+            chips = dataclasses.replace(chips, num_slices=1)
+        problems = [] if options.settings_only else layout.check(config, chips, replicas)
         if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
-            problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
+            problems += dataset.check_source(config, batch)
     except FatalError as error:
         problems = list(error.problems)
     if not problems:

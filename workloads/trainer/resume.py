@@ -96,7 +96,7 @@ def _check_notes(run: Run, location: str, notes: dict[str, Any]) -> None:
     problem = compatibility.mismatch(location, run_notes, notes)
     if problem is not None:
         raise FatalError(problem)
-    if run.job.is_first:
+    if run.job.leads:
         for line in compatibility.other_examples(run_notes, notes):
             metrics.say(f"warning: {line}")
 

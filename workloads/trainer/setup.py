@@ -57,7 +57,7 @@ class Run:
     order: Order  # of the training records
     mesh: Mesh
     slots: batches.Slots
-    batch: int
+    batch: int  # examples of a step, over all slices
     programs: Programs
     compiler: Compiler
     checkpoints: Checkpoints
@@ -96,41 +96,46 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
     return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
-def _join(job: Job, coordinator_future: "Future[Address]") -> consistency.Traits:
+def join(job: Job, coordinator_future: "Future[Address]") -> consistency.Traits:
     """Join the other hosts if all agree on the traits of the run; return the traits."""
     traits = consistency.traits(job.config, os.environ)
     address = coordinator_future.result()
     consistency.check_agreement(job.peers, job.host, traits)
     if job.host.processes > 1:
         bootstrap.join(job.host, *address, job.peers)
+    seconds = time.monotonic() - job.events.began
+    job.events.write("init", None, seconds, processes=job.host.processes, devices=jax.device_count())
     return traits
 
 
 def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:
     """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
-    traits = _join(job, coordinator_future)
+    return prepare_run(job, join(job, coordinator_future))
+
+
+def prepare_run(job: Job, traits: consistency.Traits) -> Run:
+    """Prepare everything on hosts that have joined. Raises FatalError."""
     devices = jax.devices()
-    job.events.write(
-        "init", None, time.monotonic() - job.events.began, processes=job.host.processes, devices=len(devices)
-    )
     if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
         manager.warm_up()  # this host may restore; the others need Orbax only after their first step
-    chips = layout.Chips(job.host.num_slices, job.host.hosts_per_slice, jax.local_device_count())
-    problems = layout.check(job.config, chips)
+    chips = layout.Chips(job.host.joined_slices, job.host.hosts_per_slice, jax.local_device_count())
+    problems = layout.check(job.config, chips, job.host.replicas)
     if problems:
         raise FatalError(*problems)
-    sizes = layout.layout(job.config, chips)
-    tokens, counts = _corpus(job, sizes.global_batch)
-    order = _order(job.config, counts, sizes.global_batch)
+    config = layout.one_slice(job.config, job.host.replicas)
+    sizes = layout.layout(config, chips)
+    batch = sizes.global_batch * job.host.replicas
+    tokens, counts = _corpus(job, batch)
+    order = _order(job.config, counts, batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     own_slots = [chip for chip in slots.readers if mesh.devices.flat[chip].process_index == jax.process_index()]
     examples = job.config.run.steps * slots.rows * len(own_slots)
     read = _reader(job, tokens, counts, order, batches.shards_of(slots, own_slots, order), examples)
     notes, max_to_keep = _notes(job.config, tokens, order), job.config.checkpoint.max_to_keep
-    if job.is_first:
-        _print_summary(job.config, mesh, sum(counts), sizes.global_batch)
-    programs = step.build(job.config, mesh, slots, sizes)
+    if job.leads:
+        _print_summary(job.config, mesh, sum(counts), batch)
+    programs = step.build(config, mesh, slots, sizes, job.host.replicas)
     finite, is_emulated = Finite(mesh, programs.state), devices[0].platform == "cpu"
     return Run(
         job=job,
@@ -138,15 +143,15 @@ def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:
         order=order,
         mesh=mesh,
         slots=slots,
-        batch=sizes.global_batch,
+        batch=batch,
         programs=programs,
         compiler=_compiler(job, traits),
         checkpoints=Checkpoints(job.out / "checkpoints", max_to_keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
         progress=Progress(
             job,
-            sizes.global_batch,
-            chips.total,
+            batch,
+            chips.total * job.host.replicas,
             lambda step: order.ids(step - 1),
             flops.int8_share(job.config),
             finite.names,

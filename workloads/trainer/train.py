@@ -48,7 +48,7 @@ def steps(job: Job, coordinator_future: "Future[Address]") -> Generator[int, Non
     """
     run = set_up(job, coordinator_future)
     state, start, tokens = first_state(run)
-    if start >= job.config.run.steps and job.is_first:
+    if start >= job.config.run.steps and job.leads:
         length = f"run.steps={job.config.run.steps}"
         metrics.say(f"nothing left to train: the checkpoint is at step {start}, {length}")
     train_step = get_compiled(
@@ -177,21 +177,21 @@ def _finish(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> ExitC
     job = run.job
     min_seconds = job.config.checkpoint.hang_seconds
     run.profiler.close()
-    if job.is_first:
+    if job.leads:
         with job.watchdog.waiting("the write of result.json", at, is_own=lambda: True, min_seconds=min_seconds):
-            _write_result(run, at, tokens=tokens, eval_loss=eval_loss)
+            write_result(run, at, tokens=tokens, eval_loss=eval_loss)
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     with timeouts.storage(run.job, "the removal of its local checkpoints", at, run.local):
         run.local.clear()
     with job.watchdog.waiting("all hosts to finish", at, min_seconds=min_seconds):
         job.peers.barrier("done")
     leave(job)
-    if job.is_first:
+    if job.leads:
         metrics.say(f"done: {at} steps, results in {job.out}")
     return ExitCode.DONE
 
 
-def _write_result(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> None:
+def write_result(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> None:
     """Write result.json from metrics.jsonl, which also has the steps of earlier attempts."""
     metrics.flush(_FLUSH_SECONDS)
     lines = run.job.out / "metrics.jsonl"

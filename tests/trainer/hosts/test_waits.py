@@ -100,7 +100,9 @@ def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
     chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
     host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
     quiet = SimpleNamespace(write=lambda *words, **more: None)
-    job = SimpleNamespace(config=chosen, watchdog=Noted(), host=host, is_first=False, out=folder, events=quiet)
+    job = SimpleNamespace(
+        config=chosen, watchdog=Noted(), host=host, is_first=False, leads=False, slices=None, out=folder, events=quiet
+    )
     return SimpleNamespace(job=job, read=None, **parts)
 
 
@@ -285,7 +287,7 @@ def test_data_is_prepared_by_process_0_and_copied_by_each_host(tmp_path: Path, h
         run = run_of(tmp_path, "observe.data_hang_seconds=800")
         hang.begun.clear()
         hang.over.clear()
-        run.job.is_first = first
+        run.job.leads = first
         run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
         with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
             assert run.job.watchdog.told == ("the preparation of the data set", first, 800.0)

@@ -82,6 +82,16 @@ class Checkpoints:
         self._attempt_id, self.last, notes = self._peers.await_("restore")
         return None if notes is None or self.last is None else (self.last, notes)
 
+    def take_over(self) -> None:
+        """Prepare to save in a slice that has restored nothing itself; do nothing later. All of its hosts call it."""
+        if self._attempt_id:
+            return
+        if self._peers.process_id == 0:
+            with self._own_work:
+                attempt_id = self._store.begin_attempt(self._events.attempt)
+                self._peers.announce("take over", [attempt_id, max(self._store.steps(), default=None)])
+        self._attempt_id, self.last = self._peers.await_("take over")
+
     def _find_newest(self, newer_than: int) -> tuple[str, int | None, dict[str, Any] | None]:
         """Return (name of this attempt's saves, newest complete checkpoint after a step, its notes).
 

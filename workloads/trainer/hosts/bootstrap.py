@@ -17,6 +17,7 @@ from pathlib import Path
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
 from trainer.hosts.peers import Peers
 from xpk_shared.links.connection import listen
+from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY
 
 _JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
@@ -41,20 +42,38 @@ class Host:
     job_id: str = ""  # distinguishes jobs of the same name; empty if nothing sets it
     in_place: str = "0"  # restarts in place since the host was created, which `attempt` includes
     secret: bytes = dataclasses.field(default=b"", repr=False)  # shared by all hosts of the job
+    min_slices: int = 0  # of elastic slices: number of slices with which the run continues; 0: slices are not elastic
+    registry: str = ""  # host:port of the registry of elastic slices
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if every slice is a JAX world of its own, whose processes are those of this slice."""
+        return self.min_slices > 0
+
+    @property
+    def joined_slices(self) -> int:
+        """Number of slices that JAX joins."""
+        return 1 if self.is_elastic else self.num_slices
+
+    @property
+    def replicas(self) -> int:
+        """Number of virtual replicas, each of which has a share of the batch; 1 without elastic slices."""
+        return self.num_slices // self.joined_slices
 
     @property
     def processes(self) -> int:
-        """Number of processes in the job."""
-        return self.num_slices * self.hosts_per_slice
+        """Number of processes that JAX joins."""
+        return self.joined_slices * self.hosts_per_slice
 
     @property
     def process_id(self) -> int:
-        """This host's index in the whole job."""
-        return self.slice_id * self.hosts_per_slice + self.worker_id
+        """This host's index among them."""
+        return (0 if self.is_elastic else self.slice_id) * self.hosts_per_slice + self.worker_id
 
     def name(self, process_id: int) -> str:
         """Return a process's name for people: its slice and its host in it."""
-        return f"slice {process_id // self.hosts_per_slice} host {process_id % self.hosts_per_slice}"
+        slice_id = self.slice_id if self.is_elastic else process_id // self.hosts_per_slice
+        return f"slice {slice_id} host {process_id % self.hosts_per_slice}"
 
 
 def read_host(environ: Mapping[str, str]) -> Host:
@@ -94,9 +113,21 @@ def read_host(environ: Mapping[str, str]) -> Host:
         raise FatalError(*problems)
     names = environ.get("XPK_WORKLOAD", ""), environ.get("XPK_JOB_ID", "")
     in_place = environ.get("XPK_RESTARTS_IN_PLACE") or "0"
-    return Host(
+    host = Host(
         num_slices, slice_id, hosts_per_slice, worker_id, coordinator, number, output_dir, *names, in_place, secret
     )
+    return _elastic(host, environ) if environ.get(MIN_SLICES) else host
+
+
+def _elastic(host: Host, environ: Mapping[str, str]) -> Host:
+    """Return a host of elastic slices: its coordinator is the first host of its slice. Raises FatalError."""
+    first, _, _ = environ.get("TPU_WORKER_HOSTNAMES", "").partition(",")
+    registry, minimum = environ.get(REGISTRY, ""), environ[MIN_SLICES]
+    if not first or not registry or not minimum.isdigit() or not 0 < int(minimum) <= host.num_slices:
+        message = f"environment variables {MIN_SLICES}, {REGISTRY} and TPU_WORKER_HOSTNAMES are incomplete or invalid"
+        raise FatalError(Problem(message, _HINT))
+    coordinator = f"{first}:{host.coordinator.rpartition(':')[2]}"
+    return dataclasses.replace(host, coordinator=coordinator, min_slices=int(minimum), registry=registry)
 
 
 def _read_secret(file: str) -> bytes:

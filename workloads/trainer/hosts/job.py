@@ -28,6 +28,7 @@ from trainer.errors import (
 )
 from trainer.hosts.bootstrap import Host, own_address, resolve
 from trainer.hosts.lease import Holder, Lease
+from trainer.hosts.membership import Membership
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.watchdog import Watchdog
@@ -58,11 +59,17 @@ class Job:
     peers: Peers
     stop: Stop
     watchdog: Watchdog
+    slices: Membership | None = None  # of elastic slices
 
     @property
     def is_first(self) -> bool:
-        """True for process 0, which writes shared files."""
+        """True for process 0 of those that JAX joins."""
         return self.host.process_id == 0
+
+    @property
+    def leads(self) -> bool:
+        """True for the process that writes shared files: process 0, of the leading slice if slices are elastic."""
+        return self.is_first and (self.slices is None or self.slices.is_leading)
 
 
 def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], None] | None = None) -> Job:
@@ -111,13 +118,19 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         say(f"{host.name(host.process_id)}: received a second signal; exiting without a checkpoint")
         finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
+    def on_dropped() -> None:
+        events.write("peer_lost", reason="the other slices continue without this one")
+        say(f"slice {host.slice_id}: the other slices continue without this one; exiting so that it can join again")
+        finish(ExitCode.PEER_LOST, FLUSH_SECONDS)
+
     # New hosts may have the attempt number of earlier ones that were restarted in place.
-    names = (host.workload, host.job_id, host.in_place)
+    names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
     watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
     stop = Stop(stop_now, abort, lease.mark_stopping)
-    job = Job(config, host, out, lease, events, peers, stop, watchdog)
+    slices = Membership(host, peers, on_dropped) if host.is_elastic else None
+    job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
     if on_end is None:
         stop.install()
     return job

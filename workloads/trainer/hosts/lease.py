@@ -83,7 +83,7 @@ class Lease:
         """Prepare; `on_taken` is called with the new holder, and whether that is a later attempt of this job."""
         self._out, self._slot, self._on_taken = out, (out / FILE).slot(), on_taken
         self._beat_seconds, self._stale_seconds = beat_seconds, stale_seconds
-        self._is_holder = host.process_id == 0
+        self._is_holder = host.process_id == 0 and (host.slice_id == 0 or not host.is_elastic)
         job = host.job_id or host.coordinator
         self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), _process(os.getpid())[0])
         self._version, self._is_first_wait = 0, True

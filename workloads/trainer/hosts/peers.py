@@ -49,6 +49,8 @@ class Peers:
         )
         self._reports: dict[str, dict[int, Any]] = {}
         self._announced: dict[str, Any] = {}
+        self._on_report: dict[str, Callable[[int, Any], None]] = {}
+        self._on_announced: dict[str, Callable[[Any], None]] = {}
         self._changed = threading.Condition()
         self._ready = processes == 1
 
@@ -117,6 +119,13 @@ class Peers:
         """Return whether process 0 has announced `key` and no caller here has taken it yet."""
         return key in self._announced
 
+    def handle(self, key: str, on_report: Callable[[int, Any], None], on_announced: Callable[[Any], None]) -> None:
+        """Call these for each report (on process 0) and announcement of `key`; call this before `connect`.
+
+        Announcements come in the order in which process 0 makes them; one at a time may be made.
+        """
+        self._on_report[key], self._on_announced[key] = on_report, on_announced
+
     def barrier(self, key: str) -> None:
         """Wait until every host has called this with the same key."""
         self.report(key, None)
@@ -151,11 +160,17 @@ class Peers:
                 self._changed.notify_all()
 
     def _store_report(self, peer: int, key: str, value: Any) -> None:
+        if key in self._on_report:
+            self._on_report[key](peer, value)
+            return
         with self._changed:
             self._reports.setdefault(key, {})[peer] = value
             self._changed.notify_all()
 
     def _store(self, key: str, value: Any) -> None:
+        if key in self._on_announced:
+            self._on_announced[key](value)
+            return
         with self._changed:
             self._announced[key] = value
             self._changed.notify_all()

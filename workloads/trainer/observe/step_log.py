@@ -21,6 +21,7 @@ from trainer.models.mfu import mfu, peak
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
 from trainer.telemetry import metrics
+from trainer.telemetry.leader_lines import LeaderLines
 from trainer.telemetry.tensorboard import EventFile
 from xpk_shared.percentiles import percentiles
 
@@ -72,7 +73,7 @@ class Progress:
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
-        self._lines = metrics.JsonLines(job.out / "metrics.jsonl") if job.is_first else None
+        self._lines = _metric_lines(job) if job.is_first else None
         has_board = job.is_first and job.config.observe.tensorboard
         self._board = EventFile(job.out, job.host.attempt) if has_board else None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
@@ -125,6 +126,7 @@ class Progress:
             self._lines.write(line)
             if self._board is not None:
                 self._board.write(line)
+        if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}   {self._noun}s {items:,}")
 
@@ -143,7 +145,7 @@ class Progress:
         if not defects:
             return
         records = [int(record) for record in self._ids(step) if record >= 0]
-        if self._job.is_first:
+        if self._job.leads:
             texts = {name: str(value) for name, value in values.items()}
             self._job.events.write("not_finite", step, values=texts, arrays=arrays, records=records)
         named = ", ".join(map(str, records[:_NAMED]))
@@ -186,11 +188,16 @@ class Progress:
         self._lines.write(record, at_once=self._steps == 1)
         if self._board is not None:
             self._board.write(record)
-        if is_logged:
+        if is_logged and self._job.leads:
             columns = ("mfu", "emfu") if self._int8_share else ("mfu",)
             utilization = "".join(f"   {name} {record[name]:.1%}" for name in columns if record[name] is not None)
             rate = f"{speed:9,.0f} {self._noun}s/s"
             metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{utilization}")
+
+
+def _metric_lines(job: Job) -> metrics.JsonLines | LeaderLines:
+    place = job.out / "metrics.jsonl"
+    return metrics.JsonLines(place) if job.slices is None else LeaderLines(place, lambda: job.leads)
 
 
 def _ended(loss: Any) -> float:

@@ -88,11 +88,29 @@ def layout(config: Config, chips: Chips) -> Layout:
     )
 
 
-def check(config: Config, chips: Chips) -> list[Problem]:
-    """Return all problems that prevent `config` from running on `chips`."""
+def one_slice(config: Config, replicas: int) -> Config:
+    """Return the configuration of one slice of a run of elastic slices, which has one share of the batch."""
+    data, mesh = config.data, config.mesh
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(
+            data, global_batch=data.global_batch // replicas, loader_hosts=-(-data.loader_hosts // replicas)
+        ),
+        mesh=dataclasses.replace(mesh, dp=mesh.dp // replicas),
+    )
+
+
+def check(config: Config, chips: Chips, replicas: int = 1) -> list[Problem]:
+    """Return all problems that prevent `config` from running on `chips`.
+
+    With elastic slices, of which there are `replicas`, the chips are those of one slice.
+    """
     problems = list(_range_problems(config))
+    if not problems and replicas > 1:
+        problems = list(_elastic_problems(config, replicas))
     if problems:
         return problems
+    config = one_slice(config, replicas)
     mesh = layout(config, chips)
     problems += _mesh_problems(config, chips, mesh)
     if problems:
@@ -110,6 +128,23 @@ def check(config: Config, chips: Chips) -> list[Problem]:
     elif config.data.shards > 1:
         problems += _shard_problems(config, chips, mesh)
     return problems
+
+
+def _elastic_problems(config: Config, replicas: int) -> Iterator[Problem]:
+    """Yield the settings that prevent each slice from computing one share of the batch by itself."""
+    for key, value in (("data.global_batch", config.data.global_batch), ("mesh.dp", config.mesh.dp)):
+        if value % replicas:
+            message = f"{key} = {value} is not divisible by the {replicas} elastic slices"
+            yield Problem(message, f"Nearest valid values: {_nearest(value, replicas)}")
+    if config.data.shards > 1:
+        message = f"data.shards = {config.data.shards} is not supported by elastic slices, which may compute any share"
+        yield Problem(message, "Omit data.shards")
+    if config.checkpoint.local_every:
+        message = "checkpoint.local_every is not supported by elastic slices, each of which holds the whole state"
+        yield Problem(message, "Omit checkpoint.local_every")
+    if config.mesh.stages > 1 and not config.mesh.dp and config.mesh.stages % replicas == 0:
+        message = f"mesh.stages = {config.mesh.stages} would lie in each of the elastic slices, not across them"
+        yield Problem(message, "Set mesh.dp, or omit mesh.stages")
 
 
 def _shard_problems(config: Config, chips: Chips, mesh: Layout) -> Iterator[Problem]:

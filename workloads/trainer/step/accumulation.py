@@ -18,9 +18,18 @@ Rows = tuple[Array, Array]  # records [B, S] and their weights [B]
 def mean_gradients(
     reduction: Automatic | Explicit, params: Any, context: Context, rows: Rows, parts: int
 ) -> tuple[Array, Any, Params]:
-    """Return (mean loss, its gradient in float32, new averages); the means are over all weights of the batch.
+    """Return (mean loss, its gradient in float32, new averages); the means are over all weights of the batch."""
+    total, weight, grads, averages = sum_gradients(reduction, params, context, rows, parts)
+    weight = jnp.maximum(weight, 1.0)
+    return total / weight, jax.tree.map(lambda g: g / weight, grads), averages
 
-    The sums of the parts are added and divided once, so parts with more padding count for less.
+
+def sum_gradients(
+    reduction: Automatic | Explicit, params: Any, context: Context, rows: Rows, parts: int
+) -> tuple[Array, Array, Any, Params]:
+    """Return (sum of the losses, sum of the weights, gradient of the former in float32, new averages).
+
+    The sums of the parts are added, so parts with more padding count for less.
     """
     split_params = reduction.split(params)
 
@@ -46,8 +55,7 @@ def mean_gradients(
         row_parts: Rows = (split(rows[0], parts, reduction.execution), split(rows[1], parts, reduction.execution))
         keys = None if context.key is None else jax.random.split(context.key, parts)
         (total, weight, averages, grads), _ = jax.lax.scan(add, zeros, (row_parts, keys))
-    weight = jnp.maximum(weight, 1.0)
-    return total / weight, jax.tree.map(lambda g: g / weight, reduction.add(grads)), averages
+    return total, weight, reduction.add(grads), averages
 
 
 def split(row_B: Array, parts: int, execution: Execution) -> Array:

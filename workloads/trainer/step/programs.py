@@ -26,8 +26,9 @@ from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import ALL, BATCH, sharding
 from trainer.parallel.partitioning import Execution
 from trainer.step import learning_rate, optimizers
-from trainer.step.accumulation import mean_gradients
+from trainer.step.accumulation import mean_gradients, sum_gradients
 from trainer.step.gradient_reduction import Automatic, Explicit
+from trainer.step.shares import Flattening, SharePrograms
 from trainer.step.update_sharding import update_shardings
 
 State = dict[str, Any]
@@ -44,10 +45,14 @@ class Programs:
     state: State  # shapes, types and shardings
     blocks: Blocks
     flags: jax.ShapeDtypeStruct
+    shares: SharePrograms  # the training step in two programs, for elastic slices
 
 
-def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
-    """Return the programs of `config` on `mesh`, which has these sizes; compiles nothing."""
+def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int = 1) -> Programs:
+    """Return the programs of `config` on `mesh`, which has these sizes; compiles nothing.
+
+    `replicas` is the number of virtual replicas of elastic slices; then `mesh` is that of one slice.
+    """
     model = family(config.model)
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
     rate_at = learning_rate.schedule(config.optim, config.run.steps)
@@ -65,10 +70,10 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
     execution = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
     reduction = _reduction(config, execution, sizes, model)
 
-    def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
-        context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
-        parts = config.optim.grad_accum_steps
-        loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
+    def context_of(state: State, key: Array | None) -> Context:
+        return Context(state.get("averages", {}), state["step"], key)
+
+    def update(state: State, loss: Array, grads: Params, averages: Params) -> tuple[State, dict[str, Array]]:
         # Each chip has its part of the gradients, and updates that part of the parameters alone.
         grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (update_specs, update_specs))
         updates, opt = optimizer.update(grads, state["opt"], params)
@@ -77,10 +82,39 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(rate_at(state["step"]), jnp.float32),
-            "flags": jnp.max(flags + (loss == -jnp.inf), axis=0),  # after the loss: see collective_order.py
         }
         after = {"step": state["step"] + 1, "params": params, "opt": opt}
         return after | ({"averages": averages} if averages else {}), metrics
+
+    def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
+        context = context_of(state, _rounding_key(config, state["step"]))
+        parts = config.optim.grad_accum_steps
+        loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
+        after, metrics = update(state, loss, grads, averages)
+        # After the loss: see collective_order.py.
+        return after, metrics | {"flags": jnp.max(flags + (loss == -jnp.inf), axis=0)}
+
+    grad_shapes = {"grads": abstract["params"], "averages": abstract.get("averages", {})}
+    grad_shardings = {
+        "grads": update_specs,
+        "averages": jax.tree.map(lambda _: sharding(mesh), grad_shapes["averages"]),
+    }
+    is_narrow = config.mesh.grad_reduction == "explicit" and config.mesh.grad_reduction_dtype == "bfloat16"
+    flattening = Flattening(mesh, grad_shapes, grad_shardings, jnp.bfloat16 if is_narrow else jnp.float32)
+
+    def share(state: State, blocks: Blocks, replica: Array) -> tuple[Array, dict[str, Array]]:
+        key = _rounding_key(config, state["step"])
+        context = context_of(state, None if key is None else jax.random.fold_in(key, replica))
+        automatic, parts = Automatic(execution, functools.partial(model.sums, config.model)), config.optim
+        loss, weight, grads, averages = sum_gradients(
+            automatic, state["params"], context, gather(blocks), parts.grad_accum_steps
+        )
+        return flattening.flatten({"grads": grads, "averages": averages}), {"loss": loss, "weight": weight}
+
+    def update_from_sum(state: State, flat_DN: Array, loss: Array, weight: Array) -> tuple[State, dict[str, Array]]:
+        tree, weight = flattening.unflatten(flat_DN), jnp.maximum(weight, 1.0)
+        grads = jax.tree.map(lambda g: g / weight, tree["grads"])
+        return update(state, loss / weight, grads, jax.tree.map(lambda a: a / replicas, tree["averages"]))
 
     def evaluate(params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
         sums = model.sums(config.model, execution, params, Context(averages or {}, None, None), *gather(blocks))
@@ -95,6 +129,11 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout) -> Programs:
         state=state,
         blocks=_blocks(record(config.model), mesh, slots),
         flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
+        shares=SharePrograms(
+            share=jax.jit(share, out_shardings=(flattening.sharding, replicated)),
+            update=jax.jit(update_from_sum, donate_argnums=0, out_shardings=(state_shardings, replicated)),
+            vectors=flattening.form,
+        ),
     )
 
 

@@ -18,7 +18,7 @@ MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists al
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 1.0, 10.0  # of a connection attempt: the first, and the longest
 _PAUSE_SECONDS = 0.01, 0.5  # between two attempts, each of which queries the name server: the first, and the longest
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class Link:
@@ -30,7 +30,7 @@ class Link:
         self._buffer, self._sending = bytearray(), threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():  # a machine that fails sends no end of stream
+        for option, value in KEEPALIVE.items():  # a machine that fails sends no end of stream
             if hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 

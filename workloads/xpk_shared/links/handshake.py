@@ -90,7 +90,7 @@ class Gate:
         if type(number) is not int or not 0 < number < self._hosts:
             return b""
         challenge, _ = self._unverified[link]
-        if not _is_same(proof, self._identity.proof("host", number, challenge, nonce)):
+        if not is_same(proof, self._identity.proof("host", number, challenge, nonce)):
             return b""
         del self._unverified[link]
         return line({"welcome": self._identity.proof("hub", number, challenge, nonce)})
@@ -125,7 +125,7 @@ def shake_hands(
         challenge = str(message["challenge"])
         greet(link, line({"hello": number, "nonce": nonce, "proof": identity.proof("host", number, challenge, nonce)}))
         first, *others = _receive(link, deadline) or [{}]
-        if _is_same(first["welcome"], identity.proof("hub", number, challenge, nonce)):
+        if is_same(first["welcome"], identity.proof("hub", number, challenge, nonce)):
             link.sock.settimeout(None)
             return others
     return None
@@ -140,6 +140,6 @@ def _receive(link: Link, deadline: float) -> list[dict[str, Any]] | None:
     return messages
 
 
-def _is_same(proof: object, expected: str) -> bool:
+def is_same(proof: object, expected: str) -> bool:
     """Return whether a received value equals this proof, in constant time."""
     return isinstance(proof, str) and hmac.compare_digest(proof.encode(), expected.encode())

@@ -4,5 +4,6 @@ LIMIT, FATAL = "XPK_MAX_RESTARTS", "XPK_FATAL_EXIT_CODES"  # restarts in place, 
 PORT = "XPK_SUPERVISOR_PORT"  # on a local cluster, where workloads may share an address
 IMPORTS = "XPK_STANDBY_IMPORTS"  # modules of the standby, separated by commas; none: no standby
 CAUSE = "XPK_RESTART_CAUSE"  # the record of a restart, for a program that writes it to a bucket
+MIN_SLICES, REGISTRY = "XPK_MIN_SLICES", "XPK_SLICE_REGISTRY"  # of elastic slices; the latter is host:port
 RECORD = "restarts.jsonl"  # file in the output folder
 PEER_LOST, EXHAUSTED = 75, 78  # exit codes of a host: it is healthy, but another is lost; no restart is left

@@ -1,0 +1,120 @@
+"""Runs of elastic slices with real processes, one host or several in each slice, and a registry in this process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.small import WORKLOADS, arguments, free_ports
+from xpk_shared.slices.registry import Registry
+
+SECRET = "0" * 64
+
+
+class ElasticRun:
+    """Processes of the hosts of elastic slices; the caller kills and starts them."""
+
+    def __init__(
+        self,
+        out: Path,
+        settings: Sequence[str],
+        *,
+        slices: int = 2,
+        hosts: int = 1,
+        chips: int = 2,
+        min_slices: int = 1,
+    ) -> None:
+        self.out, self._settings, self._slices, self._hosts = out, settings, slices, hosts
+        self._chips, self._min_slices = chips, min_slices
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "secret").write_text(SECRET)
+        self._registry_port = free_ports()
+        Registry("job", SECRET.encode(), slices, min_slices).open("127.0.0.1", self._registry_port)
+        self.processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
+        self._attempts = [0] * slices
+        for number in range(slices):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """Start the hosts of a slice, as its supervisors do."""
+        first = free_ports()
+        attempt, self._attempts[number] = self._attempts[number], self._attempts[number] + 1
+        for host in range(self._hosts):
+            env = {
+                "MEGASCALE_NUM_SLICES": str(self._slices),
+                "MEGASCALE_SLICE_ID": str(number),
+                "TPU_WORKER_ID": str(host),
+                "TPU_WORKER_HOSTNAMES": ",".join(["127.0.0.1"] * self._hosts),
+                "XPK_HOSTS_PER_SLICE": str(self._hosts),
+                "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{first}",
+                "XPK_MIN_SLICES": str(self._min_slices),
+                "XPK_SLICE_REGISTRY": f"127.0.0.1:{self._registry_port}",
+                "XPK_JOB_ID": "job",
+                "XPK_RESTART_ATTEMPT": str(attempt),
+                "XPK_OUTPUT_DIR": str(self.out),
+                "JAX_PLATFORMS": "cpu",
+                "JAX_NUM_CPU_DEVICES": str(self._chips),
+                "XPK_PEER_SECRET_FILE": str(self.out / "secret"),
+                "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+                "PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}",
+            }
+            command = [sys.executable, "-m", "trainer", "train", *arguments(self._settings)]
+            with (self.out / f"log-{number}-{host}-{attempt}").open("wb") as log:
+                process = subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT)
+            self.processes[number, host] = process
+
+    def kill(self, number: int, host: int = 0, signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal to a host."""
+        self.processes[number, host].send_signal(signal_number)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl that are complete."""
+        return [json.loads(line) for line in self._read("metrics.jsonl") if line.endswith("}")]
+
+    def losses(self) -> dict[int, str]:
+        """Return the losses as hex, by step."""
+        return {record["step"]: record["loss_hex"] for record in self.metrics() if "loss_hex" in record}
+
+    def active(self) -> list[list[int]]:
+        """Return the sets of active slices that the run recorded."""
+        return [json.loads(line)["slices"] for line in self._read("slices.jsonl") if line.endswith("}")]
+
+    def wait_for_step(self, step: int, seconds: float = 120) -> None:
+        """Wait until a step is finished."""
+        self._wait(lambda: max(self.losses(), default=0) >= step, f"no step {step}", seconds)
+
+    def wait_for_slices(self, slices: list[int], seconds: float = 120) -> None:
+        """Wait until exactly these slices are active."""
+        self._wait(lambda: self.active()[-1:] == [slices], f"slices are not {slices}", seconds)
+
+    def exit_codes(self, seconds: float = 120) -> dict[tuple[int, int], int]:
+        """Wait for all hosts to end."""
+        self._wait(lambda: all(p.poll() is not None for p in self.processes.values()), "hosts still run", seconds)
+        return {place: int(process.returncode) for place, process in self.processes.items()}
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def logs(self) -> str:
+        """Return the output of all hosts."""
+        return "\n".join(f"{path.name}\n{path.read_text()}" for path in sorted(self.out.glob("log-*")))
+
+    def _wait(self, is_met: Any, problem: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_met():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{problem} after {seconds} s:\n{self.logs()}")
+            time.sleep(0.02)
+
+    def _read(self, name: str) -> list[str]:
+        path = self.out / name
+        return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,59 @@
+"""The halves of a step for elastic slices: gradients of shares of the batch, and the update from their sum."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.trainer.emulated import Trainer, on
+
+Vectors = npt.NDArray[np.float32]
+
+
+def losses_of_shares(made: Trainer, replicas: int, steps: int) -> list[float]:
+    """Return the losses of a run that adds the gradients of shares one after another, in the order of replicas."""
+    shares, state, losses = made.programs.shares, made.init(np.uint32(0)), []
+    for step in range(steps):
+        ids = step * replicas * made.batch + np.arange(replicas * made.batch)
+        total, loss, weight = np.zeros(shares.vectors.shape, np.float32), 0.0, 0.0
+        for replica in range(replicas):
+            blocks = made.blocks(ids[replica * made.batch : (replica + 1) * made.batch])
+            flat, sums = shares.share(state, blocks, np.uint32(replica))
+            total += np.asarray(flat)
+            loss, weight = loss + float(sums["loss"]), weight + float(sums["weight"])
+        state, out = shares.update(state, total, np.float32(loss), np.float32(weight))
+        losses.append(float(out["loss"]))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("mesh", "settings"),
+    [
+        ((1, 4, 2), []),
+        pytest.param((2, 2, 1), ["optim.update_axes=fsdp,dp"], marks=pytest.mark.slow),
+        pytest.param((1, 2, 1), ["optim.grad_accum_steps=2"], marks=pytest.mark.slow),
+    ],
+)
+def test_the_sum_of_two_shares_is_the_step_of_the_whole_batch(mesh: tuple[int, int, int], settings: list[str]) -> None:
+    half = Trainer(*mesh, "data.global_batch=4", *settings, replicas=2)
+    np.testing.assert_allclose(losses_of_shares(half, 2, 4), on(1, 1, 1).losses(4), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_averages_are_the_mean_of_those_of_the_shares() -> None:
+    resnet = ("model.family=resnet", "model.image=8", "model.classes=4", "model.width=8", "model.blocks=1,1")
+    sharded = Trainer(1, 2, 1, *resnet, "data.global_batch=4", replicas=2)
+    first, second = (
+        np.asarray(sharded.programs.shares.share(sharded.init(np.uint32(0)), sharded.blocks(ids), np.uint32(0))[0])
+        for ids in (np.arange(4), np.arange(4, 8))
+    )
+    averages = []
+    for flat in (first + first, first + second, second + second):
+        state, _ = sharded.programs.shares.update(sharded.init(np.uint32(0)), flat, np.float32(8.0), np.float32(8.0))
+        averages.append(np.concatenate([np.ravel(leaf) for leaf in _leaves(state["averages"])]))
+    np.testing.assert_allclose((averages[0] + averages[2]) / 2, averages[1], rtol=1e-5)
+
+
+def _leaves(tree: object) -> list[npt.NDArray[np.float32]]:
+    import jax
+
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]

@@ -1,0 +1,84 @@
+"""Decisions of the leading slice, which all slices follow, and the record of the active slices."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.elastic.reduction import Facts
+from trainer.hosts.job import Job
+from trainer.hosts.membership import Membership
+from trainer.setup import Run
+from trainer.telemetry.metrics import JsonLines, say
+from xpk_shared.slices.roster import READY
+
+FILE = "slices.jsonl"  # in the output folder: the active slices, one line for each change
+_WAIT_SECONDS = 0.2
+
+
+class Decisions:
+    """Facts of this slice, and the leading slice's decisions from those of all."""
+
+    def __init__(self, job: Job, membership: Membership, *, is_founder: bool) -> None:
+        self._job, self._membership = job, membership
+        self._is_starting = is_founder  # waits for all slices that are present, not only for enough of them
+        self._recorded: list[int] = []
+
+    def facts(self, *, saves: bool, run: Run) -> Facts:
+        """Return what the leading slice has to know of this one."""
+        free, need = run.checkpoints.free_and_needed_bytes(run.programs.state) if saves else (None, 0)
+        return {"stop": self._job.stop.requested, "disk_low": free is not None and free < need, "saved": False}
+
+    def decide(self, facts: Mapping[int, Facts]) -> dict[str, Any]:
+        """Return the decisions at the end of a reduction.
+
+        grant: slices that become active. stop: slices that stop, or "all" if too few would be left. hold: wait for
+        slices before the next step. leader: this slice, which writes the files of this step and hands over its state.
+        """
+        membership, host = self._membership, self._job.host
+        with membership.changed:
+            view, granted, active = membership.view, membership.granted, membership.active
+        ready = [
+            (number, entry.incarnation)
+            for number, entry in sorted(view.slices.items())
+            if entry.phase == READY and (number, entry.incarnation) not in granted
+        ]
+        stopping = sorted(number for number, known in facts.items() if known["stop"])
+        left = [number for number, _ in active if number not in stopping]
+        stops_all = bool(stopping) and len(left) < host.min_slices
+        expected = len(view.slices) if self._is_starting else host.min_slices
+        hold = not stops_all and len(left) + len(ready) < expected
+        self._is_starting &= hold
+        own = facts[membership.own[0]]
+        return {
+            "grant": [] if stops_all else [list(peer) for peer in ready],
+            "stop": "all" if stops_all else stopping,
+            "hold": hold,
+            "leader": list(membership.own),
+            "disk_low": own["disk_low"],
+            "saved": own["saved"],
+            "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
+        }
+
+    def wait_for_slices(self) -> None:
+        """Wait a short time for a change of the slices."""
+        with self._membership.changed:
+            self._membership.changed.wait(_WAIT_SECONDS)
+
+    def record(self, step: int) -> None:
+        """Record the active slices after a step if they have changed; the leading slice writes them."""
+        active = sorted(number for number, _ in self._membership.active)
+        if active == self._recorded:
+            return
+        former, self._recorded = self._recorded, active
+        host = self._job.host
+        self._job.events.write("slices", step, slices=active)
+        if not self._job.leads:
+            return
+        fields = {"attempt": host.attempt, "step": step, "slices": active}
+        sizes = {"num_slices": host.num_slices, "min_slices": host.min_slices}
+        JsonLines(self._job.out / FILE).write({"time": time.time()} | fields | sizes, at_once=True)
+        for text, numbers in (("lost", set(former) - set(active)), ("joined", set(active) - set(former))):
+            if numbers and former:
+                say(f"slice {', '.join(map(str, sorted(numbers)))} {text} after step {step}")
+        if len(active) < host.num_slices or former:
+            say(f"running on {len(active)} of {host.num_slices} slices")

@@ -1,0 +1,340 @@
+"""The training run of one slice of several elastic ones."""
+
+# mypy: disallow-untyped-calls=False
+
+import functools
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainer import saves
+from trainer.elastic import handover
+from trainer.elastic.connections import Connections
+from trainer.elastic.decisions import Decisions
+from trainer.elastic.handover import Position, Receiver
+from trainer.elastic.reduction import Reductions, Result, Share
+from trainer.elastic.shares import Gradients, ShareBatches, place
+from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
+from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
+from trainer.hosts import bootstrap
+from trainer.hosts.job import Address, Job, leave
+from trainer.hosts.membership import EVALUATE, FINISH, HOLD, TRAIN, Commit, Membership, Seq, new_incarnation
+from trainer.observe.step_log import Pending
+from trainer.resume import first_state, get_compiled
+from trainer.schedule import ANY_SAVE, Action, RunSchedule
+from trainer.setup import Run, join, prepare_run
+from trainer.step.programs import State
+from trainer.telemetry import metrics
+from trainer.train import write_result
+from xpk_shared.links.handshake import Identity
+from xpk_shared.slices.roster import ACTIVE, READY
+
+_RESOLVE_SECONDS = 300.0
+_NOTHING = np.empty(0, np.float32)
+
+
+def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
+    """Run this slice's part of `job.config` to the end, or to a stop; return the exit code."""
+    assert job.slices is not None
+    traits = join(job, coordinator_future)
+    slices = _Slices(job, job.slices)
+    role = slices.enter()
+    if role == "done":
+        return _leave(job, ExitCode.DONE)
+    job.slices.is_leading = role == "founder"
+    run = prepare_run(job, traits)
+    digest = hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
+    training = _Training(run, slices, digest, is_founder=role == "founder")
+    if role == "founder":
+        training.found()
+    elif not training.join():
+        return _leave(job, ExitCode.DONE)
+    return training.loop()
+
+
+def _leave(job: Job, code: ExitCode) -> ExitCode:
+    assert job.slices is not None
+    job.slices.leave(is_done=code == ExitCode.DONE)
+    leave(job)
+    return code
+
+
+class _Slices:
+    """This host's connections to the other slices."""
+
+    def __init__(self, job: Job, membership: Membership) -> None:
+        self.job, self.membership = job, membership
+        self.receiver = Receiver(membership)
+        self.reductions: Reductions | None = None
+        self.connections: Connections
+
+    def enter(self) -> str:
+        """Listen, register with the other slices and wait; return the role of this slice."""
+        job, host, peers = self.job, self.job.host, self.job.peers
+        if job.is_first:
+            peers.announce("incarnation", new_incarnation())
+        own = host.slice_id, str(peers.await_("incarnation"))
+        identity = Identity(("exchange", host.job_id, str(host.worker_id)), 0, host.secret)
+        self.connections = Connections(identity, own, self._receive, self.membership.notify)
+        address = _own_address(host)
+        peers.report("exchange", [address, self.connections.listen(address)])
+        addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
+        self.membership.views.append(self._connect)
+        registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
+        self.membership.enter(addresses, own[1], lambda: registry()[0])
+        with job.watchdog.waiting("the other slices", 0, min_seconds=_RESOLVE_SECONDS):
+            return self.membership.wait_for_turn()
+
+    def _connect(self, view: Any) -> None:
+        """Connect to the hosts of equal number in the slices that are ready or active."""
+        peers = {
+            (number, entry.incarnation): entry.hosts[self.job.host.worker_id]
+            for number, entry in view.slices.items()
+            if number != self.job.host.slice_id
+        }
+        self.connections.expect(peers)
+
+    def _receive(self, peer: Any, header: dict[str, Any], payload: memoryview) -> None:
+        if header["kind"] == handover.KIND:
+            self.receiver.receive(header, payload)
+        elif self.reductions is not None:
+            self.reductions.receive(peer, header, payload)
+
+
+def _own_address(host: bootstrap.Host) -> str:
+    """Return the address at which other slices reach this host: the one from which it reaches its coordinator."""
+    address, port = bootstrap.resolve(host.coordinator, _RESOLVE_SECONDS, metrics.say)
+    if host.process_id == 0:
+        return address
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # sends nothing
+        probe.connect((address, port))
+        return str(probe.getsockname()[0])
+
+
+class _Training:
+    """The steps of one slice."""
+
+    def __init__(self, run: Run, slices: _Slices, traits: str, *, is_founder: bool) -> None:
+        self._run, self._slices, self._membership, self._traits = run, slices, slices.membership, traits
+        self._schedule = RunSchedule(run.job.config, evaluates=run.held_out > 0)
+        self._batches, self._evaluation = ShareBatches(run), Evaluation(run)
+        shares, seed = run.programs.shares, np.uint32(0)
+        slices.reductions = Reductions(
+            slices.membership, slices.connections, run.job.host.replicas, shares.vectors.dtype
+        )
+        self._reduce = slices.reductions
+        self._decisions = Decisions(run.job, slices.membership, is_founder=is_founder)
+        get = functools.partial(get_compiled, run)
+        share = get("share", shares.share, run.programs.state, run.programs.blocks, seed)
+        self._gradients = Gradients(run, share, self._batches, self._record_pending)
+        number = np.float32(0)
+        self._update = get("update", shares.update, run.programs.state, shares.vectors, number, number)
+        run.replicas.compile(functools.partial(get_compiled, run))
+        self._pending: Pending | None = None
+        self._state: State = {}
+        self._at = self._tokens = 0
+        self._flags: dict[str, Any] = {}
+        self._is_start = True
+
+    def found(self) -> None:
+        """Begin the run with the newest checkpoint, or with fresh parameters."""
+        state, self._at, self._tokens = first_state(self._run)
+        self._state = state()
+        self._membership.set_phase(ACTIVE)
+        self._membership.grant_self()
+        self._hold()
+
+    def join(self) -> bool:
+        """Receive the state from an active slice; return False if the run has finished meanwhile."""
+        job, began = self._run.job, time.monotonic()
+        self._membership.set_phase(READY)
+        try:
+            with job.watchdog.waiting("the state from another slice", 0, min_seconds=_RESOLVE_SECONDS):
+                received = self._slices.receiver.wait(self._run.programs.state, lambda: self._reduce.has_pieces)
+        except handover.HandoverLost as error:
+            raise PeerAbsent(f"lost {error} while it sent the state") from error
+        if received is None:
+            return False
+        self._state, position = received
+        if position.traits != self._traits:
+            message = f"slice {job.host.slice_id} has other settings, code or library versions than the running slices"
+            raise FatalError(Problem(message, "Start all slices from one image, with one command"))
+        self._at, self._tokens, self._is_start = position.step, position.tokens, position.is_start
+        self._reduce.adopt(position.commit)
+        self._membership.adopt(position.granted, position.commit)
+        self._membership.set_phase(ACTIVE)
+        self._take(position.commit.flags)
+        job.events.write("restore", self._at, time.monotonic() - began, source="peer", read=False)
+        metrics.say(f"slice {job.host.slice_id}: joins after step {self._at}")
+        self._hold()
+        return True
+
+    def loop(self) -> ExitCode:
+        """Train to the last step, or to a stop."""
+        last = self._run.job.config.run.steps
+        while True:
+            if not self._is_start and not self._end_step():
+                return self._stop()
+            if self._at >= last:
+                return self._finish()
+            self._is_start = False
+            self._step()
+
+    def _step(self) -> None:
+        """Train one step: add the gradients of all shares, and update the state from their sum."""
+        job, step, dispatched = self._run.job, self._at, time.monotonic()
+        self._batches.waited_seconds = 0.0
+        saves_next = Action.SAVE in self._schedule.actions(step + 1)
+        self._run.profiler.start_or_end(step + 1, self._pending)
+        with job.watchdog.waiting(f"step {step + 1}", step + 1), self._run.profiler.step(step + 1):
+            compute = functools.partial(self._gradients, self._state, step)
+
+            def facts() -> dict[str, Any]:
+                waited = {"data_ms": int(1000 * self._batches.waited_seconds)}
+                return self._decisions.facts(saves=saves_next, run=self._run) | waited
+
+            result = self._reduce(Seq(step + 1, TRAIN), compute, facts, self._decisions.decide)
+            self._record_pending()
+            self._state, out = self._apply(result)
+        self._at, self._tokens = step + 1, self._tokens + self._run.step_items
+        out["flags"] = np.array([0, result.flags["disk_low"], result.flags["data_ms"]], np.int32)
+        actions = self._schedule.actions(self._at)
+        if actions & Action.CHECK_REPLICAS:
+            out["differ"] = self._run.replicas.begin(self._at, self._state)
+        if actions & ANY_SAVE:
+            out["broken"] = saves.check_finite(self._run, self._at, self._state)
+        self._pending = self._run.progress.watch(self._at, out, dispatched)
+        self._take(result.flags)
+        self._batches.keep(self._membership.orders(Seq(self._at, TRAIN)))
+        self._hand_over(result.flags)
+        self._hold()
+
+    def _apply(self, result: Result) -> tuple[State, dict[str, Any]]:
+        flat_DN = place(result.vector, self._run.programs.shares.vectors)
+        loss, weight = (np.float32(value) for value in result.scalars)
+        state, out = self._update(self._state, flat_DN, loss, weight)
+        return state, out
+
+    def _end_step(self) -> bool:
+        """Do what is due after the step; return False if this slice stops."""
+        run, at, actions, stop = self._run, self._at, self._schedule.actions(self._at), self._flags.get("stop", [])
+        stops_all = stop == "all"
+        if actions & (ANY_SAVE | Action.EVALUATE | Action.COMPARE_HOSTS) or stop:
+            self._record_pending()
+            saves.warm_up(run)
+        if actions & Action.COMPARE_HOSTS:
+            run.stragglers.compare(at)
+        if stops_all and self._leads:
+            saves.check_state(run, at, self._state, checked=actions)
+        if self._leads and (actions & Action.SAVE or stops_all):
+            is_final = stops_all or at == run.job.config.run.steps
+            self._save(is_final=is_final)
+        if stops_all or run.job.host.slice_id in stop:
+            return False
+        if actions & Action.EVALUATE:
+            self._evaluate()
+        return True
+
+    @property
+    def _leads(self) -> bool:
+        """True if this slice leads, as the newest commit says, so that all of its hosts agree."""
+        return self._flags.get("leader") == list(self._membership.own)
+
+    def _save(self, *, is_final: bool) -> None:
+        checkpoints = self._run.checkpoints
+        checkpoints.take_over()
+        disk_low = bool(self._flags["disk_low"])
+        saves.save(self._run, self._at, self._state, tokens=self._tokens, disk_low=disk_low, is_final=is_final)
+
+    def _evaluate(self) -> float:
+        """Evaluate the state; each share is a part of every batch of held-out records."""
+        run, at, began, program = self._run, self._at, time.monotonic(), self._evaluation.program
+
+        def compute(replica: int) -> Share:
+            rows = self._batches.rows(replica)
+            return Share(_NOTHING, list(sum_batches(run, program, self._state, rows, step=at)))
+
+        result = self._exchange(Seq(at, EVALUATE), compute)
+        return record(run, EvalSums(*result.scalars), step=at, seconds=time.monotonic() - began)
+
+    def _hold(self) -> None:
+        """Wait until enough slices are active."""
+        newest = self._membership.commit.seq
+        nth = newest.nth + 1 if newest[:2] == (self._at, HOLD) else 0
+        while (self._is_start and not self._flags) or self._flags.get("hold"):
+            self._decisions.wait_for_slices()
+            result = self._exchange(Seq(self._at, HOLD, nth), lambda replica: Share(_NOTHING, []))
+            self._take(result.flags)
+            self._hand_over(result.flags)
+            nth += 1
+
+    def _exchange(self, seq: Seq, compute: Any, **facts: Any) -> Result:
+        with self._run.job.watchdog.waiting(f"the other slices after step {self._at}", self._at):
+            all_facts = self._decisions.facts(saves=False, run=self._run) | facts
+            return self._reduce(seq, compute, lambda: all_facts, self._decisions.decide)
+
+    def _take(self, flags: Mapping[str, Any]) -> None:
+        """Act on the decisions of the leading slice."""
+        self._flags = dict(flags)
+        self._membership.is_leading = self._leads
+        self._decisions.record(self._at)
+
+    def _hand_over(self, flags: Mapping[str, Any]) -> None:
+        """Send the state to the slices that join, if this slice is the one that leads."""
+        joining = [(number, incarnation) for number, incarnation in flags.get("grant", ())]
+        if not joining or not self._leads:
+            return
+        membership = self._membership
+        commit = Commit(membership.commit.seq, dict(flags))
+        position = Position(self._at, self._tokens, commit, membership.granted, self._is_start, self._traits)
+        with self._run.job.watchdog.waiting("the handover of the state", self._at):
+            jax.block_until_ready(self._state)
+            handover.send(self._slices.connections, joining, self._state, position)
+
+    def _record_pending(self) -> None:
+        """Record the step before, while the chips compute the next one."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            with saves.finishing_saves(self._run):
+                flags = self._run.progress.finish(pending)
+                self._run.replicas.check_result(pending.step, flags.differ)
+            self._run.stragglers.record_step(flags.seconds)
+
+    def _stop(self) -> ExitCode:
+        job = self._run.job
+        self._run.profiler.close()
+        self._run.checkpoints.wait()
+        job.events.write("preempt", self._at)
+        metrics.say(f"slice {job.host.slice_id}: stopped after step {self._at}")
+        code = job.stop.code if job.stop.requested else ExitCode.PREEMPTED
+        return _leave(job, code)
+
+    def _finish(self) -> ExitCode:
+        """End the run: the leading slice saves, evaluates and writes the result; the others wait for it."""
+        run, is_saved, nth = self._run, False, 0
+        eval_loss = self._evaluate() if run.held_out else None
+        while True:
+            if self._leads and not is_saved:
+                saves.save_final(run, self._at, self._state, tokens=self._tokens)
+                run.checkpoints.wait()
+                write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
+                is_saved = True
+            result = self._exchange(Seq(self._at, FINISH, nth), lambda replica: Share(_NOTHING, []), saved=is_saved)
+            self._take(result.flags)
+            if result.flags["saved"]:
+                break
+            nth += 1
+        run.profiler.close()
+        run.job.events.write("done", self._at, data_bytes=run.read.bytes if run.read else 0)
+        code = _leave(run.job, ExitCode.DONE)
+        if run.job.leads:
+            metrics.say(f"done: {self._at} steps, results in {run.job.out}")
+        return code

@@ -1,0 +1,259 @@
+"""The slices of an elastic run, and the order of events that all hosts of a slice see.
+
+A slice is active while it is both granted and present. It is granted by a commit, at the end of a step, so all active
+slices grant it at the same step; it is present while the registry sees it. The slice that has been active for longest
+leads: it decides on stops, names the slices to grant and writes checkpoints and metrics.
+
+All hosts of a slice run the same programs in the same order. Therefore process 0 of the slice announces, in one order:
+
+    view    the slices that are present
+    grant   slices that become active without a commit: the first one of a run
+    order   shares of a reduction that this slice computes beside its own, because their slices are not active
+    commit  a reduction is complete on all hosts of the slice
+"""
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.peers import Peers
+from xpk_shared.slices.client import RegistryClient
+from xpk_shared.slices.registry import identity
+from xpk_shared.slices.roster import WAITING, Entry, View, read_view
+
+_KEY = "slices"  # of announcements and reports among the hosts of the slice
+
+
+Peer = tuple[int, str]  # slice and incarnation
+
+
+class Seq(NamedTuple):
+    """Position of a reduction in the run."""
+
+    step: int  # finished steps before it, or the step itself for TRAIN
+    phase: int
+    nth: int = 0
+
+
+TRAIN, HOLD, EVALUATE, FINISH = 0, 1, 2, 3  # phases of a step, in this order
+
+
+class Commit(NamedTuple):
+    """The newest completed reduction, and what the leading slice decided in it."""
+
+    seq: Seq
+    flags: dict[str, Any]
+
+
+def shares_of(number: int, active: Sequence[int], replicas: int) -> list[int]:
+    """Return the virtual replicas that a slice computes: its own, and its part of those of inactive slices."""
+    ordered = sorted(active)
+    orphans = [replica for replica in range(replicas) if replica not in active]
+    return [number] + [orphan for nth, orphan in enumerate(orphans) if ordered[nth % len(ordered)] == number]
+
+
+class Membership:
+    """One host's view of the slices. `changed` guards it, and is notified after every change."""
+
+    def __init__(self, host: Host, peers: Peers, on_dropped: Callable[[], None]) -> None:
+        self.changed = threading.Condition()
+        self.view, self.own = View(), (host.slice_id, "")
+        self.commit = Commit(Seq(-1, TRAIN), {})
+        self.is_leading = False  # as decided in the newest commit
+        self.version = 0  # of everything that a reduction waits for
+        self.views: list[Callable[[View], None]] = []  # called with each new view
+        self._host, self._peers, self._on_dropped = host, peers, on_dropped
+        self._granted: list[Peer] = []
+        self._orders: dict[Seq, list[int]] = {}
+        self._leader = _Leader(self, host, peers) if host.process_id == 0 else None
+        peers.handle(_KEY, self._leader.take_report if self._leader else lambda process, value: None, self._take)
+
+    def enter(self, addresses: list[tuple[str, int]] | None, incarnation: str, resolve: Callable[[], str]) -> None:
+        """Register this slice; `addresses` are those of its hosts, on process 0."""
+        self.own = self._host.slice_id, incarnation
+        if self._leader:
+            self._leader.register(Entry(incarnation, WAITING, tuple(addresses or ())), resolve)
+
+    def wait_for_turn(self) -> str:
+        """Wait until this slice may prepare; return "founder", "joiner", or "done" if the run has finished."""
+        with self.changed:
+            while True:
+                if self.view.is_done:
+                    return "done"
+                if self.view.has_active:
+                    return "joiner"
+                if self.view.founder and self.view.founder == self.own[1]:
+                    return "founder"
+                self.changed.wait()
+
+    def set_phase(self, phase: str) -> None:
+        """Tell the other slices how far this one is; on process 0, else nothing happens."""
+        if self._leader:
+            self._leader.set_phase(phase)
+
+    def grant_self(self) -> None:
+        """Make this slice, the first one of the run, active."""
+        if self._leader:
+            self._leader.announce({"grant": [list(self.own)]})
+        with self.changed:
+            self.changed.wait_for(lambda: self.own in self._granted)
+
+    def adopt(self, granted: Sequence[Peer], commit: Commit) -> None:
+        """Continue where an active slice is, from which this one has the state."""
+        with self.changed:
+            self._granted, self.commit = list(granted), commit
+            self._notify()
+
+    def leave(self, *, is_done: bool) -> None:
+        """Leave the other slices."""
+        if self._leader:
+            self._leader.leave(is_done=is_done)
+
+    @property
+    def active(self) -> list[Peer]:
+        """The active slices; the first one leads."""
+        return [peer for peer in self._granted if self.view.has(*peer)]
+
+    @property
+    def granted(self) -> list[Peer]:
+        """The slices that are active or will be as soon as this host knows them, in the order of their grants."""
+        return list(self._granted)
+
+    @property
+    def leads(self) -> bool:
+        """True if this slice leads."""
+        return self.active[:1] == [self.own]
+
+    def set_digest(self, active: Sequence[Peer]) -> str:
+        """Return a name of a set of slices."""
+        return hashlib.sha256(repr(sorted(active)).encode()).hexdigest()[:12]
+
+    def begin(self, seq: Seq) -> None:
+        """Begin a reduction: from now on, the slice takes over the shares of slices that are lost."""
+        if self._leader:
+            self._leader.begin(seq)
+
+    def orders(self, seq: Seq) -> list[int]:
+        """Return the shares that this slice computes in a reduction, in order."""
+        return [self.own[0], *self._orders.get(seq, ())]
+
+    def report_done(self, seq: Seq, flags: dict[str, Any]) -> None:
+        """Report that this host has the result of a reduction."""
+        self._peers.report(_KEY, [list(seq), flags])
+
+    def notify(self) -> None:
+        """Wake the threads that wait for a change."""
+        with self.changed:
+            self._notify()
+
+    def _notify(self) -> None:
+        self.version += 1
+        self.changed.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        """Take an announcement of this slice's process 0."""
+        with self.changed:
+            if "view" in message:
+                self.view = read_view(message)
+            elif "commit" in message:
+                seq, flags = Seq(*message["commit"]), message["flags"]
+                self.commit = Commit(seq, flags)
+                self._grant(flags.get("grant", ()))
+                self._orders = {other: shares for other, shares in self._orders.items() if other >= seq}
+            elif "grant" in message:
+                self._grant(message["grant"])
+            elif "order" in message:
+                self._orders.setdefault(Seq(*message["order"]), []).extend(message["shares"])
+            view, is_dropped = self.view, self._is_dropped()
+            self._notify()
+        if "view" in message:
+            for callback in self.views:
+                callback(view)
+        if is_dropped:
+            self._on_dropped()
+
+    def _grant(self, peers: Sequence[Sequence[Any]]) -> None:
+        self._granted += [(slice_id, incarnation) for slice_id, incarnation in peers]
+
+    def _is_dropped(self) -> bool:
+        """Return whether this slice was active, and the others continue without it."""
+        return self.own in self._granted and self.view.number > 0 and not self.view.has(*self.own)
+
+
+class _Leader:
+    """Process 0 of a slice: decides on the order of announcements."""
+
+    def __init__(self, membership: Membership, host: Host, peers: Peers) -> None:
+        self._membership, self._host, self._peers = membership, host, peers
+        self._announcing = threading.RLock()
+        self._client: RegistryClient | None = None
+        self._entry = Entry("", WAITING, ())
+        self._seq: Seq | None = None
+        self._done: dict[int, Seq] = {}
+        self._flags: dict[str, Any] = {}
+        self._ordered: set[int] = set()
+
+    def register(self, entry: Entry, resolve: Callable[[], str]) -> None:
+        self._entry = entry
+        port = int(self._host.registry.rpartition(":")[2])
+        self._client = RegistryClient(
+            identity(self._host.job_id, self._host.secret),
+            self._host.slice_id,
+            entry,
+            on_view=self._take_view,
+            on_evicted=self._membership._on_dropped,
+        )
+        self._client.connect(resolve, port)
+
+    def set_phase(self, phase: str) -> None:
+        self._entry = Entry(self._entry.incarnation, phase, self._entry.hosts)
+        if self._client:
+            self._client.update(self._entry)
+
+    def leave(self, *, is_done: bool) -> None:
+        if self._client:
+            self._client.leave(is_done=is_done)
+
+    def announce(self, message: dict[str, Any]) -> None:
+        with self._announcing:
+            self._peers.announce(_KEY, message)
+            self._order_shares()
+
+    def begin(self, seq: Seq) -> None:
+        with self._announcing:
+            self._seq, self._ordered = seq, set()
+            self._order_shares()
+
+    def take_report(self, process: int, value: Any) -> None:
+        seq, flags = Seq(*value[0]), value[1]
+        with self._announcing:
+            self._done[process] = seq
+            if process == 0:
+                self._flags = flags
+            if len(self._done) == self._host.processes and set(self._done.values()) == {seq}:
+                self._done, self._seq = {}, None
+                self.announce({"commit": list(seq), "flags": self._flags})
+
+    def _take_view(self, view: View) -> None:
+        if view.number:
+            self.announce(view.as_json())
+
+    def _order_shares(self) -> None:
+        """Order the shares of the reduction in progress whose slices are not active."""
+        active = self._membership.active
+        if self._seq is None or self._membership.own not in active:
+            return
+        shares = shares_of(self._host.slice_id, [number for number, _ in active], self._host.num_slices)
+        new = [share for share in shares[1:] if share not in self._ordered]
+        if new:
+            self._ordered.update(new)
+            self._peers.announce(_KEY, {"order": list(self._seq), "shares": new})
+
+
+def new_incarnation() -> str:
+    """Return a name for this start of a slice."""
+    return f"{int(time.time()):x}-{secrets.token_hex(4)}"

@@ -1,0 +1,86 @@
+"""A slice's connection to the registry, kept by its first host."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xpk_shared.links.endpoint import Beats, Handlers
+from xpk_shared.links.errors import PeerAbsent
+from xpk_shared.links.handshake import Identity
+from xpk_shared.links.member import Member
+from xpk_shared.slices.registry import BEATS
+from xpk_shared.slices.roster import Entry, View, read_view
+
+_RETRY_SECONDS = 0.5
+
+
+class RegistryClient:
+    """Connection of slice `number`; it connects again when it is lost. Callbacks run on background threads."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        number: int,
+        entry: Entry,
+        *,
+        on_view: Callable[[View], None],
+        on_evicted: Callable[[], None],
+        beats: Beats = BEATS,
+    ) -> None:
+        self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
+        self._on_view, self._on_evicted = on_view, on_evicted
+        self._member: Member | None = None
+        self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
+
+    def connect(self, resolve: Callable[[], str], port: int) -> None:
+        """Connect in the background; `resolve` returns the registry's current address."""
+        threading.Thread(target=self._run, args=(resolve, port), name="registry-client", daemon=True).start()
+
+    def update(self, entry: Entry) -> None:
+        """Tell the registry what has changed about this slice."""
+        with self._lock:
+            self._entry = entry
+            self._send({"slice": entry.as_json()})
+
+    def leave(self, *, is_done: bool) -> None:
+        """Tell the registry that this slice leaves, and whether the run has finished."""
+        with self._lock:
+            self._is_closed = True
+            self._send({"done": True} if is_done else {"leave": True})
+            if self._member:
+                self._member.leave()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._member:
+            self._member.send_to_hub(message)
+
+    def _run(self, resolve: Callable[[], str], port: int) -> None:
+        while not self._is_closed:
+            self._is_lost.clear()
+            handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
+            member = Member(self._identity, self._number + 1, handlers, beats=self._beats)
+            try:
+                member.join(resolve(), port, math.inf, resolve)
+            except (OSError, PeerAbsent):  # the name does not resolve while the registry's pod is replaced
+                time.sleep(_RETRY_SECONDS)
+                continue
+            with self._lock:
+                self._member = member
+                self._send({"slice": self._entry.as_json()})
+            self._is_lost.wait()
+            with self._lock:
+                self._member = None
+
+    def _record_loss(self, number: int) -> None:
+        if number == 0:  # the registry; other slices' losses come as views
+            self._is_lost.set()
+
+    def _receive(self, message: dict[str, Any], number: int) -> None:
+        if "view" in message:
+            self._on_view(read_view(message))
+        elif message.get("evicted") == self._entry.incarnation:
+            self._on_evicted()

@@ -1,0 +1,99 @@
+"""Registry of the slices of an elastic workload: who is present, and where their hosts listen.
+
+It runs in the supervisor of slice 0 host 0. The first host of every slice is connected to it:
+
+    slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"}}   after each change
+    leave   host -> registry  {"leave": true}                                the slice stops on request
+    done    host -> registry  {"done": true}                                 the run has finished
+    view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
+    evicted registry -> host  {"evicted": incarnation}                       it was dropped before
+
+A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, the slices
+keep their last view until they have connected to its successor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from xpk_shared.links.connection import line
+from xpk_shared.links.endpoint import Beats, Handlers
+from xpk_shared.links.handshake import Identity
+from xpk_shared.links.hub import Hub
+from xpk_shared.slices.roster import Roster, RosterLimits, View, read_entry
+
+# A slice whose first host is silent for longer is dropped: its program may be frozen.
+BEATS = Beats(seconds=0.5, silent_seconds=5.0)
+_POLL_SECONDS = 0.1
+_Change = Callable[[float], None]
+
+
+def identity(job: str, secret: bytes) -> Identity:
+    """Return the identity of a workload's slices; attempts differ between slices."""
+    return Identity(("slices", job), 0, secret)
+
+
+class Registry:
+    """Server of the roster, on threads of its own."""
+
+    def __init__(
+        self,
+        job: str,
+        secret: bytes,
+        num_slices: int,
+        min_slices: int,
+        *,
+        limits: RosterLimits | None = None,
+        beats: Beats = BEATS,
+    ) -> None:
+        handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
+        # The registry itself is number 0, slice N is number N + 1.
+        self._hub = Hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
+        self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
+        self._changes: deque[_Change] = deque()
+        self._wake = threading.Event()
+
+    def open(self, address: str, port: int) -> None:
+        """Listen at an address, "" for all of this host's. Raises AddressError."""
+        self._hub.open(address, port)
+        threading.Thread(target=self._run, name="registry", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(_POLL_SECONDS if self._roster.is_forming else None)
+            self._wake.clear()
+            has_changed, now = self._roster.is_forming, time.monotonic()
+            while self._changes:
+                self._changes.popleft()(now)
+                has_changed = True
+            view = self._roster.view(now) if has_changed else None
+            if view:
+                self._publish(view)
+
+    def _publish(self, view: View) -> None:
+        self._hub.send(line(view.as_json()))
+
+    def _change(self, change: _Change) -> None:
+        self._changes.append(change)
+        self._wake.set()
+
+    def _record_loss(self, number: int) -> None:
+        self._change(lambda now: self._roster.drop(number - 1))
+
+    def _receive(self, message: dict[str, Any], number: int) -> None:
+        if "slice" in message:
+            entry = read_entry(message["slice"])
+
+            def take(now: float) -> None:
+                if not self._roster.take(number - 1, entry, now):
+                    self._hub.reply(number, {"evicted": entry.incarnation})
+
+            self._change(take)
+        elif "leave" in message:
+            self._change(lambda now: self._roster.drop(number - 1))
+        elif "done" in message:
+            self._change(lambda now: self._roster.finish())

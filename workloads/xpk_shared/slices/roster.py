@@ -1,0 +1,136 @@
+"""Roster of the slices of an elastic workload, without threads or clocks.
+
+A slice is present while its first host is connected. Its incarnation changes with every restart, and one that has been
+dropped does not return. A slice is `waiting` until it may prepare, `ready` once it can receive the state of the run,
+and `active` once it has that state. The first view names a founder among the slices, which reads the state from
+storage; later slices receive it from an active one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+WAITING, READY, ACTIVE = "waiting", "ready", "active"  # phases of a slice
+_PHASES = (WAITING, READY, ACTIVE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A slice that is present; each of its hosts listens at its address."""
+
+    incarnation: str
+    phase: str
+    hosts: tuple[tuple[str, int], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry in its wire format."""
+        return {"incarnation": self.incarnation, "phase": self.phase, "hosts": [list(host) for host in self.hosts]}
+
+
+def read_entry(value: Any) -> Entry:
+    """Return the entry in a message. Raises ValueError, KeyError or TypeError if it is invalid."""
+    hosts = tuple((str(address), int(port)) for address, port in value["hosts"])
+    if value["phase"] not in _PHASES or not isinstance(value["incarnation"], str):
+        raise ValueError("invalid entry")
+    return Entry(value["incarnation"], value["phase"], hosts)
+
+
+@dataclass(frozen=True)
+class View:
+    """The slices that are present, by number."""
+
+    number: int = 0
+    slices: dict[int, Entry] = field(default_factory=dict)
+    founder: str = ""  # incarnation of the slice that reads the state from storage, while no slice is active
+    is_done: bool = False  # the run has finished
+
+    @property
+    def has_active(self) -> bool:
+        """True if a slice has the state of the run."""
+        return any(entry.phase == ACTIVE for entry in self.slices.values())
+
+    def has(self, number: int, incarnation: str) -> bool:
+        """Return whether this incarnation of a slice is present."""
+        return number in self.slices and self.slices[number].incarnation == incarnation
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the view in its wire format."""
+        slices = {str(number): entry.as_json() for number, entry in self.slices.items()}
+        return {"view": self.number, "slices": slices, "founder": self.founder, "done": self.is_done}
+
+
+def read_view(message: dict[str, Any]) -> View:
+    """Return the view in a message. Raises ValueError, KeyError or TypeError if it is invalid."""
+    slices = {int(number): read_entry(entry) for number, entry in message["slices"].items()}
+    return View(int(message["view"]), slices, str(message["founder"]), bool(message["done"]))
+
+
+@dataclass(frozen=True)
+class RosterLimits:
+    """Time limits in seconds."""
+
+    form_seconds: float = 60.0  # for all slices to connect, before a run begins with fewer
+    settle_seconds: float = 2.0  # for active slices to connect to a new registry
+
+
+class Roster:
+    """The present slices. Times are of one monotonic clock."""
+
+    def __init__(self, num_slices: int, min_slices: int, limits: RosterLimits = RosterLimits()) -> None:
+        self._num_slices, self._min_slices, self._limits = num_slices, min_slices, limits
+        self._slices: dict[int, Entry] = {}
+        self._dropped: set[str] = set()
+        self._founder, self._number, self._is_done = "", 0, False
+        self._first_at: float | None = None
+        self._is_formed = False
+
+    def take(self, number: int, entry: Entry, now: float) -> bool:
+        """Record what a slice says of itself; return False if that incarnation was dropped before."""
+        if entry.incarnation in self._dropped:
+            return False
+        former = self._slices.get(number)
+        if former and former.incarnation != entry.incarnation:
+            self._dropped.add(former.incarnation)
+        self._slices[number] = entry
+        self._first_at = now if self._first_at is None else self._first_at
+        return True
+
+    def drop(self, number: int) -> None:
+        """Remove a slice that is lost or has left."""
+        entry = self._slices.pop(number, None)
+        if entry:
+            self._dropped.add(entry.incarnation)
+        if not self._slices:  # the next slices begin like the first ones
+            self._first_at, self._is_formed = None, False
+
+    def finish(self) -> None:
+        """Record that the run has finished."""
+        self._is_done = True
+
+    def view(self, now: float) -> View | None:
+        """Return a new view of the slices; None while slices that are expected may still connect."""
+        if not self._is_formed and not self._forms(now):
+            return None
+        self._is_formed = True
+        incarnations = {entry.incarnation for entry in self._slices.values()}
+        if any(entry.phase == ACTIVE for entry in self._slices.values()):
+            self._founder = ""
+        elif self._founder not in incarnations and self._slices:
+            self._founder = self._slices[min(self._slices)].incarnation
+        self._number += 1
+        return View(self._number, dict(self._slices), self._founder, self._is_done)
+
+    @property
+    def is_forming(self) -> bool:
+        """True if the next view depends on the time."""
+        return bool(self._slices) and not self._is_formed
+
+    def _forms(self, now: float) -> bool:
+        if not self._slices or self._first_at is None:
+            return False
+        waited = now - self._first_at
+        if any(entry.phase == ACTIVE for entry in self._slices.values()):
+            return len(self._slices) == self._num_slices or waited >= self._limits.settle_seconds
+        is_late = waited >= self._limits.form_seconds and len(self._slices) >= self._min_slices
+        return len(self._slices) == self._num_slices or is_late or self._is_done
