@@ -287,7 +287,7 @@ def test_data_is_prepared_by_process_0_and_copied_by_each_host(tmp_path: Path, h
         run = run_of(tmp_path, "observe.data_hang_seconds=800")
         hang.begun.clear()
         hang.over.clear()
-        run.job.leads = first
+        run.job.is_first = first
         run.job.peers = SimpleNamespace(await_=lambda key: hang(), barrier=hang)
         with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
             assert run.job.watchdog.told == ("the preparation of the data set", first, 800.0)
