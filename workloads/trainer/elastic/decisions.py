@@ -28,8 +28,8 @@ class Decisions:
         free, need = run.checkpoints.free_and_needed_bytes(run.programs.state) if saves else (None, 0)
         return {"stop": self._job.stop.requested, "disk_low": free is not None and free < need, "saved": False}
 
-    def decide(self, facts: Mapping[int, Facts]) -> dict[str, Any]:
-        """Return the decisions at the end of a reduction.
+    def decide(self, facts: Mapping[int, Facts], *, grants: bool = True) -> dict[str, Any]:
+        """Return the decisions at the end of a reduction; `grants` is False if no slice can receive the state after it.
 
         grant: slices that become active. stop: slices that stop, or "all" if too few would be left. hold: wait for
         slices before the next step. leader: this slice, which writes the files of this step and hands over its state.
@@ -45,12 +45,13 @@ class Decisions:
         stopping = sorted(number for number, known in facts.items() if known["stop"])
         left = [number for number, _ in active if number not in stopping]
         stops_all = bool(stopping) and len(left) < host.min_slices
+        grants &= not stops_all
         expected = len(view.slices) if self._is_starting else host.min_slices
         hold = not stops_all and len(left) + len(ready) < expected
         self._is_starting &= hold
         own = facts[membership.own[0]]
         return {
-            "grant": [] if stops_all else [list(peer) for peer in ready],
+            "grant": [list(peer) for peer in ready] if grants else [],
             "stop": "all" if stops_all else stopping,
             "hold": hold,
             "leader": list(membership.own),

@@ -1,13 +1,13 @@
 """Handover of the state, and of the position in the run, from an active slice to one that joins.
 
-Each host of the slice that leads sends the parts of its own chips to the host of equal number, array by array.
+Each host of the slice that leads sends the parts of its own chips to the host of equal number, part by part.
 """
 
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,9 +17,13 @@ import numpy.typing as npt
 from trainer.elastic.connections import Connections, as_bytes
 from trainer.hosts.membership import Commit, Membership, Peer, Seq
 from trainer.step.programs import State
+from xpk_shared.slices.roster import ACTIVE, Entry
 
 KIND = "state"  # of frames
-_STALL_SECONDS = 1.0  # without a part of the state, after the slice that sends it may have been lost
+_CONNECT_SECONDS = 2.0  # for a slice that joins to complete its connections, before the state is sent
+_POLL_SECONDS = 0.5
+_LOST_SECONDS = 1.0  # without a part of the state, after the slice that sends it may have been lost
+_STALL_SECONDS = 10.0  # without a part of the state, although other slices wait for this one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +54,17 @@ class HandoverLost(Exception):
     """The slice that sends the state was lost before all of it had arrived."""
 
 
-def send(connections: Connections, peers: Sequence[Peer], state: State, position: Position) -> None:
+def send(
+    membership: Membership, connections: Connections, peers: Sequence[Peer], state: State, position: Position
+) -> None:
     """Send the state to slices that join; wait until it is on its way."""
-    leaves = jax.tree.leaves(state)
-    for nth, leaf in enumerate(leaves):
-        payload = as_bytes(np.concatenate([part.reshape(-1) for part in local_parts(leaf)]))
-        header = {"kind": KIND, "nth": nth, "of": len(leaves), "position": position.as_json()}
+    with membership.changed:
+        membership.changed.wait_for(lambda: all(map(connections.generation, peers)), _CONNECT_SECONDS)
+    parts = [part for leaf in jax.tree.leaves(state) for part in local_parts(leaf)]
+    for nth, part in enumerate(parts):
+        header = {"kind": KIND, "nth": nth, "of": len(parts), "position": position.as_json()}
         for peer in peers:
-            connections.send(peer, header, payload)
+            connections.send(peer, header, as_bytes(part))
 
 
 class Receiver:
@@ -67,35 +74,41 @@ class Receiver:
         self._membership = membership
         self._parts: dict[int, memoryview] = {}
         self._position: dict[str, Any] = {}
-        self._leaves, self._received_at = 0, 0.0
+        self._expected, self._progressed_at = 0, 0.0
 
     def receive(self, header: dict[str, Any], payload: memoryview) -> None:
-        """Take an array of the state; on a background thread."""
+        """Take a part of the state; on a background thread."""
         with self._membership.changed:
             self._parts[int(header["nth"])] = payload
-            self._leaves, self._position = int(header["of"]), header["position"]
-            self._received_at = time.monotonic()
+            self._expected, self._position = int(header["of"]), header["position"]
+            self._progressed_at = time.monotonic()
         self._membership.notify()
 
-    def wait(self, abstract: State, is_counted_on: Any) -> tuple[State, Position] | None:
+    def wait(self, abstract: State, is_awaited: Callable[[], bool]) -> tuple[State, Position] | None:
         """Return the state and its position once all of it is here; None if the run has finished meanwhile.
 
-        `is_counted_on` returns whether other slices wait for this one. Raises HandoverLost.
+        `is_awaited` returns whether other slices wait for this one. Raises HandoverLost.
         """
-        membership, leaves = self._membership, jax.tree.leaves(abstract)
+        membership = self._membership
         with membership.changed:
-            first = {peer for peer in membership.view.slices.items() if peer[1].phase == "active"}
-            while not self._leaves or len(self._parts) < self._leaves:
+            senders = [(number, entry) for number, entry in membership.view.slices.items() if entry.phase == ACTIVE]
+            while not self._expected or len(self._parts) < self._expected:
                 if membership.view.is_done:
                     return None
-                lost = [peer for peer in first if not membership.view.has(peer[0], peer[1].incarnation)]
-                is_late = time.monotonic() > self._received_at + _STALL_SECONDS
-                if lost and is_late and (is_counted_on() or self._parts):
-                    raise HandoverLost(f"slice {lost[0][0]}")
-                membership.changed.wait(_STALL_SECONDS)
+                self._check_progress(senders, is_awaited=is_awaited())
+                membership.changed.wait(_POLL_SECONDS)
             parts, position = self._parts, read_position(self._position)
-        arrays = [assemble(parts[nth], leaf) for nth, leaf in enumerate(leaves)]
-        return jax.tree.unflatten(jax.tree.structure(abstract), arrays), position
+        return _assemble(parts, abstract), position
+
+    def _check_progress(self, senders: Sequence[tuple[int, Entry]], *, is_awaited: bool) -> None:
+        """Raise HandoverLost if the rest of the state will not come."""
+        now = time.monotonic()
+        if not (is_awaited or self._parts):
+            self._progressed_at = now
+            return
+        lost = [number for number, entry in senders if not self._membership.view.has(number, entry.incarnation)]
+        if now > self._progressed_at + (_LOST_SECONDS if lost else _STALL_SECONDS):
+            raise HandoverLost(f"slice {lost[0]}" if lost else "the connection to the slice that leads")
 
 
 def local_parts(array: jax.Array) -> list[npt.NDArray[Any]]:
@@ -104,10 +117,15 @@ def local_parts(array: jax.Array) -> list[npt.NDArray[Any]]:
     return [np.ascontiguousarray(shard.data) for shard in shards]
 
 
-def assemble(payload: memoryview, form: Any) -> jax.Array:
-    """Return an array of this shape, type and sharding from the parts of this host's chips."""
-    shape = form.sharding.shard_shape(form.shape)
-    devices = sorted(form.sharding.addressable_devices, key=lambda device: device.id)
-    parts = np.frombuffer(payload, form.dtype).reshape(len(devices), *shape)
-    placed = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
-    return jax.make_array_from_single_device_arrays(form.shape, form.sharding, placed)
+def _assemble(parts: dict[int, memoryview], abstract: State) -> State:
+    """Return the state from the parts of this host's chips, which are in the order of `send`."""
+    payloads, arrays = iter([parts[nth] for nth in range(len(parts))]), []
+    for form in jax.tree.leaves(abstract):
+        shape = form.sharding.shard_shape(form.shape)
+        devices = sorted(form.sharding.addressable_devices, key=lambda device: device.id)
+        placed = [
+            jax.device_put(np.frombuffer(next(payloads), form.dtype).reshape(shape), device) for device in devices
+        ]
+        arrays.append(jax.make_array_from_single_device_arrays(form.shape, form.sharding, placed))
+    state: State = jax.tree.unflatten(jax.tree.structure(abstract), arrays)
+    return state

@@ -37,6 +37,7 @@ from xpk_shared.links.handshake import Identity
 from xpk_shared.slices.roster import ACTIVE, READY
 
 _RESOLVE_SECONDS = 300.0
+_CONNECT_SECONDS = 5.0  # for the connections to the active slices, before this slice may become one of them
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -92,8 +93,20 @@ class _Slices:
         with job.watchdog.waiting("the other slices", 0, min_seconds=_RESOLVE_SECONDS):
             return self.membership.wait_for_turn()
 
+    def await_connections(self) -> None:
+        """Wait until all hosts of this slice are connected to the active slices, one of which sends the state."""
+        membership = self.membership
+
+        def are_open() -> bool:
+            active = [(n, entry.incarnation) for n, entry in membership.view.slices.items() if entry.phase == ACTIVE]
+            return all(map(self.connections.generation, active))
+
+        with membership.changed:
+            membership.changed.wait_for(are_open, _CONNECT_SECONDS)
+        self.job.peers.barrier("connections")
+
     def _connect(self, view: Any) -> None:
-        """Connect to the hosts of equal number in the slices that are ready or active."""
+        """Connect to the hosts of equal number in the slices that are present."""
         peers = {
             (number, entry.incarnation): entry.hosts[self.job.host.worker_id]
             for number, entry in view.slices.items()
@@ -155,6 +168,7 @@ class _Training:
     def join(self) -> bool:
         """Receive the state from an active slice; return False if the run has finished meanwhile."""
         job, began = self._run.job, time.monotonic()
+        self._slices.await_connections()
         self._membership.set_phase(READY)
         try:
             with job.watchdog.waiting("the state from another slice", 0, min_seconds=_RESOLVE_SECONDS):
@@ -271,15 +285,16 @@ class _Training:
         nth = newest.nth + 1 if newest[:2] == (self._at, HOLD) else 0
         while (self._is_start and not self._flags) or self._flags.get("hold"):
             self._decisions.wait_for_slices()
-            result = self._exchange(Seq(self._at, HOLD, nth), lambda replica: Share(_NOTHING, []))
+            result = self._exchange(Seq(self._at, HOLD, nth), lambda replica: Share(_NOTHING, []), grants=True)
             self._take(result.flags)
             self._hand_over(result.flags)
             nth += 1
 
-    def _exchange(self, seq: Seq, compute: Any, **facts: Any) -> Result:
+    def _exchange(self, seq: Seq, compute: Any, *, grants: bool = False, **facts: Any) -> Result:
         with self._run.job.watchdog.waiting(f"the other slices after step {self._at}", self._at):
             all_facts = self._decisions.facts(saves=False, run=self._run) | facts
-            return self._reduce(seq, compute, lambda: all_facts, self._decisions.decide)
+            decide = functools.partial(self._decisions.decide, grants=grants)
+            return self._reduce(seq, compute, lambda: all_facts, decide)
 
     def _take(self, flags: Mapping[str, Any]) -> None:
         """Act on the decisions of the leading slice."""
@@ -297,7 +312,7 @@ class _Training:
         position = Position(self._at, self._tokens, commit, membership.granted, self._is_start, self._traits)
         with self._run.job.watchdog.waiting("the handover of the state", self._at):
             jax.block_until_ready(self._state)
-            handover.send(self._slices.connections, joining, self._state, position)
+            handover.send(membership, self._slices.connections, joining, self._state, position)
 
     def _record_pending(self) -> None:
         """Record the step before, while the chips compute the next one."""
