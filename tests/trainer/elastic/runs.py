@@ -1,10 +1,11 @@
-"""Runs of elastic slices with real processes, one host or several in each slice, and a registry in this process."""
+"""Runs of elastic slices with real processes: one host or several in each slice, and the registry."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,13 @@ from tests.trainer.small import WORKLOADS, arguments, free_ports
 from xpk_shared.slices.registry import Registry
 
 SECRET = "0" * 64
+FATAL = 42  # exit code of a host that cannot continue
+
+
+def serve(port: int, num_slices: int, min_slices: int) -> None:
+    """Serve the registry, as the supervisor of slice 0 host 0 does."""
+    Registry("job", SECRET.encode(), num_slices, min_slices).open("127.0.0.1", port)
+    threading.Event().wait()
 
 
 class ElasticRun:
@@ -34,11 +42,23 @@ class ElasticRun:
         out.mkdir(parents=True, exist_ok=True)
         (out / "secret").write_text(SECRET)
         self._registry_port = free_ports()
-        Registry("job", SECRET.encode(), slices, min_slices).open("127.0.0.1", self._registry_port)
+        self.registry = self._start_registry()
         self.processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
         self._attempts = [0] * slices
         for number in range(slices):
             self.start(number)
+
+    def _start_registry(self) -> subprocess.Popen[bytes]:
+        numbers = f"{self._registry_port}, {self._slices}, {self._min_slices}"
+        program = f"from tests.trainer.elastic.runs import serve; serve({numbers})"
+        environ = os.environ | {"PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}"}
+        return subprocess.Popen([sys.executable, "-c", program], env=environ)
+
+    def replace_registry(self) -> None:
+        """Kill the registry, and start another one."""
+        self.registry.kill()
+        self.registry.wait()
+        self.registry = self._start_registry()
 
     def start(self, number: int) -> None:
         """Start the hosts of a slice, as its supervisors do."""
@@ -99,7 +119,7 @@ class ElasticRun:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for process in self.processes.values():
+        for process in [*self.processes.values(), self.registry]:
             if process.poll() is None:
                 process.kill()
             process.wait()
@@ -111,7 +131,7 @@ class ElasticRun:
     def _wait(self, is_met: Any, problem: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_met():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or FATAL in [process.poll() for process in self.processes.values()]:
                 raise AssertionError(f"{problem} after {seconds} s:\n{self.logs()}")
             time.sleep(0.02)
 

@@ -34,6 +34,7 @@ from trainer.step.programs import State
 from trainer.telemetry import metrics
 from trainer.train import write_result
 from xpk_shared.links.handshake import Identity
+from xpk_shared.slices.registry import BEATS
 from xpk_shared.slices.roster import ACTIVE, READY
 
 _RESOLVE_SECONDS = 300.0
@@ -57,6 +58,7 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
         training.found()
     elif not training.join():
         return _leave(job, ExitCode.DONE)
+    job.peers.limit_silence(BEATS.silent_seconds)  # the other slices wait for a frozen host
     return training.loop()
 
 
@@ -88,6 +90,7 @@ class _Slices:
         peers.report("exchange", [address, self.connections.listen(address)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
         self.membership.views.append(self._connect)
+        self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
         with job.watchdog.waiting("the other slices", 0, min_seconds=_RESOLVE_SECONDS):

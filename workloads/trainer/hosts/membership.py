@@ -12,6 +12,7 @@ All hosts of a slice run the same programs in the same order. Therefore process 
     commit  a reduction is complete on all hosts of the slice
 """
 
+import dataclasses
 import hashlib
 import secrets
 import threading
@@ -26,6 +27,8 @@ from xpk_shared.slices.registry import identity
 from xpk_shared.slices.roster import WAITING, Entry, View, read_view
 
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
+REGISTRY_SLICE = 0
+_REGISTRY_POLL_SECONDS, _REGISTRY_POLLS = 0.1, 3  # before a slice that is lost with the registry counts as lost
 
 
 Peer = tuple[int, str]  # slice and incarnation
@@ -66,6 +69,7 @@ class Membership:
         self.is_leading = False  # as decided in the newest commit
         self.version = 0  # of everything that a reduction waits for
         self.views: list[Callable[[View], None]] = []  # called with each new view
+        self.is_connected: Callable[[Peer], bool] = lambda peer: True  # to the host of equal number in a slice
         self._host, self._peers, self._on_dropped = host, peers, on_dropped
         self._granted: list[Peer] = []
         self._orders: dict[Seq, list[int]] = {}
@@ -206,6 +210,7 @@ class _Leader:
             entry,
             on_view=self._take_view,
             on_evicted=self._membership._on_dropped,
+            on_lost=lambda: threading.Thread(target=self._watch_registry, name="registry-lost", daemon=True).start(),
         )
         self._client.connect(resolve, port)
 
@@ -241,6 +246,26 @@ class _Leader:
     def _take_view(self, view: View) -> None:
         if view.number:
             self.announce(view.as_json())
+
+    def _watch_registry(self) -> None:
+        """Continue without the slice of the registry, if its hosts are lost together with the registry.
+
+        Only if so many slices are left that the others could not continue either, were they only unreachable.
+        """
+        losses = 0
+        while self._client and not self._client.is_connected:
+            time.sleep(_REGISTRY_POLL_SECONDS)
+            view = self._membership.view
+            entry = view.slices.get(REGISTRY_SLICE)
+            if entry is None or self._membership.is_connected((REGISTRY_SLICE, entry.incarnation)):
+                losses = 0
+                continue
+            losses += 1
+            rest = {number: other for number, other in view.slices.items() if number != REGISTRY_SLICE}
+            active = sum(peer[0] != REGISTRY_SLICE for peer in self._membership.active)
+            is_enough = active >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
+            if losses >= _REGISTRY_POLLS and is_enough:
+                self.announce(dataclasses.replace(view, slices=rest).as_json())
 
     def _order_shares(self) -> None:
         """Order the shares of the reduction in progress whose slices are not active."""

@@ -143,6 +143,10 @@ class Peers:
         if self.process_id != 0:
             self._link.send(line({"answer": message}))
 
+    def limit_silence(self, seconds: float) -> None:
+        """Treat a host as dead after this time without a message from it."""
+        self._link.silent_seconds = seconds
+
     def leave(self, timeout: float = 10.0) -> None:
         """Close the connection in order, so that no host counts this one as dead. Process 0 leaves last."""
         self._link.leave(timeout)

@@ -41,6 +41,7 @@ class Endpoint:
         self._changed = threading.Condition()
         self._is_closing = False
         self._identity, self._handlers, self._beats = identity, handlers, beats
+        self.silent_seconds = beats.silent_seconds if beats else 0.0  # may be changed while the links are open
 
     def send(self, content: bytes, excluded: int = -1) -> None:
         """Send a message made by `line` to all connected hosts except `excluded`."""
@@ -64,6 +65,6 @@ class Endpoint:
                 link.beat(beat)
                 if now - woke > 2 * beats.seconds:  # this host itself was suspended
                     link.received_at = now
-                if now - link.received_at > beats.silent_seconds and not self._is_closing:
+                if now - link.received_at > self.silent_seconds and not self._is_closing:
                     link.shut_down()
             woke = now

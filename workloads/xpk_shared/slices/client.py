@@ -29,12 +29,18 @@ class RegistryClient:
         *,
         on_view: Callable[[View], None],
         on_evicted: Callable[[], None],
+        on_lost: Callable[[], None] = lambda: None,
         beats: Beats = BEATS,
     ) -> None:
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
-        self._on_view, self._on_evicted = on_view, on_evicted
+        self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
+
+    @property
+    def is_connected(self) -> bool:
+        """True while this slice is connected to the registry."""
+        return self._member is not None
 
     def connect(self, resolve: Callable[[], str], port: int) -> None:
         """Connect in the background; `resolve` returns the registry's current address."""
@@ -74,6 +80,8 @@ class RegistryClient:
             self._is_lost.wait()
             with self._lock:
                 self._member = None
+            if not self._is_closed:
+                self._on_lost()
 
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views

@@ -26,8 +26,8 @@ from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.slices.roster import Roster, RosterLimits, View, read_entry
 
-# A slice whose first host is silent for longer is dropped: its program may be frozen.
-BEATS = Beats(seconds=0.5, silent_seconds=5.0)
+# A slice whose first host is silent for longer is dropped: its program may be frozen, and all other slices wait for it.
+BEATS = Beats(seconds=0.5, silent_seconds=2.5)
 _POLL_SECONDS = 0.1
 _Change = Callable[[float], None]
 
