@@ -25,7 +25,10 @@ def serve(port: int, num_slices: int, min_slices: int) -> None:
 
 
 class ElasticRun:
-    """Processes of the hosts of elastic slices; the caller kills and starts them."""
+    """Processes of the hosts of elastic slices; the caller kills and starts them.
+
+    With `min_slices=0` the slices are not elastic: JAX joins them.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class ElasticRun:
         out.mkdir(parents=True, exist_ok=True)
         (out / "secret").write_text(SECRET)
         self._registry_port = free_ports()
+        self._coordinator_port = free_ports()
         self.registry = self._start_registry()
         self.processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
         self._attempts = [0] * slices
@@ -62,7 +66,7 @@ class ElasticRun:
 
     def start(self, number: int) -> None:
         """Start the hosts of a slice, as its supervisors do."""
-        first = free_ports()
+        first = free_ports() if self._min_slices else self._coordinator_port
         attempt, self._attempts[number] = self._attempts[number], self._attempts[number] + 1
         for host in range(self._hosts):
             env = {
@@ -72,7 +76,7 @@ class ElasticRun:
                 "TPU_WORKER_HOSTNAMES": ",".join(["127.0.0.1"] * self._hosts),
                 "XPK_HOSTS_PER_SLICE": str(self._hosts),
                 "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{first}",
-                "XPK_MIN_SLICES": str(self._min_slices),
+                "XPK_MIN_SLICES": str(self._min_slices or ""),
                 "XPK_SLICE_REGISTRY": f"127.0.0.1:{self._registry_port}",
                 "XPK_JOB_ID": "job",
                 "XPK_RESTART_ATTEMPT": str(attempt),

@@ -18,9 +18,9 @@ _WAIT_SECONDS = 0.2
 class Decisions:
     """Facts of this slice, and the leading slice's decisions from those of all."""
 
-    def __init__(self, job: Job, membership: Membership, *, is_founder: bool) -> None:
+    def __init__(self, job: Job, membership: Membership) -> None:
         self._job, self._membership = job, membership
-        self._is_starting = is_founder  # waits for all slices that are present, not only for enough of them
+        self._is_starting = False
         self._recorded: list[int] = []
 
     def facts(self, *, saves: bool, run: Run) -> Facts:
@@ -59,6 +59,10 @@ class Decisions:
             "saved": own["saved"],
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
+
+    def wait_for_all(self) -> None:
+        """Hold the first step until all slices that are present are active, not only enough of them."""
+        self._is_starting = True
 
     def wait_for_slices(self) -> None:
         """Wait a short time for a change of the slices."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.elastic.connections import Connections, as_bytes
-from trainer.hosts.membership import Commit, Membership, Peer, Seq
+from trainer.hosts.membership import DONE, FOUNDER, Commit, Membership, Peer, Seq
 from trainer.step.programs import State
 from xpk_shared.slices.roster import ACTIVE, Entry
 
@@ -85,15 +85,16 @@ class Receiver:
         self._membership.notify()
 
     def wait(self, abstract: State, is_awaited: Callable[[], bool]) -> tuple[State, Position] | None:
-        """Return the state and its position once all of it is here; None if the run has finished meanwhile.
+        """Return the state and its position once all of it is here.
 
-        `is_awaited` returns whether other slices wait for this one. Raises HandoverLost.
+        Return None if no slice will send it: the run has finished, or this slice is the founder, since all active
+        slices were lost. `is_awaited` returns whether other slices wait for this one. Raises HandoverLost.
         """
         membership = self._membership
         with membership.changed:
             senders = [(number, entry) for number, entry in membership.view.slices.items() if entry.phase == ACTIVE]
             while not self._expected or len(self._parts) < self._expected:
-                if membership.view.is_done:
+                if membership.role in (DONE, FOUNDER) and not self._parts:
                     return None
                 self._check_progress(senders, is_awaited=is_awaited())
                 membership.changed.wait(_POLL_SECONDS)

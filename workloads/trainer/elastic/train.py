@@ -25,7 +25,19 @@ from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
 from trainer.hosts import bootstrap
 from trainer.hosts.job import Address, Job, leave
-from trainer.hosts.membership import EVALUATE, FINISH, HOLD, TRAIN, Commit, Membership, Seq, new_incarnation
+from trainer.hosts.membership import (
+    DONE,
+    EVALUATE,
+    FINISH,
+    FOUNDER,
+    HOLD,
+    JOINER,
+    TRAIN,
+    Commit,
+    Membership,
+    Seq,
+    new_incarnation,
+)
 from trainer.observe.step_log import Pending
 from trainer.resume import first_state, get_compiled
 from trainer.schedule import ANY_SAVE, Action, RunSchedule
@@ -48,16 +60,18 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     traits = join(job, coordinator_future)
     slices = _Slices(job, job.slices)
     role = slices.enter()
-    if role == "done":
+    if role == DONE:
         return _leave(job, ExitCode.DONE)
-    job.slices.is_leading = role == "founder"
+    job.slices.is_leading = role == FOUNDER
     run = prepare_run(job, traits)
     digest = hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
-    training = _Training(run, slices, digest, is_founder=role == "founder")
-    if role == "founder":
-        training.found()
-    elif not training.join():
+    training = _Training(run, slices, digest)
+    if role == JOINER:
+        role = training.join()
+    if role == DONE:
         return _leave(job, ExitCode.DONE)
+    if role == FOUNDER:
+        training.found()
     job.peers.limit_silence(BEATS.silent_seconds)  # the other slices wait for a frozen host
     return training.loop()
 
@@ -94,7 +108,7 @@ class _Slices:
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
         with job.watchdog.waiting("the other slices", 0, min_seconds=_RESOLVE_SECONDS):
-            return self.membership.wait_for_turn()
+            return self.membership.wait_for_role()
 
     def await_connections(self) -> None:
         """Wait until all hosts of this slice are connected to the active slices, one of which sends the state."""
@@ -138,7 +152,7 @@ def _own_address(host: bootstrap.Host) -> str:
 class _Training:
     """The steps of one slice."""
 
-    def __init__(self, run: Run, slices: _Slices, traits: str, *, is_founder: bool) -> None:
+    def __init__(self, run: Run, slices: _Slices, traits: str) -> None:
         self._run, self._slices, self._membership, self._traits = run, slices, slices.membership, traits
         self._schedule = RunSchedule(run.job.config, evaluates=run.held_out > 0)
         self._batches, self._evaluation = ShareBatches(run), Evaluation(run)
@@ -147,7 +161,7 @@ class _Training:
             slices.membership, slices.connections, run.job.host.replicas, shares.vectors.dtype
         )
         self._reduce = slices.reductions
-        self._decisions = Decisions(run.job, slices.membership, is_founder=is_founder)
+        self._decisions = Decisions(run.job, slices.membership)
         get = functools.partial(get_compiled, run)
         share = get("share", shares.share, run.programs.state, run.programs.blocks, seed)
         self._gradients = Gradients(run, share, self._batches, self._record_pending)
@@ -162,14 +176,16 @@ class _Training:
 
     def found(self) -> None:
         """Begin the run with the newest checkpoint, or with fresh parameters."""
+        self._membership.is_leading = True
+        self._decisions.wait_for_all()
         state, self._at, self._tokens = first_state(self._run)
         self._state = state()
         self._membership.set_phase(ACTIVE)
         self._membership.grant_self()
         self._hold()
 
-    def join(self) -> bool:
-        """Receive the state from an active slice; return False if the run has finished meanwhile."""
+    def join(self) -> str:
+        """Receive the state from an active slice; return the role of this slice, JOINER unless it has changed."""
         job, began = self._run.job, time.monotonic()
         self._slices.await_connections()
         self._membership.set_phase(READY)
@@ -179,7 +195,7 @@ class _Training:
         except handover.HandoverLost as error:
             raise PeerAbsent(f"lost {error} while it sent the state") from error
         if received is None:
-            return False
+            return self._membership.role
         self._state, position = received
         if position.traits != self._traits:
             message = f"slice {job.host.slice_id} has other settings, code or library versions than the running slices"
@@ -192,7 +208,7 @@ class _Training:
         job.events.write("restore", self._at, time.monotonic() - began, source="peer", read=False)
         metrics.say(f"slice {job.host.slice_id}: joins after step {self._at}")
         self._hold()
-        return True
+        return JOINER
 
     def loop(self) -> ExitCode:
         """Train to the last step, or to a stop."""

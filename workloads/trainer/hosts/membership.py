@@ -26,6 +26,7 @@ from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import identity
 from xpk_shared.slices.roster import WAITING, Entry, View, read_view
 
+FOUNDER, JOINER, DONE = "founder", "joiner", "done"  # roles of a slice before it is active
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
 REGISTRY_SLICE = 0
 _REGISTRY_POLL_SECONDS, _REGISTRY_POLLS = 0.1, 3  # before a slice that is lost with the registry counts as lost
@@ -82,17 +83,20 @@ class Membership:
         if self._leader:
             self._leader.register(Entry(incarnation, WAITING, tuple(addresses or ())), resolve)
 
-    def wait_for_turn(self) -> str:
-        """Wait until this slice may prepare; return "founder", "joiner", or "done" if the run has finished."""
+    @property
+    def role(self) -> str:
+        """Role of this slice before it is active: FOUNDER, JOINER, DONE if the run has finished, or "" if unknown."""
+        if self.view.is_done:
+            return DONE
+        if self.view.has_active:
+            return JOINER
+        return FOUNDER if self.view.founder and self.view.founder == self.own[1] else ""
+
+    def wait_for_role(self) -> str:
+        """Wait until the role of this slice is known, and return it."""
         with self.changed:
-            while True:
-                if self.view.is_done:
-                    return "done"
-                if self.view.has_active:
-                    return "joiner"
-                if self.view.founder and self.view.founder == self.own[1]:
-                    return "founder"
-                self.changed.wait()
+            self.changed.wait_for(lambda: self.role)
+            return self.role
 
     def set_phase(self, phase: str) -> None:
         """Tell the other slices how far this one is; on process 0, else nothing happens."""
