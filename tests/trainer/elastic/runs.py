@@ -64,8 +64,14 @@ class ElasticRun:
         self.registry.wait()
         self.registry = self._start_registry()
 
-    def start(self, number: int) -> None:
-        """Start the hosts of a slice, as its supervisors do."""
+    def restart(self, number: int, settings: Sequence[str] = ()) -> None:
+        """Wait until the hosts of a slice have ended, and start them again, as its supervisors do."""
+        for host in range(self._hosts):
+            self.processes[number, host].wait(30)
+        self.start(number, settings)
+
+    def start(self, number: int, settings: Sequence[str] = ()) -> None:
+        """Start the hosts of a slice."""
         first = free_ports() if self._min_slices else self._coordinator_port
         attempt, self._attempts[number] = self._attempts[number], self._attempts[number] + 1
         for host in range(self._hosts):
@@ -87,7 +93,7 @@ class ElasticRun:
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
                 "PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}",
             }
-            command = [sys.executable, "-m", "trainer", "train", *arguments(self._settings)]
+            command = [sys.executable, "-m", "trainer", "train", *arguments([*self._settings, *settings])]
             with (self.out / f"log-{number}-{host}-{attempt}").open("wb") as log:
                 process = subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT)
             self.processes[number, host] = process

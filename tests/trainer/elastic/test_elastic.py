@@ -1,0 +1,172 @@
+"""Runs whose slices are lost and join again: no finished step is lost, and the losses are the undisturbed ones."""
+
+import functools
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.elastic.runs import ElasticRun
+
+pytestmark = pytest.mark.timeout(300)
+SETTINGS = ("run.steps=60", "checkpoint.every=10", "run.eval_every=30", "data.path=stdlib", "data.max_bytes=100000")
+ALL = [0, 1]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[functools.partial[ElasticRun]]:
+    """Start runs, whose processes are killed in the end."""
+    runs: list[ElasticRun] = []
+
+    def started(name: str, settings: Sequence[str] = SETTINGS, **sizes: int) -> ElasticRun:
+        runs.append(ElasticRun(tmp_path / name, settings, **sizes))
+        return runs[-1]
+
+    yield functools.partial(started)
+    for run in runs:
+        run.close()
+
+
+def undisturbed(start: functools.partial[ElasticRun], **sizes: int) -> dict[int, str]:
+    """Return the losses of a run without failures."""
+    run = start("undisturbed", **sizes)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    losses = run.losses()
+    assert sorted(losses) == list(range(1, 61))
+    run.close()
+    return losses
+
+
+def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    run = start("disturbed")
+    for step, victim in ((5, 1), (20, 0)):
+        run.wait_for_step(step)
+        run.kill(victim)
+        run.wait_for_slices([1 - victim])
+        run.restart(victim)
+        run.wait_for_slices(ALL)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    assert steps == sorted(set(steps)), "each step is recorded once"
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_any_host_of_a_slice_may_be_lost(start: functools.partial[ElasticRun], victim: tuple[int, int]) -> None:
+    expected = undisturbed(start, hosts=2, chips=1)
+    run = start("disturbed", hosts=2, chips=1)
+    run.wait_for_step(7)
+    run.kill(*victim)
+    run.wait_for_slices([1 - victim[0]])
+    run.restart(victim[0])
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_the_run_continues_without_the_registry_and_its_slice(start: functools.partial[ElasticRun]) -> None:
+    sizes = {"slices": 4, "min_slices": 3}
+    expected = undisturbed(start, **sizes)
+    run = start("disturbed", **sizes)
+    run.wait_for_step(5)
+    run.registry.kill()
+    run.kill(0)
+    run.wait_for_slices([1, 2, 3], 30)
+    run.wait_for_step(max(run.losses()) + 3)
+    run.replace_registry()
+    run.restart(0)
+    run.wait_for_slices([0, 1, 2, 3])
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    run = start("disturbed", min_slices=2)
+    run.wait_for_step(5)
+    run.kill(1)
+    run.wait_for_slices([0])
+    time.sleep(1)
+    reached = max(run.losses())
+    time.sleep(2)
+    assert max(run.losses()) == reached, "the run waits for a second slice"
+    run.restart(1)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_asked_to_end_leaves_at_a_step(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    run = start("disturbed")
+    run.wait_for_step(5)
+    run.kill(0, signal_number=signal.SIGTERM)
+    run.wait_for_slices([1])
+    assert run.processes[0, 0].wait(20) == 143
+    run.restart(0)
+    run.wait_for_slices(ALL)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_end_is_saved_and_resumes(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    run = start("disturbed")
+    run.wait_for_step(13)
+    for number in ALL:
+        run.kill(number, signal_number=signal.SIGTERM)
+    assert set(run.exit_codes().values()) == {143}, run.logs()
+    saved = max(run.losses())
+    assert (run.out / "checkpoints").exists()
+    for number in ALL:
+        run.start(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    assert steps == list(range(1, 61)), f"resumes after step {saved}"
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    run = start("disturbed")
+    run.wait_for_step(25)
+    for number in ALL:
+        run.kill(number)
+    for number in ALL:
+        run.restart(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    first_again = next(step for step, before in zip(steps[1:], steps, strict=False) if step <= before)
+    assert first_again > 10, "at most one interval and the save in progress are repeated"
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_a_frozen_slice_is_dropped_and_exits_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
+    run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
+    run.wait_for_step(5)
+    run.kill(1, signal_number=signal.SIGSTOP)
+    run.wait_for_slices([0], 30)
+    run.wait_for_step(max(run.losses()) + 3)
+    run.kill(1, signal_number=signal.SIGCONT)
+    assert run.processes[1, 0].wait(30) == 75
+    assert "the other slices continue without this one" in run.logs()
+
+
+@pytest.mark.slow
+def test_a_slice_with_other_settings_does_not_join(start: functools.partial[ElasticRun]) -> None:
+    run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
+    run.wait_for_step(5)
+    run.kill(1)
+    run.wait_for_slices([0])
+    run.restart(1, ("optim.lr=0.5",))
+    assert run.processes[1, 0].wait(60) == 42
+    assert "slice 1 has other settings, code or library versions than the running slices" in run.logs()
+    run.wait_for_step(max(run.losses()) + 3)
