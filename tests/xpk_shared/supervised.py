@@ -41,6 +41,10 @@ PROGRAM = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, meet
 SECRET = "0123456789abcdef" * 4
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # like in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
+# With restarts in place: the first attempt, what later ones do, and the variables.
+FIRST = '[ "$XPK_RESTART_ATTEMPT" = 0 ]'
+LATER = f"{FIRST} || {{ echo again $XPK_RESTART_ATTEMPT; exit 0; }}; "
+IN_PLACE = {"XPK_MAX_RESTARTS": "3", "XPK_FATAL_EXIT_CODES": "42 127"}
 
 Start = Callable[..., "Host"]
 
@@ -122,3 +126,10 @@ def connected(hosts: list[Host]) -> None:
     """Wait until the first host has welcomed all others."""
     for host in hosts[1:]:
         hosts[0].says(f"met {host.number}\n")
+
+
+def kill_command(host: Host, number: int = signal.SIGKILL) -> None:
+    """Send a signal to the first process of a host's command."""
+    host.says("up")
+    (child,) = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+    os.kill(int(child), number)

@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from xpk_shared.supervisor.idle import free_bytes
-from xpk_shared.supervisor.names import IMPORTS
+from xpk_shared.supervisor.names import IMPORTS, MIN_SLICES
 
 _KNOWN_IMPORTS = {"trainer": "trainer.imports"}  # of programs that run as `python -m`
+_ELASTIC_IMPORTS = {"trainer": "trainer.imports,trainer.elastic.train"}  # if slices are elastic
 _FREE_BYTES = 1 << 30  # minimum free memory for starting a standby
 _PER_ATTEMPT = ("XPK_", "MEGASCALE_", "TPU_WORKER_")  # variables that modules do not read when they are imported
 
@@ -180,7 +181,8 @@ def _send(channel: socket.socket, message: dict[str, object]) -> None:
 
 def _imports(invocation: Invocation, environ: Mapping[str, str]) -> list[str]:
     """Return the modules to import for a command."""
-    known = _KNOWN_IMPORTS.get(invocation.target, "") if invocation.is_module else ""
+    known_imports = _ELASTIC_IMPORTS if environ.get(MIN_SLICES) else _KNOWN_IMPORTS
+    known = known_imports.get(invocation.target, "") if invocation.is_module else ""
     names = [name.strip() for name in environ.get(IMPORTS, known).split(",")]
     # The program itself has to run as __main__.
     return [name for name in names if name and not (invocation.is_module and name == invocation.target)]
