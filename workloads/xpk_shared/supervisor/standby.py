@@ -95,7 +95,7 @@ class Standby:
     def prepare(self, environ: Mapping[str, str]) -> None:
         """Start the idle interpreter, unless one is running, the command cannot have one, or memory is short."""
         invocation = self._invocation
-        imports = _imports(invocation, environ) if invocation else []
+        imports = imports_of(invocation, environ) if invocation else []
         if self._process or not invocation or not imports:
             return
         with suppress(OSError):
@@ -179,7 +179,7 @@ def _send(channel: socket.socket, message: dict[str, object]) -> None:
     channel.setblocking(False)
 
 
-def _imports(invocation: Invocation, environ: Mapping[str, str]) -> list[str]:
+def imports_of(invocation: Invocation, environ: Mapping[str, str]) -> list[str]:
     """Return the modules to import for a command."""
     known_imports = _ELASTIC_IMPORTS if environ.get(MIN_SLICES) else _KNOWN_IMPORTS
     known = known_imports.get(invocation.target, "") if invocation.is_module else ""
