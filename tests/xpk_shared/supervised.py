@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import until
@@ -117,7 +118,9 @@ def starter(tmp_path: Path) -> Iterator[Start]:
             # Its command is a session of its own, and ends with its group.
             children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
             for child in children:
-                os.killpg(int(child), signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just been started, or left by the command
+                    os.kill(int(child), signal.SIGKILL)
+                    os.killpg(int(child), signal.SIGKILL)
             host.process.kill()
             host.process.wait()
 
