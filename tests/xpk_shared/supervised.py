@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import until
@@ -41,6 +42,10 @@ PROGRAM = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, meet
 SECRET = "0123456789abcdef" * 4
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # like in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
+# With restarts in place: the first attempt, what later ones do, and the variables.
+FIRST = '[ "$XPK_RESTART_ATTEMPT" = 0 ]'
+LATER = f"{FIRST} || {{ echo again $XPK_RESTART_ATTEMPT; exit 0; }}; "
+IN_PLACE = {"XPK_MAX_RESTARTS": "3", "XPK_FATAL_EXIT_CODES": "42 127"}
 
 Start = Callable[..., "Host"]
 
@@ -113,7 +118,9 @@ def starter(tmp_path: Path) -> Iterator[Start]:
             # Its command is a session of its own, and ends with its group.
             children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
             for child in children:
-                os.killpg(int(child), signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just been started, or left by the command
+                    os.kill(int(child), signal.SIGKILL)
+                    os.killpg(int(child), signal.SIGKILL)
             host.process.kill()
             host.process.wait()
 
@@ -122,3 +129,10 @@ def connected(hosts: list[Host]) -> None:
     """Wait until the first host has welcomed all others."""
     for host in hosts[1:]:
         hosts[0].says(f"met {host.number}\n")
+
+
+def kill_command(host: Host, number: int = signal.SIGKILL) -> None:
+    """Send a signal to the first process of a host's command."""
+    host.says("up")
+    (child,) = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+    os.kill(int(child), number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import time
@@ -14,16 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.xpk_shared.supervised import OBEYS, SECONDS, SECRET, WAITS, WITH_SHORT_GRACE, Host, Start, connected
+from tests.xpk_shared.supervised import (
+    FIRST,
+    IN_PLACE,
+    LATER,
+    OBEYS,
+    SECONDS,
+    SECRET,
+    WAITS,
+    WITH_SHORT_GRACE,
+    Host,
+    Start,
+    connected,
+    kill_command,
+)
 from xpk_shared.links.endpoint import Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.supervisor.host import Host as Place
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
-
-FIRST = '[ "$XPK_RESTART_ATTEMPT" = 0 ]'
-LATER = f"{FIRST} || {{ echo again $XPK_RESTART_ATTEMPT; exit 0; }}; "
-IN_PLACE = {"XPK_MAX_RESTARTS": "3", "XPK_FATAL_EXIT_CODES": "42 127"}
 
 
 def started(start: Start, commands: dict[int, str], **more: str) -> list[Host]:
@@ -35,13 +43,6 @@ def started(start: Start, commands: dict[int, str], **more: str) -> list[Host]:
     ]
     connected(hosts)
     return hosts
-
-
-def kill_command(host: Host, number: int = signal.SIGKILL) -> None:
-    """Send a signal to the first process of a host's command."""
-    host.says("up")
-    (child,) = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
-    os.kill(int(child), number)
 
 
 @pytest.mark.parametrize("victim", [0, 3])

@@ -19,8 +19,8 @@ import pytest
 from tests.trainer.small import WORKLOADS, arguments, one_host
 from tests.waiting import until
 from xpk_shared.supervisor.idle import free_bytes
-from xpk_shared.supervisor.names import IMPORTS
-from xpk_shared.supervisor.standby import Standby, parse
+from xpk_shared.supervisor.names import IMPORTS, MIN_SLICES
+from xpk_shared.supervisor.standby import Standby, imports_of, parse
 
 PYTHON = sys.executable
 # Prepares a standby for a command, like a supervisor, and runs the next attempt once it reads a byte.
@@ -344,12 +344,17 @@ def switches(pid: int) -> list[str]:
     return [line for state in states for line in state.splitlines() if "ctxt_switches" in line]
 
 
-def test_imports_of_the_trainer_create_no_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", ["trainer.train", "trainer.elastic.train"])
+def test_imports_of_the_trainer_create_no_backend(folder: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    environ = {MIN_SLICES: "2"} if "elastic" in last else {}
+    call = parse([PYTHON, "-m", "trainer"])
+    assert call
+    names = ",".join(imports_of(call, environ))
     (folder / "script.py").write_text(
         "import sys\n"
-        "assert {'trainer.train', 'orbax.checkpoint', 'jax'} <= {*sys.modules}\n"
+        f"assert {{{last!r}, 'trainer.train', 'orbax.checkpoint', 'jax'}} <= {{*sys.modules}}\n"
         "from jax._src import xla_bridge\n"
         "print(xla_bridge.backends_are_initialized(), [*xla_bridge._backends])\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(WORKLOADS), os.environ.get("PYTHONPATH", "")]))
-    assert taken([PYTHON, "script.py"], "trainer.imports") == (0, "False []\n", "")
+    assert taken([PYTHON, "script.py"], names) == (0, "False []\n", "")

@@ -225,11 +225,12 @@ def test_the_archive_is_reproducible_and_small() -> None:
     content = supervisor_archive()
     supervisor_archive.cache_clear()
     assert supervisor_archive() == content and len(content) < 100_000
+    assert b"xpk_shared/slices/" not in content and b"xpk_shared/slices/registry.py" in supervisor_archive(True)
 
 
 SOURCES = [
     file
-    for folder in ("", "links", "supervisor")
+    for folder in ("", "links", "slices", "supervisor")
     for file in sorted((Path(xpk_shared.__file__).parent / folder).glob("*.py"))
     if folder or file.name == "__init__.py"
 ]

@@ -29,7 +29,6 @@ from xpk_shared.slices.roster import Roster, RosterLimits, View, read_entry
 # A slice whose first host is silent for longer is dropped: its program may be frozen, and all other slices wait for it.
 BEATS = Beats(seconds=0.5, silent_seconds=2.5)
 _POLL_SECONDS = 0.1
-_Change = Callable[[float], None]
 
 
 def identity(job: str, secret: bytes) -> Identity:
@@ -54,13 +53,20 @@ class Registry:
         # The registry itself is number 0, slice N is number N + 1.
         self._hub = Hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
-        self._changes: deque[_Change] = deque()
+        self._num_slices = num_slices
+        self._finished: set[int] = set()  # slices that have said so
+        self._changes: deque[Callable[[float], None]] = deque()  # called with the time
         self._wake = threading.Event()
 
     def open(self, address: str, port: int) -> None:
         """Listen at an address, "" for all of this host's. Raises AddressError."""
         self._hub.open(address, port)
         threading.Thread(target=self._run, name="registry", daemon=True).start()
+
+    @property
+    def has_finished(self) -> bool:
+        """True if every slice has said that the run has finished, so that none needs the registry any more."""
+        return len(self._finished) == self._num_slices
 
     def _run(self) -> None:
         while True:
@@ -77,7 +83,7 @@ class Registry:
     def _publish(self, view: View) -> None:
         self._hub.send(line(view.as_json()))
 
-    def _change(self, change: _Change) -> None:
+    def _change(self, change: Callable[[float], None]) -> None:
         self._changes.append(change)
         self._wake.set()
 
@@ -96,4 +102,5 @@ class Registry:
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:
+            self._finished.add(number)
             self._change(lambda now: self._roster.finish())

@@ -71,7 +71,7 @@ class RosterLimits:
     """Time limits in seconds."""
 
     form_seconds: float = 60.0  # for all slices to connect, before a run begins with fewer
-    settle_seconds: float = 2.0  # for active slices to connect to a new registry
+    settle_seconds: float = 2.0  # for the other active slices to connect to a new registry, after the first one
 
 
 class Roster:
@@ -83,17 +83,27 @@ class Roster:
         self._dropped: set[str] = set()
         self._founder, self._number, self._is_done = "", 0, False
         self._first_at: float | None = None
+        self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
 
     def take(self, number: int, entry: Entry, now: float) -> bool:
-        """Record what a slice says of itself; return False if that incarnation was dropped before."""
+        """Record what a slice says of itself; return False if that incarnation was dropped before.
+
+        A slice was also dropped if it became active under an earlier registry and connects after the first view of
+        this one: the others have continued without it.
+        """
+        former = self._slices.get(number)
+        is_new = former is None or former.incarnation != entry.incarnation
+        if is_new and self._is_formed and entry.phase == ACTIVE:
+            self._dropped.add(entry.incarnation)
         if entry.incarnation in self._dropped:
             return False
-        former = self._slices.get(number)
-        if former and former.incarnation != entry.incarnation:
+        if former and is_new:
             self._dropped.add(former.incarnation)
         self._slices[number] = entry
         self._first_at = now if self._first_at is None else self._first_at
+        if entry.phase == ACTIVE and self._active_at is None:
+            self._active_at = now
         return True
 
     def drop(self, number: int) -> None:
@@ -101,6 +111,8 @@ class Roster:
         entry = self._slices.pop(number, None)
         if entry:
             self._dropped.add(entry.incarnation)
+        if not self._has_active:
+            self._active_at = None
         if not self._slices:  # the next slices begin like the first ones
             self._first_at, self._is_formed = None, False
 
@@ -114,7 +126,7 @@ class Roster:
             return None
         self._is_formed = True
         incarnations = {entry.incarnation for entry in self._slices.values()}
-        if any(entry.phase == ACTIVE for entry in self._slices.values()):
+        if self._has_active:
             self._founder = ""
         elif self._founder not in incarnations and self._slices:
             self._founder = self._slices[min(self._slices)].incarnation
@@ -126,11 +138,15 @@ class Roster:
         """True if the next view depends on the time."""
         return bool(self._slices) and not self._is_formed
 
+    @property
+    def _has_active(self) -> bool:
+        return any(entry.phase == ACTIVE for entry in self._slices.values())
+
     def _forms(self, now: float) -> bool:
         if not self._slices or self._first_at is None:
             return False
-        waited = now - self._first_at
-        if any(entry.phase == ACTIVE for entry in self._slices.values()):
-            return len(self._slices) == self._num_slices or waited >= self._limits.settle_seconds
-        is_late = waited >= self._limits.form_seconds and len(self._slices) >= self._min_slices
-        return len(self._slices) == self._num_slices or is_late or self._is_done
+        is_complete = len(self._slices) == self._num_slices
+        if self._active_at is not None:
+            return is_complete or now - self._active_at >= self._limits.settle_seconds
+        is_late = now - self._first_at >= self._limits.form_seconds and len(self._slices) >= self._min_slices
+        return is_complete or is_late or self._is_done

@@ -11,6 +11,10 @@ Kubernetes ends them, so that only the exit code of the failed host counts.
 A host that was asked to end (SIGTERM), or has succeeded, announces it: its end is not a loss, and it keeps its grace
 period. If a command fails before all hosts are connected, its host waits briefly, so that the others detect its end. A
 command that exits with 143 although no host was asked to end has failed; Kubernetes would not count that code. If hosts
-cannot connect, commands run without supervision. The program runs in the user's image, so it uses only the standard
+cannot connect, commands run without supervision.
+
+If slices are elastic, the hosts of each slice are a group of their own, with its own first host and restarts, and
+Kubernetes recreates only the slice of a lost host. The supervisor of slice 0 host 0 also serves the registry of the
+slices (xpk_shared.slices). The program runs in the user's image, so it uses only the standard
 library of Python 3.8.
 """

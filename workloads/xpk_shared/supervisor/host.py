@@ -9,16 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xpk_shared.supervisor.names import FATAL, LIMIT, PORT
+from xpk_shared.supervisor.names import FATAL, LIMIT, MIN_SLICES, PORT, REGISTRY
 
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
 
 
 @dataclass(frozen=True)
-class Host:
-    """One host of several; the first host listens at `address` and `port`."""
+class ElasticSlices:
+    """The slices of an elastic workload, each of which has supervisors of its own."""
 
-    number: int
+    num_slices: int
+    min_slices: int
+    own: int  # this host's slice
+    registry_port: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a group: all hosts of the job, or those of one slice if slices are elastic.
+
+    The first host of the group listens at `address` and `port`.
+    """
+
+    number: int  # in the group
     hosts: int
     hosts_per_slice: int
     address: str
@@ -29,21 +42,32 @@ class Host:
     max_restarts: int | None = None  # in place; None: the command is not restarted in place
     fatal_codes: frozenset[int] = frozenset()  # exit codes after which the command is not restarted
     output_dir: str = ""
+    elastic: ElasticSlices | None = None
 
     def name(self, number: int) -> str:
-        """Return the name of a host of the job in messages."""
+        """Return the name of a host of the group in messages."""
         return "s{}/h{}".format(*self.place(number))
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return the slice of a host of the job and its index in the slice."""
-        return divmod(number, self.hosts_per_slice)
+        """Return the slice of a host of the group and its index in the slice."""
+        slice_id, index = divmod(number, self.hosts_per_slice)
+        return self._first_slice + slice_id, index
 
     def number_of(self, place: tuple[int, int] | None) -> int | None:
-        """Return the number of the host at a place, None if the job has none there."""
+        """Return the number of the host at a place, None if the group has none there."""
         if place is None or place[1] >= self.hosts_per_slice:
             return None
-        number = place[0] * self.hosts_per_slice + place[1]
-        return number if number < self.hosts else None
+        number = (place[0] - self._first_slice) * self.hosts_per_slice + place[1]
+        return number if 0 <= number < self.hosts else None
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Name of the group: hosts of different groups do not connect to each other."""
+        return (self.job, str(self.elastic.own)) if self.elastic else (self.job,)
+
+    @property
+    def _first_slice(self) -> int:
+        return self.elastic.own if self.elastic else 0
 
     @property
     def own_address(self) -> str:
@@ -75,11 +99,13 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
     try:
         hosts_per_slice = int(environ["XPK_HOSTS_PER_SLICE"])
         address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
+        elastic = _read_elastic(environ)
+        slice_id, num_slices = int(environ["MEGASCALE_SLICE_ID"]), int(environ["MEGASCALE_NUM_SLICES"])
         return Host(
-            number=int(environ["MEGASCALE_SLICE_ID"]) * hosts_per_slice + int(environ["TPU_WORKER_ID"]),
-            hosts=int(environ["MEGASCALE_NUM_SLICES"]) * hosts_per_slice,
+            number=(0 if elastic else slice_id) * hosts_per_slice + int(environ["TPU_WORKER_ID"]),
+            hosts=(1 if elastic else num_slices) * hosts_per_slice,
             hosts_per_slice=hosts_per_slice,
-            address=address,
+            address=environ["TPU_WORKER_HOSTNAMES"].partition(",")[0] if elastic else address,
             port=int(environ.get(PORT) or int(port) + _PORT_OFFSET),
             job=environ["XPK_JOB_ID"],
             attempt=int(environ["XPK_RESTART_ATTEMPT"]),
@@ -87,9 +113,22 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
             max_restarts=int(environ[LIMIT]) if environ.get(LIMIT) else None,
             fatal_codes=frozenset(map(int, environ.get(FATAL, "").split())),
             output_dir=environ.get("XPK_OUTPUT_DIR", ""),
+            elastic=elastic,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _read_elastic(environ: Mapping[str, str]) -> ElasticSlices | None:
+    """Return the elastic slices; None if slices are not elastic. Raises KeyError or ValueError."""
+    if not environ.get(MIN_SLICES):
+        return None
+    return ElasticSlices(
+        num_slices=int(environ["MEGASCALE_NUM_SLICES"]),
+        min_slices=int(environ[MIN_SLICES]),
+        own=int(environ["MEGASCALE_SLICE_ID"]),
+        registry_port=int(environ[REGISTRY].rpartition(":")[2]),
+    )
 
 
 def say(text: str) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xpk_shared.links.errors import AddressError
 from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
 from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.record import pause_record, restart_record, write_record
+from xpk_shared.supervisor.registry import RegistryServer, open_registry
 from xpk_shared.supervisor.restarts import SHORT_SECONDS, Coordinator, CoordinatorLimits, End
 from xpk_shared.supervisor.signals import END, Signals
 from xpk_shared.supervisor.silence import Silence
@@ -33,16 +35,24 @@ class Limits:
     meet_seconds: float = 10.0  # for which a host whose command has failed early waits for the others to connect
     silent_seconds: float = 20.0  # for the first host to reply to a host that waits for an order; else it is frozen
     standby_seconds: float = 10.0  # from the start of an attempt to the start of the standby's imports
+    registry_seconds: float = 60.0  # for all slices to learn that the run has finished, after slice 0 has
 
 
 class Supervisor:
     """Supervisor of one host's command over all attempts."""
 
     def __init__(
-        self, host: Host, argv: list[str], environ: Mapping[str, str], peers: Peers, signals: Signals, limits: Limits
+        self,
+        host: Host,
+        argv: list[str],
+        environ: Mapping[str, str],
+        peers: Peers,
+        signals: Signals,
+        limits: Limits,
+        registry: RegistryServer | None = None,
     ) -> None:
         self._host, self._argv, self._environ = host, argv, environ
-        self._peers, self._signals, self._limits = peers, signals, limits
+        self._peers, self._signals, self._limits, self._registry = peers, signals, limits, registry
         self._is_asked_to_end = self._is_done = self._is_final = self._is_silent = False
         self._lost_at = 0.0
         self._standby = Standby(argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
@@ -219,6 +229,8 @@ class Supervisor:
         if code is None:
             return None
         if self._is_done or (code == 0 and not self._is_stopped and not self._waits_for_others(now)):
+            if self._registry and not self._is_asked_to_end and self._registry.is_needed(now):
+                return None
             self._peers.leave()
             return 0
         if self._lost_at:
@@ -243,12 +255,17 @@ class Supervisor:
         return self._peers.have_met or is_patient or (self._coordinator is not None and self._command.code != 0)
 
     def _own_code(self, code: int) -> int:
-        """Return the exit code of a host that was not asked to end; 143 would not be counted as a failure."""
+        """Return the exit code of a host that was not asked to end; 143 would not be counted as a failure.
+
+        An elastic slice also stops with 143 when another one does and too few would be left.
+        """
         # The message that another host was asked to end may be in transit.
         if code == _ASKED_TO_END and not self._peers.asked.wait(self._limits.grace_seconds):
-            say(f"the command exited with {code}, but no host was asked to end; exiting with {_FAILED}")
-            self._command.code = _FAILED
-            return _FAILED
+            own_code = PEER_LOST if self._host.elastic else _FAILED
+            group = "host of this slice" if self._host.elastic else "host"
+            say(f"the command exited with {code}, but no {group} was asked to end; exiting with {own_code}")
+            self._command.code = own_code
+            return own_code
         return code
 
 
@@ -265,9 +282,14 @@ def main(
         os.execvp(argv[0], argv)  # the environment does not describe the other hosts
     signals = Signals()
     adopt_orphans()
-    peers = open_peers(host, host.read_secret(), signals.wake)
+    secret = host.read_secret()
+    peers = open_peers(host, secret, signals.wake)
     try:
-        supervisor = Supervisor(host, argv, environ, peers, signals, limits)
+        registry = open_registry(host, secret, limits.registry_seconds)
+        supervisor = Supervisor(host, argv, environ, peers, signals, limits, registry)
+    except AddressError as error:
+        say(f"{error}; exiting because the slices cannot register")
+        return _FAILED
     except OSError as error:
         say(f"cannot run {argv[0]}: {error.strerror}")
         return _NOT_STARTED

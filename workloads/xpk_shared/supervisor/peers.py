@@ -33,7 +33,7 @@ class Peers:
         self.reports: deque[tuple[End, int]] = deque()  # on the first host: ends, each with its number of restarts
         self.received_at = 0.0  # monotonic time of the first host's newest message
         self._host, self._wake = host, wake
-        identity = Identity(("command", host.job), host.attempt, secret)
+        identity = Identity(("command", *host.group), host.attempt, secret)
         handlers = Handlers(self._record_loss, self._record_request, self._receive)
         self._link = (
             Member(identity, host.number, handlers)

@@ -1,10 +1,13 @@
-"""Restarts in place: decisions of the first host for all hosts of the job when commands end.
+"""Restarts in place: decisions of the first host for all hosts of the group when commands end.
 
 Every host reports the end of its command. After a failure the first host orders all others to stop theirs (`stop`).
 Once all have ended, so that attempts do not overlap, it orders the next attempt (`start`), or names the host whose exit
 code Kubernetes receives (`final`): if that code is fatal, or no restarts are left. When all commands have succeeded,
 all hosts may exit (`done`). Only the loss of a host with its pod or node is handled by Kubernetes, which then recreates
-all pods.
+all pods of the group.
+
+The command of an elastic slice ends with PEER_LOST also because of other slices: they have dropped it, or one was lost
+while this one joined. Such a restart does not count towards the limit.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class Coordinator:
     def __init__(self, host: Host, now: float, coordinator_limits: CoordinatorLimits = CoordinatorLimits()) -> None:
         self.restarts = 0  # in place, so far
         self.cause: End | None = None  # of the newest restart
+        self._counted = 0  # restarts that count towards the limit
         self._host, self._limits = host, coordinator_limits
         self._started_at = now
         self._ends: dict[int, End] = {}  # of this attempt, in the order of their reports
@@ -99,9 +103,11 @@ class Coordinator:
         cause, limit = self._cause(), self._host.max_restarts or 0
         if cause.code in self._host.fatal_codes:
             return self._final(cause)
-        if self.restarts >= limit:
-            return self._final(self._frozen_or(cause) if self.restarts else cause, exhausted=self.restarts > 0)
         self.cause = self._frozen_or(cause)
+        is_counted = not self._is_caused_by_other_slices(self.cause)
+        if is_counted and self._counted >= limit:
+            return self._final(self.cause if self._counted else cause, exhausted=self._counted > 0)
+        self._counted += is_counted
         self._short_attempts = self._short_attempts + 1 if now - self._started_at < SHORT_SECONDS else 0
         pause = pause_after(self._short_attempts)
         self._start_at = now + pause
@@ -126,6 +132,9 @@ class Coordinator:
         lost = (self._ends.get(end.lost) for end in self._ends.values() if end.lost is not None)
         frozen = next((end for end in lost if end and end.was_stopped), None)
         return frozen if frozen and cause.code == PEER_LOST else cause
+
+    def _is_caused_by_other_slices(self, cause: End) -> bool:
+        return self._host.elastic is not None and cause.code == PEER_LOST and not cause.was_stopped
 
     def _final(self, end: End, **facts: Any) -> dict[str, Any]:
         self._is_done = True

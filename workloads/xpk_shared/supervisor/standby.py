@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from xpk_shared.supervisor.idle import free_bytes
-from xpk_shared.supervisor.names import IMPORTS
+from xpk_shared.supervisor.names import IMPORTS, MIN_SLICES
 
 _KNOWN_IMPORTS = {"trainer": "trainer.imports"}  # of programs that run as `python -m`
+_ELASTIC_IMPORTS = {"trainer": "trainer.imports,trainer.elastic.train"}  # if slices are elastic
 _FREE_BYTES = 1 << 30  # minimum free memory for starting a standby
 _PER_ATTEMPT = ("XPK_", "MEGASCALE_", "TPU_WORKER_")  # variables that modules do not read when they are imported
 
@@ -94,7 +95,7 @@ class Standby:
     def prepare(self, environ: Mapping[str, str]) -> None:
         """Start the idle interpreter, unless one is running, the command cannot have one, or memory is short."""
         invocation = self._invocation
-        imports = _imports(invocation, environ) if invocation else []
+        imports = imports_of(invocation, environ) if invocation else []
         if self._process or not invocation or not imports:
             return
         with suppress(OSError):
@@ -178,9 +179,10 @@ def _send(channel: socket.socket, message: dict[str, object]) -> None:
     channel.setblocking(False)
 
 
-def _imports(invocation: Invocation, environ: Mapping[str, str]) -> list[str]:
+def imports_of(invocation: Invocation, environ: Mapping[str, str]) -> list[str]:
     """Return the modules to import for a command."""
-    known = _KNOWN_IMPORTS.get(invocation.target, "") if invocation.is_module else ""
+    known_imports = _ELASTIC_IMPORTS if environ.get(MIN_SLICES) else _KNOWN_IMPORTS
+    known = known_imports.get(invocation.target, "") if invocation.is_module else ""
     names = [name.strip() for name in environ.get(IMPORTS, known).split(",")]
     # The program itself has to run as __main__.
     return [name for name in names if name and not (invocation.is_module and name == invocation.target)]

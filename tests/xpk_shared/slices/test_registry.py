@@ -1,0 +1,242 @@
+"""The registry of elastic slices and its clients, over sockets, with slices that die or freeze."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xpk_shared
+from tests.waiting import until
+from xpk_shared.links.connection import line
+from xpk_shared.links.endpoint import Beats
+from xpk_shared.slices.registry import Registry
+from xpk_shared.slices.roster import RosterLimits
+
+PATH = f"import sys; sys.path.insert(0, {str(Path(xpk_shared.__file__).parents[1])!r})\n"
+# Arguments of both: the port, the secret, and the number of slices or the slice, its incarnation and its phase.
+REGISTRY = f"""{PATH}
+import time
+from xpk_shared.links.endpoint import Beats
+from xpk_shared.slices.registry import Registry
+from xpk_shared.slices.roster import RosterLimits
+beats, limits = Beats(seconds=0.1, silent_seconds=1.5), RosterLimits(form_seconds=60.0, settle_seconds=1.0)
+port, secret, slices = sys.argv[1:]
+Registry("job", secret.encode(), int(slices), 1, limits=limits, beats=beats).open("127.0.0.1", int(port))
+print('"listening"', flush=True)
+time.sleep(1000)
+"""
+SLICE = f"""{PATH}
+import json
+from xpk_shared.links.endpoint import Beats
+from xpk_shared.slices.client import RegistryClient
+from xpk_shared.slices.registry import identity
+from xpk_shared.slices.roster import Entry
+port, secret, number, incarnation, phase = sys.argv[1:]
+say = lambda what: print(json.dumps(what), flush=True)
+client = RegistryClient(
+    identity("job", secret.encode()),
+    int(number),
+    Entry(incarnation, phase, (("127.0.0.1", 1),)),
+    on_view=lambda view: say(view.as_json()),
+    on_evicted=lambda: say("evicted"),
+    beats=Beats(seconds=0.1, silent_seconds=1.5),
+)
+client.connect(lambda: "127.0.0.1", int(port))
+for order in sys.stdin:
+    if order.strip() in ("waiting", "ready", "active"):
+        client.update(Entry(incarnation, order.strip(), (("127.0.0.1", 1),)))
+    else:
+        client.leave(is_done=order.strip() == "done")
+        sys.exit()
+"""
+SECRET = "s" * 64
+BEATS = Beats(seconds=0.1, silent_seconds=1.5)
+
+
+class Program:
+    """A process that prints a line of JSON for each event."""
+
+    def __init__(self, program: str, file: Path, *arguments: object) -> None:
+        argv = [sys.executable, "-I", "-c", program, *map(str, arguments)]
+        self._file = file
+        with file.open("wb") as out:
+            self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=out, stderr=out)
+
+    @property
+    def events(self) -> list[Any]:
+        """The events so far."""
+        return [json.loads(text) for text in self._file.read_text().splitlines(keepends=True) if text.endswith("\n")]
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """The newest view that a slice has received, empty before the first one."""
+        views: list[dict[str, Any]] = [event for event in self.events if "view" in event]
+        return views[-1] if views else {}
+
+    def sees(self, **phases: str) -> None:
+        """Wait for a view of these slices, with the names s0, s1 and so on, and their phases."""
+        until(
+            lambda: {f"s{number}": each["phase"] for number, each in self.view.get("slices", {}).items()} == phases,
+            report=lambda: self.events,
+        )
+
+    def order(self, text: str) -> None:
+        """Send a line to the process."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{text}\n".encode())
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin:
+            self.process.stdin.close()
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def start(tmp_path: Path, port: int) -> Iterator[Callable[..., Program]]:
+    """Yield a function that starts a slice; all are killed afterwards."""
+    programs: list[Program] = []
+
+    def started(number: int, incarnation: str = "first", phase: str = "waiting", secret: str = SECRET) -> Program:
+        file = tmp_path / f"{len(programs)}.json"
+        programs.append(Program(SLICE, file, port, secret, number, f"{incarnation} {number}", phase))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.kill()
+
+
+@pytest.fixture
+def registry(port: int) -> Registry:
+    """Return a registry of three slices in this process."""
+    limits = RosterLimits(form_seconds=60.0, settle_seconds=1.0)
+    registry = Registry("job", SECRET.encode(), 3, 1, limits=limits, beats=BEATS)
+    registry.open("127.0.0.1", port)
+    return registry
+
+
+def three(start: Callable[..., Program]) -> list[Program]:
+    """Start three slices and wait until they see each other."""
+    slices = [start(number) for number in range(3)]
+    for each in slices:
+        each.sees(s0="waiting", s1="waiting", s2="waiting")
+    return slices
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_lost_slice_leaves_the_view_and_its_next_start_joins(start: Callable[..., Program]) -> None:
+    first, other, victim = three(start)
+    assert first.view["founder"] == "first 0"
+    first.order("active")
+    other.sees(s0="active", s1="waiting", s2="waiting")
+    assert other.view["founder"] == ""
+    victim.kill()
+    for each in (first, other):
+        each.sees(s0="active", s1="waiting")
+    again = start(2, "second")
+    again.sees(s0="active", s1="waiting", s2="waiting")
+    assert again.view["slices"]["2"]["incarnation"] == "second 2"
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_silent_slice_is_dropped_and_evicted_when_it_returns(start: Callable[..., Program]) -> None:
+    first, other, frozen = three(start)
+    frozen.process.send_signal(signal.SIGSTOP)
+    for each in (first, other):
+        each.sees(s0="waiting", s1="waiting")
+    frozen.process.send_signal(signal.SIGCONT)
+    until(lambda: "evicted" in frozen.events)
+    assert {*first.view["slices"]} == {"0", "1"}
+
+
+def test_a_slice_leaves_on_request_and_the_end_of_the_run_is_announced(
+    registry: Registry, start: Callable[..., Program]
+) -> None:
+    first, other, third = three(start)
+    other.order("leave")
+    first.sees(s0="waiting", s2="waiting")
+    first.order("done")
+    until(lambda: third.view["done"])
+    late = start(1, "second")
+    until(lambda: late.view.get("done"))
+    third.order("done")
+    time.sleep(0.3)
+    assert not registry.has_finished
+    late.order("done")
+    until(lambda: registry.has_finished)
+
+
+def test_active_slices_stay_with_a_new_registry(start: Callable[..., Program], tmp_path: Path, port: int) -> None:
+    server = Program(REGISTRY, tmp_path / "first.json", port, SECRET, 3)
+    try:
+        slices = three(start)
+        for each in slices[:2]:
+            each.order("active")
+        slices[2].sees(s0="active", s1="active", s2="waiting")
+        server.kill()
+        slices[2].kill()
+        seen = [len(each.events) for each in slices]
+        server = Program(REGISTRY, tmp_path / "second.json", port, SECRET, 3)
+        for each in slices[:2]:
+            each.sees(s0="active", s1="active")
+        joined = start(2, "second")
+        joined.sees(s0="active", s1="active", s2="waiting")
+        for each, count in zip(slices[:2], seen[:2], strict=True):
+            each.sees(s0="active", s1="active", s2="waiting")
+            views = each.events[count:]
+            assert all({"0", "1"} <= {*view["slices"]} for view in views), "neither was ever absent"
+    finally:
+        server.kill()
+
+
+@pytest.mark.usefixtures("registry")
+def test_connections_without_the_secret_change_nothing(start: Callable[..., Program], port: int) -> None:
+    first, other, _ = three(start)
+    count = len(first.events)
+    stranger = start(2, "second", secret="another secret")
+    for message in (
+        {"slice": {"incarnation": "x", "phase": "active", "hosts": []}},
+        {"done": True},
+        {"leave": True},
+        {"hello": 1, "nonce": "n", "proof": "p"},
+        {"bye": 1},
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            assert sock.recv(1000).startswith(b'{"challenge"')
+            sock.sendall(line(message))
+            assert sock.recv(1000) == b"", "the connection is closed"
+    time.sleep(0.5)
+    assert len(first.events) == count and stranger.events == []
+    first.order("ready")
+    other.sees(s0="ready", s1="waiting", s2="waiting")
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("phase", ["asleep", ""])
+def test_an_invalid_entry_ends_the_connection_of_its_slice(start: Callable[..., Program], phase: str) -> None:
+    slices = three(start)
+    wrong = start(2, "second", phase)  # waits until number 2 is free
+    slices[2].kill()
+    slices[0].sees(s0="waiting", s1="waiting")
+    time.sleep(0.5)
+    assert wrong.events == [] or {*wrong.view["slices"]} == {"0", "1"}
+    assert {*slices[0].view["slices"]} == {"0", "1"}

@@ -1,0 +1,175 @@
+"""The roster of elastic slices: who is present, who begins the run, and who has to start again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, Roster, RosterLimits, View, read_view
+
+LIMITS = RosterLimits(form_seconds=60.0, settle_seconds=2.0)
+
+
+def roster(min_slices: int = 2, num_slices: int = 3) -> Roster:
+    """Return an empty roster."""
+    return Roster(num_slices, min_slices, LIMITS)
+
+
+def entry(incarnation: str, phase: str = WAITING) -> Entry:
+    """Return a slice of one host."""
+    return Entry(incarnation, phase, (("10.0.0.1", 8000),))
+
+
+def view_of(slices: Roster, now: float) -> View:
+    """Return the new view, which there must be."""
+    view = slices.view(now)
+    assert view is not None
+    return view
+
+
+def test_a_run_begins_when_all_slices_are_present() -> None:
+    slices = roster()
+    for number in (2, 0):
+        assert slices.take(number, entry(f"a{number}"), 0.0)
+        assert slices.view(1.0) is None and slices.is_forming
+    slices.take(1, entry("a1"), 2.0)
+    view = view_of(slices, 2.0)
+    assert {*view.slices} == {0, 1, 2} and view.founder == "a0" and not slices.is_forming
+    assert read_view(view.as_json()) == view
+
+
+def test_a_run_begins_late_with_enough_slices() -> None:
+    slices = roster(min_slices=2)
+    slices.take(2, entry("a2"), 0.0)
+    assert slices.view(61.0) is None
+    slices.take(1, entry("a1"), 70.0)
+    assert view_of(slices, 70.0).founder == "a1"
+
+
+def test_another_slice_begins_the_run_if_the_first_one_is_lost() -> None:
+    slices = roster()
+    for number in range(3):
+        slices.take(number, entry(f"a{number}"), 0.0)
+    assert view_of(slices, 0.0).founder == "a0"
+    slices.drop(0)
+    assert view_of(slices, 1.0).founder == "a1"
+    slices.take(0, entry("b0"), 2.0)
+    assert view_of(slices, 2.0).founder == "a1", "the role does not change without need"
+    slices.take(1, entry("a1", ACTIVE), 3.0)
+    assert view_of(slices, 3.0).founder == ""
+
+
+def test_a_slice_that_was_lost_or_replaced_does_not_return() -> None:
+    slices = roster()
+    for number in range(3):
+        slices.take(number, entry(f"a{number}"), 0.0)
+    view_of(slices, 0.0)
+    slices.drop(0)
+    slices.take(1, entry("b1"), 1.0)
+    assert not slices.take(0, entry("a0"), 2.0) and not slices.take(1, entry("a1", READY), 2.0)
+    assert view_of(slices, 2.0).slices == {1: entry("b1"), 2: entry("a2")}
+
+
+def test_the_slices_begin_again_after_all_were_lost() -> None:
+    slices = roster(num_slices=2)
+    for number in range(2):
+        slices.take(number, entry(f"a{number}", ACTIVE), 0.0)
+    view_of(slices, 0.0)
+    for number in range(2):
+        slices.drop(number)
+    slices.take(0, entry("b0"), 5.0)
+    assert slices.view(8.0) is None, "the others may still connect"
+    slices.take(1, entry("b1"), 9.0)
+    assert view_of(slices, 9.0).founder == "b0"
+
+
+def test_active_slices_stay_if_they_connect_to_a_new_registry_in_time() -> None:
+    slices = roster(num_slices=4)
+    slices.take(3, entry("a3"), 0.0)
+    assert slices.view(30.0) is None, "active slices may be waiting for the name of the new registry"
+    for number, now in ((0, 40.0), (1, 41.9)):
+        slices.take(number, entry(f"a{number}", ACTIVE), now)
+        assert slices.view(now) is None
+    view = view_of(slices, 42.0)
+    assert {*view.slices} == {0, 1, 3} and view.founder == ""
+    assert not slices.take(2, entry("a2", ACTIVE), 42.1), "the others have continued without it"
+    assert slices.take(2, entry("b2"), 50.0)
+    assert {*view_of(slices, 50.0).slices} == {0, 1, 2, 3}
+
+
+def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:
+    slices = roster(min_slices=2)
+    slices.take(0, entry("a0"), 0.0)
+    slices.take(1, entry("a1", ACTIVE), 0.0)
+    slices.drop(1)
+    assert slices.view(10.0) is None
+    slices.take(2, entry("a2"), 60.0)
+    assert view_of(slices, 60.0).founder == "a0"
+
+
+def test_a_late_slice_learns_that_the_run_has_finished() -> None:
+    slices = roster(num_slices=2)
+    for number in range(2):
+        slices.take(number, entry(f"a{number}"), 0.0)
+    slices.finish()
+    for number in range(2):
+        slices.drop(number)
+    slices.take(1, entry("b1"), 5.0)
+    assert view_of(slices, 5.0).is_done
+
+
+SLICES = st.integers(0, 3)
+CHANGES = st.one_of(
+    st.tuples(st.just("start"), SLICES),
+    st.tuples(st.just("advance"), SLICES),
+    st.tuples(st.just("drop"), SLICES),
+    st.tuples(st.just("reconnect"), SLICES),  # with its former incarnation, however far it was
+    st.tuples(st.just("finish"), SLICES),
+)
+
+
+@given(st.lists(st.tuples(CHANGES, st.floats(0, 40)), max_size=80), st.integers(1, 4))
+def test_views_satisfy_their_invariants_for_any_changes(
+    changes: list[tuple[tuple[str, int], float]], min_slices: int
+) -> None:
+    slices, now, newest, starts = Roster(4, min_slices, LIMITS), 0.0, View(), 0
+    entries: dict[int, Entry] = {}  # what each slice last said of itself
+    present, dropped = dict[int, str](), set[str]()
+    for (what, number), seconds in changes:
+        now += seconds
+        said = entries.get(number)
+        if what == "start":
+            starts += 1
+            said = entry(f"start {starts}")
+        elif what == "advance" and said:
+            said = replace(said, phase={WAITING: READY, READY: ACTIVE, ACTIVE: ACTIVE}[said.phase])
+        if what in ("start", "advance", "reconnect") and said:
+            entries[number] = said
+            before = present.get(number)
+            if slices.take(number, said, now):
+                assert said.incarnation not in dropped, "a slice that was dropped does not return"
+                dropped |= {before} - {said.incarnation} if before else set()
+                present[number] = said.incarnation
+            else:
+                assert said.incarnation in dropped or said.phase == ACTIVE
+                dropped.add(said.incarnation)
+        elif what == "drop":
+            slices.drop(number)
+            if number in present:
+                dropped.add(present.pop(number))
+        elif what == "finish":
+            slices.finish()
+        view = slices.view(now)
+        if view is None:
+            assert slices.is_forming or not present
+            continue
+        assert view.number == newest.number + 1
+        assert {slice_id: each.incarnation for slice_id, each in view.slices.items()} == present
+        founders = [each for each in view.slices.values() if each.incarnation == view.founder]
+        assert len(founders) == (1 if view.slices and not view.has_active else 0)
+        assert view.is_done >= newest.is_done
+        if founders and newest.founder in present.values():
+            assert view.founder == newest.founder, "the role does not change without need"
+        newest = view
