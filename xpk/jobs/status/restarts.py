@@ -22,6 +22,7 @@ from xpk.model.status import Restart, WorkloadStatus, exit_words
 from xpk.storage import Folder
 
 _MARKS = ("RestartJobSet", "Restart")  # prefixes of the reasons of JobSet's restart events
+_JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs: elastic slices
 _PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
 _EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code (\d+)")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
@@ -51,15 +52,17 @@ class Failure:
 
 
 def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]:
-    """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts."""
-    marks = _marks(events, uid)
-    groups = _groups(events, marks)
-    history = []
-    for index, (time, message) in enumerate(marks):
-        history.append(_restart(groups.pop(index, []), time, message))
-    # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
-    last = when(marks[-1][0]) if marks else None
-    history += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
+    """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts.
+
+    A single Job that was restarted has a history of its own.
+    """
+    history: list[Restart] = []
+    others = list(events)
+    for job in _restarted_jobs(events, uid):
+        own = [event for event in others if _concerns(event, job, uid)]
+        others = [event for event in others if not _concerns(event, job, uid)]
+        history += [_of_slice(restart, job) for restart in _history(own, uid)]
+    history += _history(others, uid)
     history.sort(key=lambda restart: when(restart.time))
     first = count - len(history)
     return tuple(
@@ -68,8 +71,53 @@ def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]
     )
 
 
-def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
-    """Return the failure after the last restart."""
+def _history(events: Sequence[Obj], uid: str) -> list[Restart]:
+    """Return the restarts that these events report, without their numbers."""
+    marks = _marks(events, uid)
+    groups = _groups(events, marks)
+    history = []
+    for index, (time, message) in enumerate(marks):
+        history.append(_restart(groups.pop(index, []), time, message))
+    # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
+    last = when(marks[-1][0]) if marks else None
+    history += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
+    return history
+
+
+def _restarted_jobs(events: Iterable[Obj], uid: str) -> list[str]:
+    """Return the Jobs that were restarted by themselves, as events of the JobSet name them."""
+    blamed = [_BLAMED.search(str(event.get("message", ""))) for event in events if _is_job_mark(event, uid)]
+    return sorted({match[1] for match in blamed if match})
+
+
+def _is_job_mark(event: Obj, uid: str) -> bool:
+    about = event.get("involvedObject") or {}
+    return about.get("uid") == uid and bool(_JOB_MARK.match(str(event.get("reason", ""))))
+
+
+def _concerns(event: Obj, job: str, uid: str) -> bool:
+    """Return True for an event about the restart of a single Job, about the Job itself or about its pods."""
+    if _is_job_mark(event, uid):
+        match = _BLAMED.search(str(event.get("message", "")))
+        return match is not None and match[1] == job
+    about = event.get("involvedObject") or {}
+    kind, name = about.get("kind"), str(about.get("name", ""))
+    return (kind == "Job" and name == job) or (kind == "Pod" and _job_of(name) == job)
+
+
+def _of_slice(restart: Restart, job: str) -> Restart:
+    """Return a restart of a single Job, which is a slice, with its number."""
+    number = job.rpartition("-")[2]
+    if not number.isdecimal():
+        return restart
+    return replace(restart, slice=int(number), cause=f"{restart.cause}; slice {number} restarted")
+
+
+def last_failure(events: Sequence[Obj], uid: str, message: str = "") -> Failure | None:
+    """Return the failure after the last restart; `message` is that of the JobSet's condition Failed."""
+    blamed = match[1] if (match := _BLAMED.search(message)) else ""
+    if any(_is_job_mark(event, uid) for event in events) and blamed:
+        events = [event for event in events if _concerns(event, blamed, uid)]
     marks = _marks(events, uid)
     group = _groups(events, marks).get(len(marks), [])
     return _cause(group, "") if group else None
