@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, Obj, at, event, exited, jobset, pod
+from tests.jobs.report.elastic_runs import ElasticWriter
 from xpk.jobs.status.fields import Snapshot, when
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.reader import read
-from xpk.jobs.status.restarts import restarts
+from xpk.jobs.status.restarts import restarts, with_output
 from xpk.model import names
 from xpk.model.status import Phase, WorkloadStatus
 from xpk_shared.supervisor.names import MIN_SLICES, RECORD
@@ -157,6 +158,24 @@ def test_the_last_failure_is_that_of_the_slice_without_restarts() -> None:
     made = elastic(1, conditions=[failed | {"lastTransitionTime": at(31)}])
     result = status(made, events=(exited(0, 5, 30), job_restarted(0, 30), exited(1, 3, 31)))
     assert result.reason == "host s1/h0 ended with exit code 3, and no restart is left"
+
+
+def test_the_trainers_records_explain_the_restart_of_a_slice(tmp_path: Path) -> None:
+    run = ElasticWriter(tmp_path, slices=2, now=when(NOW).timestamp())
+    run.begin()
+    run.train_steps(10)
+    run.of(1, "fail", reason="OSError: disk full")
+    run.lose(1)
+    run.start(1)
+    run.train_steps(10)
+    run.join(1)
+    run.write()
+    made = elastic(1, output=str(tmp_path), replicatedJobsStatus=restarted_jobs(0, 1))
+    (result,) = with_output(status(made), ROOTS).restart_history
+    assert result.cause == "host s1/h0: OSError: disk full; slice 1 restarted"
+    assert (result.attempt, result.slice, result.host) == (0, 1, 0)
+    (tmp_path / RECORD).write_bytes(record(when(result.time).timestamp() - when(NOW).timestamp(), 1, attempt=1))
+    assert with_output(status(made), ROOTS).restart_history == (), "the slice was restarted in place"
 
 
 def record(second: float, number: int, **facts: Any) -> bytes:

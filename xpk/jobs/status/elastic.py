@@ -30,10 +30,15 @@ def min_slices(jobset: Obj) -> int | None:
     return declared or (1 if restarts_jobs else None)
 
 
-def job_restarts(jobset: Obj, key: str = "jobRestarts") -> int:
-    """Return the number of restarts of single Jobs, or with `jobRestartsCountTowardsMax` of those that count."""
-    parts = jobset.get("status", {}).get("replicatedJobsStatus") or []
-    return sum(int(count) for part in parts for count in part.get(key) or [])
+def restart_counts(jobset: Obj) -> tuple[int, int]:
+    """Return the number of restarts, of the JobSet and of single Jobs, and how many of them count."""
+    status = jobset.get("status", {})
+    parts = status.get("replicatedJobsStatus") or []
+    of_jobs, counted_of_jobs = (
+        sum(int(count) for part in parts for count in part.get(key) or [])
+        for key in ("jobRestarts", "jobRestartsCountTowardsMax")
+    )
+    return status.get("restarts", 0) + of_jobs, status.get("restartsCountTowardsMax", 0) + counted_of_jobs
 
 
 def job_attempt_of(pod: Obj) -> int:

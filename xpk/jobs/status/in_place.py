@@ -20,7 +20,7 @@ from xpk.storage import in_bucket
 from xpk_shared.supervisor.names import RECORD
 from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
-_TAIL = 256 * 1024  # bytes: more than a thousand restarts
+TAIL = 256 * 1024  # bytes: more than a thousand restarts
 _DAY_SECONDS = 86400.0
 _TIMES = (0.0, 253402300799.0)  # Unix seconds that have a date
 
@@ -34,7 +34,7 @@ def with_restarts_in_place(
     """
     try:
         folder = roots.to_read(status)
-        content = with_time_limit(folder, lambda opened: opened.read_end(RECORD, _TAIL)) if folder else None
+        content = with_time_limit(folder, lambda opened: opened.read_end(RECORD, TAIL)) if folder else None
     except XpkError:  # reported when the progress is read
         return status
     since = when(status.created)

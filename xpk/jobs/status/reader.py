@@ -163,20 +163,17 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
 
 
 def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
-    meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
+    meta, spec, attempt = jobset["metadata"], jobset["spec"], str(jobset.get("status", {}).get("restarts", 0))
     workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
-    attempt = str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     num_slices, hosts_per_slice, size = _size(spec)
     phase, reason = _phase(jobset, workload, snapshot, hosts)
-    restart_count = status.get("restarts", 0) + elastic.job_restarts(jobset)
+    restart_count, counted_restarts = elastic.restart_counts(jobset)
     if phase is Phase.FAILED:
         reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
-    newest = [pod for pod in _newest(pods, attempt).values() if attempt_of(pod) == attempt]
-    wrong = troubles(newest, events) if _is_on(phase) else ()
-    if phase in (Phase.STARTING, Phase.RESTARTING) and wrong:
-        reason = f"{reason}: {wrong[0]}"
+    wrong = troubles(_current(pods, attempt), events) if _is_on(phase) else ()
+    reason = f"{reason}: {wrong[0]}" if wrong and phase is not Phase.RUNNING else reason
     queued = workload if phase is Phase.QUEUED else None
     ahead = queue_position.ahead_of(queued, snapshot) if queued else None
     annotations, kind = meta.get("annotations") or {}, _type(jobset)
@@ -191,8 +188,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         hosts_per_slice=hosts_per_slice,
         num_hosts=size,
         restarts=restart_count,
-        restarts_counted=status.get("restartsCountTowardsMax", 0)
-        + elastic.job_restarts(jobset, "jobRestartsCountTowardsMax"),
+        restarts_counted=counted_restarts,
         max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
         created=meta["creationTimestamp"],
         started=condition(workload, "Admitted").get("lastTransitionTime") if is_true(workload, "Admitted") else None,
@@ -277,7 +273,7 @@ def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...]) -> tuple[Phase, 
         both = f"{counted(running, 'host')} running, {done} finished"
         return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
     lost = any(host.phase in ("Failed", "NodeLost") or (host.phase == "Terminating" and host.started) for host in hosts)
-    is_restart = lost or bool(jobset.get("status", {}).get("restarts") or elastic.job_restarts(jobset))
+    is_restart = lost or elastic.restart_counts(jobset)[0] > 0
     minimum = elastic.min_slices(jobset)
     phase = minimum and elastic.phase_of(hosts, minimum, num_slices, hosts_per_slice, is_restart=is_restart)
     if phase:
@@ -312,6 +308,11 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
 def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
     """Return the status of every host, of the current attempt if it has a pod of that."""
     return tuple(_host(pod, *key) for key, pod in sorted(_newest(pods, attempt).items()))
+
+
+def _current(pods: Iterable[Obj], attempt: str) -> list[Obj]:
+    """Return the newest pod of every host that has one of the current attempt."""
+    return [pod for pod in _newest(pods, attempt).values() if attempt_of(pod) == attempt]
 
 
 def _newest(pods: Iterable[Obj], attempt: str) -> dict[tuple[int, int], Obj]:
