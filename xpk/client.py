@@ -24,10 +24,10 @@ from xpk.jobs.create.resolve import with_problems_of
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
-from xpk.jobs.output.folder import Progress, latest_progress
+from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
-from xpk.jobs.status.goodput import with_goodput
+from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
@@ -214,7 +214,7 @@ class WorkloadHandle:
         """
         status = reader.find(self.cluster.api, self.name, self.namespace)
         folder = self._roots.to_read(status)
-        progress = latest_progress(folder, ray=status.launcher == "ray") if folder else None
+        progress = progress_of(folder, status) if folder else None
         return progress and with_goodput(progress, folder, status)
 
     def wait(

@@ -17,6 +17,7 @@ from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import one_kill
 from xpk.jobs.output.folder import latest_progress
 from xpk.jobs.report.figures import account, write_page
+from xpk.jobs.report.goodput import goodput
 from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.record import RunRecord, read_record
 from xpk.jobs.status.fields import Snapshot
@@ -51,8 +52,10 @@ EVENTS = [
 ODD: list[Any] = [0, -1, 1, 5, 2**63, 10**400, 1e308, -1e308, 1e-308, float("inf"), float("nan"), NOW, 4e9, 0.5, -NOW]
 ODD += [True, None, "", "x", [], {}, [[]], "\x1b[2J", "\ud800"]
 VALUES = st.sampled_from(ODD)
+TIMES = st.sampled_from([NOW + seconds for seconds in (-5.0, 0.0, 1.0, 2.5, 60.0, 1000.0)])
+STEPS, SLICE = st.integers(0, 5), st.integers(0, 2)
 NAMES = st.sampled_from(
-    ["start", "init", "data", "restore", "compile", "save", "eval", "done", "fail", "peer_lost", "terminated", "x"]
+    ["start", "init", "data", "restore", "compile", "save", "eval", "done", "fail", "peer_lost", "slices", "x"]
 )
 
 
@@ -63,9 +66,10 @@ class Files:
     metrics: bytes
     events: dict[str, bytes] = field(default_factory=dict)
     result: bytes | None = None
+    slices: bytes = b""
 
     def read(self, path: str) -> bytes | None:
-        return {"metrics.jsonl": self.metrics, "result.json": self.result}.get(path)
+        return {"metrics.jsonl": self.metrics, "result.json": self.result, "slices.jsonl": self.slices}.get(path)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         return self.events
@@ -84,6 +88,28 @@ def lines_of(*keys: str, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[b
 )
 def test_any_values_make_a_page(metrics: bytes, events: bytes, result: bytes) -> None:
     assert "<svg" in page(read_record(Files(metrics, {"s0-h0.jsonl": events, "s0-h1.jsonl": events}, result)))
+
+
+SLICES = b"""
+{"time": 1800000000, "event": "slices", "slice": 0, "host": 0, "attempt": 0, "slices": [0]}
+{"time": 1800000000, "event": "restore", "slice": 0, "host": 0, "attempt": 0, "step": 0, "source": "peer"}
+"""
+CHANGE = b'{"time": 1800000000, "step": 0, "slices": [0], "num_slices": 2, "min_slices": 1}'
+KEYS = ("step", "seconds", "reason", "peer", "source")
+
+
+@inputs(0.15)
+@given(
+    lines_of("attempt", "eval_loss", time=TIMES, step=STEPS, loss=STEPS),
+    *(lines_of(*KEYS, event=NAMES | VALUES, time=TIMES, slice=SLICE, host=SLICE, attempt=SLICE) for _ in range(2)),
+    lines_of("attempt", time=TIMES, step=STEPS | VALUES, slices=st.lists(SLICE) | VALUES, num_slices=SLICE | VALUES,
+             min_slices=SLICE | VALUES),
+)  # fmt: skip
+def test_any_values_of_elastic_slices_make_a_page(metrics: bytes, one: bytes, other: bytes, changes: bytes) -> None:
+    events = {"s0-h0.jsonl": SLICES + one, "s1-h0.jsonl": other}
+    record = read_record(Files(metrics, events, slices=CHANGE + b"\n" + changes))
+    assert record.is_elastic and "<svg" in page(record)
+    assert sum(goodput(record).microseconds.values()) == goodput(record).wall
 
 
 def page(record: RunRecord) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.objects import RUNNING, Obj, jobset, pod
+from tests.jobs.objects import RUNNING, Obj, at, jobset, pod
 from xpk.api.base import LogLine
 from xpk.api.server_errors import NotStartedError
 from xpk.jobs.logs import LogQuery, follow_logs, read_logs
@@ -213,6 +213,39 @@ def test_later_hosts_are_followed_from_their_first_line() -> None:
     api = ComesLater([sized(2, 1), labeled(0)])
     seen = [line.text for line in follow_logs(api, "w", "default", LogQuery(tail=1))]
     assert seen == ["pod-0 line 2", "pod-1 line 0", "pod-1 line 1", "pod-1 line 2"]
+
+
+def recreated(slice_id: int) -> Obj:
+    """Return the pod of a slice whose Job JobSet has recreated, while others continue."""
+    made = labeled(slice_id)
+    made["metadata"] |= {"name": f"w-slice-job-{slice_id}-0-vwxyz", "uid": f"pod-{slice_id}-again"}
+    made["metadata"]["creationTimestamp"] = at(30)
+    made["metadata"]["labels"]["jobset.sigs.k8s.io/job-restart-attempt"] = "1"
+    return made
+
+
+class SliceRestarts(FakeApi):
+    """The Job of slice 1 is recreated while the log of slice 0 continues."""
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Yield one line, then replace the pod of slice 1, or end the workload."""
+        yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), pod["metadata"]["uid"])
+        if pod["metadata"]["uid"] == "pod-1":
+            self.delete("Pod", pod["metadata"]["name"], "default")
+            self.apply(recreated(1))
+        elif pod["metadata"]["uid"] == "pod-1-again":
+            self.patch("JobSet", "w", {"status": {"conditions": [{"type": "Completed", "status": "True"}]}})
+
+
+def test_the_pods_of_a_slice_that_was_recreated_are_followed() -> None:
+    api = SliceRestarts([sized(2, 1), labeled(0), labeled(1)])
+    seen = [line.text for line in follow_logs(api, "w", "default", LogQuery())]
+    assert sorted(seen) == ["pod-0", "pod-1", "pod-1-again"]
+
+
+def test_the_newest_pod_of_every_slice_is_read() -> None:
+    api = SliceRestarts([sized(2, 1), labeled(0), recreated(1)])
+    assert [line.text for line in read_logs(api, "w", "default", LogQuery())] == ["pod-0", "pod-1-again"]
 
 
 class Chatty(FakeApi):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.jobs.objects import Obj, jobset
+from tests.jobs.objects import ADMITTED, RUNNING, Obj, jobset, pod
 from xpk.api.base import Change
 from xpk.jobs import lifecycle
 from xpk.model.status import Phase
@@ -37,3 +37,39 @@ def test_an_end_before_the_watch_is_detected_immediately() -> None:
     began = time.monotonic()
     assert lifecycle.wait(api, "w", "default", timeout=30).phase is Phase.SUCCEEDED
     assert time.monotonic() - began < 5
+
+
+class SliceFails(FakeApi):
+    """The Job of one of two elastic slices fails and is recreated before the workload ends."""
+
+    reads = 0
+
+    def list(self, kind: str, *arguments: Any, **options: Any) -> list[Obj]:
+        """Return the objects; each read of pods finds the next state."""
+        result = super().list(kind, *arguments, **options)
+        if kind == "Pod":
+            self.reads += 1
+            if self.reads == 1:
+                parts = [{"name": "slice-job", "jobRestarts": [0, 1], "jobRestartsCountTowardsMax": [0, 1]}]
+                self.patch("JobSet", "w", {"status": {"replicatedJobsStatus": parts}})
+                self.delete("Pod", "w-slice-job-1-0-abcde", "default")
+            elif self.reads == 2:
+                self.patch("JobSet", "w", {"status": {"conditions": [COMPLETED]}})
+        return result
+
+
+def test_a_workload_keeps_running_while_a_slice_is_recreated() -> None:
+    made = jobset() | {"kind": "JobSet"}
+    made["spec"]["failurePolicy"] = {"maxRestarts": 5, "rules": [{"name": "rest", "action": "RestartJob"}]}
+    pods = [pod(number, RUNNING) | {"kind": "Pod"} for number in (0, 1)]
+    for one in pods:
+        one["metadata"]["namespace"] = "default"
+        one["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "w"
+    api: Any = SliceFails([made, *pods, ADMITTED | {"kind": "Workload"}])
+    phases = list[tuple[Phase, str]]()
+    lifecycle.wait(api, "w", "default", timeout=30, tell=lambda status: phases.append((status.phase, status.reason)))
+    assert phases == [
+        (Phase.RUNNING, "all 2 hosts running"),
+        (Phase.RUNNING, "1 of 2 slices running"),
+        (Phase.SUCCEEDED, "all hosts finished"),
+    ]

@@ -101,7 +101,7 @@ def wait(
             if status != last_told:
                 tell(status)
             last_told = status
-            if must_start:
+            if must_start and status.phase is not Phase.RUNNING:  # elastic slices run without those that cannot start
                 check_images(status, refused_since, where=where, grace_seconds=pull_grace_seconds)
     if status is None or not status.phase.is_final:
         phase = status.phase if status else "unknown"

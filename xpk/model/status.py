@@ -162,7 +162,7 @@ class WorkloadStatus:
     num_slices: int  # number of requested slices
     hosts_per_slice: int  # hosts of the largest slice
     num_hosts: int  # hosts of all slices
-    restarts: int  # restarts of the JobSet and in place
+    restarts: int  # restarts of the JobSet, of single slices and in place
     restarts_counted: int  # restarts that `max_restarts` limits
     max_restarts: int  # limit of `restarts_counted`
     created: str  # time of the request
@@ -187,6 +187,7 @@ class WorkloadStatus:
     previous_logs: bool = False  # whether logs of earlier attempts are kept
     launcher: str = "plain"  # launcher: plain or ray
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
+    min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
 
 
 _KNOWN = {

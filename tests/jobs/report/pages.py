@@ -5,7 +5,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from tests.jobs.report.runs import START
-from xpk.jobs.report.page import ReportFacts, RestartFact
+from xpk.jobs.report.page import ReportFacts
+from xpk.jobs.report.restart_lines import RestartFact
 
 FACTS = ReportFacts(
     workload="demo",

@@ -14,6 +14,8 @@ from xpk.cli.terminal.output import age
 from xpk.cli.terminal.tables import Column, table, wrapped
 from xpk.jobs.logs import HostLine
 from xpk.jobs.output.folder import Progress
+from xpk.jobs.output.slices import ActiveSlices
+from xpk.jobs.status.elastic import waiting_words
 from xpk.model import names
 from xpk.model.status import Occurrence, Phase, Quota, WorkloadStatus
 from xpk.model.terminal import printable
@@ -98,6 +100,8 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
     if progress:
         words = progress_words(progress if workload.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
         lines.append(("progress", ", ".join(words)))
+        if progress.slices and _is_on(workload):
+            lines.append(("slices", _slices_words(progress.slices)))
         if progress.goodput is not None:
             lines.append(("goodput", f"{progress.goodput:.1%} of the wall time in productive steps"))
     lines += _restart_lines(workload, progress.replacements if progress else 0)
@@ -176,6 +180,8 @@ def next_command(workload: WorkloadStatus, progress: Progress | None, cluster: s
         return f"xpk cluster describe {cluster}"
     if reasons:
         return f"xpk workload describe {arguments}"
+    if progress and progress.slices and progress.slices.count < progress.slices.min_slices:
+        return f"xpk workload describe {arguments}"  # shows every host and event
     if workload.phase is Phase.RESTARTING and workload.previous_logs:
         return f"xpk workload logs {arguments} --previous"
     return f"xpk workload logs {arguments} -f"
@@ -239,6 +245,27 @@ def _quota_words(quota: Quota) -> str:
     return f"{quota.flavor}: {used}; {quota.needed:g} needed, {quota.free:g} free{lent}" + (
         f"; held by {holders}" if holders else ""
     )
+
+
+def _is_on(workload: WorkloadStatus) -> bool:
+    return workload.phase in (Phase.RUNNING, Phase.RESTARTING)
+
+
+def _slices_words(slices: ActiveSlices) -> str:
+    """Return which slices are active, and the last finished step before others were lost, in words."""
+    if slices.count < slices.min_slices:
+        return waiting_words(slices.count, slices.num_slices, slices.min_slices)
+    lost_after: dict[int, list[int]] = {}
+    for lost in slices.inactive:
+        if lost.step is not None:
+            lost_after.setdefault(lost.step, []).append(lost.slice)
+    groups = [
+        f"{'slice' if len(numbers) == 1 else 'slices'} {', '.join(map(str, numbers[:_ROWS_SHOWN]))}"
+        f"{f' and {len(numbers) - _ROWS_SHOWN} more' if len(numbers) > _ROWS_SHOWN else ''} lost after step {step}"
+        for step, numbers in sorted(lost_after.items())[-_ROWS_SHOWN:]
+    ]
+    note = f" ({'; '.join(groups)})" if groups else ""
+    return f"{slices.count} of {slices.num_slices} active since {slices.since[11:]}{note}"
 
 
 def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:

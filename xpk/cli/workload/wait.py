@@ -16,7 +16,7 @@ from xpk.cli.workload import views
 from xpk.jobs import lifecycle
 from xpk.jobs.output import folder as output
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.status.goodput import with_goodput
+from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.model import names
 from xpk.model.errors import ConflictError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
@@ -84,7 +84,7 @@ def _state(status: WorkloadStatus, progress: output.Progress | None) -> str:
 
 def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | None:
     folder = roots.to_read(status)
-    return output.latest_progress(folder, ray=status.launcher == "ray") if folder else None
+    return progress_of(folder, status) if folder else None
 
 
 def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from xpk.jobs.output import slices
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
 from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
@@ -19,6 +20,7 @@ from xpk.storage import Folder, address_problems, in_bucket, open_folder
 Found = TypeVar("Found")
 
 _TAIL = 16 * 1024  # bytes that always contain the last step's line
+_SLICES_TAIL = 64 * 1024  # bytes: hundreds of changes of the active slices
 _PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its main purpose
 
 
@@ -36,6 +38,7 @@ class Progress:
     eta_seconds: float | None = None  # seconds until step `total_steps`, at the recent rate
     ignored_lines: int = 0  # number of damaged or foreign lines among the newest
     goodput: float | None = None  # share of the run's wall time in productive steps; null if its records were not read
+    slices: slices.ActiveSlices | None = None  # active slices; null unless slices are elastic
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -84,13 +87,20 @@ def remove_output(url: str) -> None:
     open_folder(url).remove()
 
 
-def latest_progress(url: str, *, ray: bool = False) -> Progress | None:
+def latest_progress(url: str, *, ray: bool = False, elastic_since: float | None = None) -> Progress | None:
     """Return the newest step in `metrics.jsonl`, None if there is none or it is not accessible from here.
 
-    `ray`: include the replacements of its trainers. Raises XpkError if it cannot be read, or if a bucket does not
-    respond in time.
+    `ray`: include the replacements of its trainers. `elastic_since`: include the active slices, of a workload with
+    elastic slices that was created at this time in Unix seconds. Raises XpkError if it cannot be read, or if a bucket
+    does not respond in time.
     """
-    return with_time_limit(url, _progress_under_ray if ray else _progress)
+
+    def look(folder: Folder) -> Progress | None:
+        if elastic_since is not None:
+            return _progress_of_slices(folder, elastic_since)
+        return _progress_under_ray(folder) if ray else _progress(folder)
+
+    return with_time_limit(url, look)
 
 
 def with_time_limit(url: str, look: Callable[[Folder], Found]) -> Found:
@@ -127,7 +137,15 @@ def _progress_under_ray(folder: Folder) -> Progress | None:
     return replace(progress, replacements=read_whole(record, "replaced") or 0)
 
 
-def _progress(folder: Folder) -> Progress | None:
+def _progress_of_slices(folder: Folder, since: float) -> Progress | None:
+    progress = _progress(folder, is_elastic=True)
+    if progress is None:
+        return None
+    changes = slices.read_changes(folder.read_end(slices.FILE, _SLICES_TAIL) or b"")
+    return replace(progress, slices=slices.active_slices([change for change in changes if change.time >= since]))
+
+
+def _progress(folder: Folder, *, is_elastic: bool = False) -> Progress | None:
     tail = folder.read_end("metrics.jsonl", _TAIL) or b""
     lines = tail.split(b"\n")
     whole = lines[len(tail) == _TAIL : -1]  # the first may be cut by the tail, the last may be incomplete
@@ -137,7 +155,8 @@ def _progress(folder: Folder) -> Progress | None:
     last = rows[-1]
     step, total = last["step"], read_whole(last, "total_steps")
     unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
-    seconds, pace = _median(rows, "step_seconds"), _pace(rows)
+    newest = _since_restore(rows) if is_elastic else [row for row in rows if row.get("attempt") == last.get("attempt")]
+    seconds, pace = _median(rows, "step_seconds"), _pace(newest)
     remaining = None if total is None else max(0, total - step)
     return Progress(
         step=step,
@@ -168,9 +187,14 @@ def _median(rows: list[dict[str, Any]], key: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _pace(rows: list[dict[str, Any]]) -> float | None:
+def _since_restore(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest rows without a repeated step; attempts of different slices, which may lead, are unrelated."""
+    begin = max((index for index in range(1, len(rows)) if rows[index]["step"] <= rows[index - 1]["step"]), default=0)
+    return rows[begin:]
+
+
+def _pace(newest: list[dict[str, Any]]) -> float | None:
     """Return the seconds from one step to the next in the newest attempt, evaluations and saves included."""
-    newest = [row for row in rows if row.get("attempt") == rows[-1].get("attempt")]
     begun, ended = read_number(newest[0], "time"), read_number(newest[-1], "time")
     steps: int = newest[-1]["step"] - newest[0]["step"]
     if begun is None or ended is None or steps < 1 or ended <= begun:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xpk.jobs.report.charts import Plot, Point, Series
 from xpk.jobs.report.goodput import Attempt, Goodput, Recovery
 from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.slice_losses import SliceLoss
 from xpk.jobs.report.wording import duration, loss
 
 
@@ -20,6 +21,7 @@ class Run:
     account: Goodput
     recoveries: tuple[Recovery, ...]
     origin: float
+    losses: tuple[SliceLoss, ...] = ()  # of elastic slices, while others continued
 
     @property
     def wall(self) -> float:
@@ -76,7 +78,8 @@ def loss_by_step(run: Run) -> Plot:
             if math.isfinite(one.loss)
         ],
         rules=[
-            (float(attempt.last_step), f"✕ {text}") for attempt, text in _failures(run) if attempt.last_step is not None
+            *((float(one.last_step), f"✕ {text}") for one, text in _failures(run) if one.last_step is not None),
+            *((float(loss.step), _loss_label(loss)) for loss in run.losses if loss.step is not None),
         ],
         hover=[(line.step, line.loss, _step_text(line)) for line in steps if math.isfinite(line.loss)],
     )
@@ -127,7 +130,34 @@ def failure_time(run: Run, attempt: Attempt) -> float:
 
 def failure_rules(run: Run) -> list[tuple[float, str]]:
     """Return the time of each attempt's failure in seconds since the first start, with its label."""
-    return [(failure_time(run, attempt), f"✕ {text}") for attempt, text in _failures(run)]
+    failures = [(failure_time(run, attempt), f"✕ {text}") for attempt, text in _failures(run)]
+    return failures + [(loss.since - run.origin, _loss_label(loss)) for loss in run.losses]
+
+
+def active_slices(run: Run) -> Plot:
+    """Return the number of active slices over wall time."""
+    changes = run.record.changes
+    times = [change.time - run.origin for change in changes]
+    until = max([*times, run.attempts[-1].last_work - run.origin] if run.attempts else times)
+    counts = [len(change.slices) for change in changes]
+    corners = [
+        point for at, end, count in zip(times, [*times[1:], until], counts, strict=True)
+        for point in ((at, count), (end, count))
+    ]  # fmt: skip
+    return Plot(
+        label="Active slices over wall time",
+        x_title="time since the first start",
+        times=True,
+        series=[Series("steps", [(0.0, 0), (times[0], 0), *corners])],
+        hover=[
+            (at, count, f"{duration(at)} · {count} of {change.num_slices} slices active after step {change.step:,}")
+            for at, count, change in zip(times, counts, changes, strict=True)
+        ],
+    )
+
+
+def _loss_label(loss: SliceLoss) -> str:
+    return f"✕ slice {loss.slice} " + ("stopped" if loss.ended == "preempted" else "lost")
 
 
 def gaps(run: Run) -> list[tuple[float, float, str, str]]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.report.goodput import goodput, lost_steps, recovery_seconds
-from xpk.jobs.report.page import ReportFacts, RestartFact, render_report
+from xpk.jobs.report.goodput import attempts, goodput, lost_steps, recovery_seconds
+from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.record import RunRecord, read_folder
+from xpk.jobs.report.restart_lines import RestartFact
+from xpk.jobs.report.slice_losses import seconds_on_fewer
 from xpk.jobs.report.stragglers import SlowHost, slow_hosts
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError, XpkError
@@ -42,7 +44,7 @@ class Figures:
     steps: int  # number of the newest step
     step_seconds: dict[str, float]  # p50, p90, p99 and max seconds of a step; empty before the first step
     slow_hosts: list[SlowHost]  # stragglers, conclusive findings first
-    restarts: int  # restarts of the JobSet
+    restarts: int  # restarts of the JobSet, of single slices and in place
     lost_steps: int  # finished steps undone by restarts
     recovery_seconds: float | None  # seconds of the slowest recovery; with --kill-time, of the one from that time
     initial_loss: float | None  # loss of the first recorded step
@@ -51,6 +53,7 @@ class Figures:
     goodput: float  # share of the wall time in productive steps, 0 to 1
     wall_seconds: float  # seconds since the first start
     seconds_by_cause: dict[str, float]  # seconds by cause; they sum to `wall_seconds`
+    fewer_slices_seconds: float | None  # seconds of training on fewer slices; null unless slices are elastic
 
 
 def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_time: float | None = None) -> Account:
@@ -78,7 +81,9 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
         state=str(status.phase),
         command=status.command,
         config=_settings(status.command),
-        restarts=tuple(RestartFact(cause=item.cause, time=_unix(item.time)) for item in status.restart_history),
+        restarts=tuple(
+            RestartFact(cause=item.cause, time=_unix(item.time), slice=item.slice) for item in status.restart_history
+        ),
         kill_time=kill_time,
         end=None if status.phase.is_final else time.time(),
         written=time.time(),
@@ -117,6 +122,9 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> F
         goodput=round(spent.goodput, 4),
         wall_seconds=spent.wall / 1e6,
         seconds_by_cause={str(cause): spent.seconds(cause) for cause in spent.microseconds},
+        fewer_slices_seconds=round(seconds_on_fewer(record, attempts(record), end=facts.end), 3)
+        if record.is_elastic
+        else None,
     )
 
 

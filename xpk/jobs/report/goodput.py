@@ -11,12 +11,13 @@ sum to the wall time exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from xpk.jobs.report.endings import Ended, ending
 from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
+from xpk.jobs.report.slice_losses import elastic_attempts, waits_for_slices
 
 # Final events of a host; none of these is progress.
 _LAST_WORDS = frozenset({"done", "fail", "peer_lost", "hang", "not_finite", "replicas_differ"})
@@ -127,10 +128,11 @@ def attempts(record: RunRecord) -> tuple[Attempt, ...]:
     finished = record.finished
     counts = [record.restart_count(number) for number in numbers]
     nexts = [*counts[1:], None]
-    return tuple(
+    result = tuple(
         _attempt(number, by_attempt[number], lines[number], count, after, finished=finished)
         for number, count, after in zip(numbers, counts, nexts, strict=False)
     )
+    return result if not record.is_elastic else elastic_attempts(record, result)
 
 
 def lost_steps(record: RunRecord) -> int:
@@ -148,8 +150,9 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
     """Account for the wall time from the first start to `end` [default: the last event].
 
     Every moment has one cause. If hosts are in different phases, the earlier phase counts, since the job waits for its
-    slowest host; an evaluation or a save during a step does not count as the step. The time from an attempt's last
-    progress to the start of the next attempt is down time after a failure, and suspended otherwise.
+    slowest host; elastic slices do not wait, so that a step counts while other slices join. An evaluation or a save
+    during a step does not count as the step. The time from an attempt's last progress to the start of the next attempt
+    is down time after a failure, and suspended otherwise; too few active slices are down time as well.
     """
     total = dict.fromkeys(Cause, 0)
     all_attempts = attempts(record)
@@ -165,7 +168,7 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
         closed = max(opened, min(closed, stop))
         failed = index + 1 < len(all_attempts) or attempt.ended not in ("done", "running")
         worked = max(opened, min(_micro(attempt.last_work - origin), closed)) if failed else closed
-        for cause, amount in _paint(spans[attempt.number], opened, worked).items():
+        for cause, amount in _paint(spans[attempt.number], opened, worked, _order(record)).items():
             total[cause] += amount
         total[Cause.SUSPENDED if attempt.waiting else Cause.DOWN] += closed - worked
         opened = closed
@@ -270,8 +273,17 @@ _PRECEDENCE = (
     (Cause.STEPS, "steps"),
     (Cause.SAVE, "save"),
     (Cause.SAVE, "local_save"),
+    (Cause.DOWN, "wait_for_slices"),
 )
 _RANKS = {name: rank for rank, (_, name) in enumerate(_PRECEDENCE)}
+# Elastic slices continue while another one starts.
+_ELASTIC_ORDER = tuple(
+    _RANKS[name]
+    for name in (
+        *("eval", "save_begin", "lost", "data_wait", "steps"),
+        *("init", "data", "compile", "choose", "restore", "save", "local_save", "wait_for_slices"),
+    )
+)
 Span = tuple[int, int, int]  # begin and end in microseconds since the first start, rank
 
 
@@ -294,11 +306,18 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
         if name == "steps":
             add(line.attempt, begin, min(begin + line.data_seconds, line.time), "data_wait")
         previous[line.attempt] = line.time
+    for begin, end in waits_for_slices(record, max((change.time for change in record.changes), default=0.0)):
+        for attempt in spans:  # those of other attempts are beyond its time
+            add(attempt, begin, end, "wait_for_slices")
     return spans
 
 
-def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
-    """Return the microseconds of [begin, end] by cause; the lowest rank of overlapping spans counts."""
+def _order(record: RunRecord) -> Sequence[int]:
+    return _ELASTIC_ORDER if record.is_elastic else range(len(_PRECEDENCE))
+
+
+def _paint(spans: Iterable[Span], begin: int, end: int, order: Sequence[int]) -> dict[Cause, int]:
+    """Return the microseconds of [begin, end] by cause; of overlapping spans the first rank in `order` counts."""
     edges: list[tuple[int, int, int]] = []
     for left, right, rank in spans:
         left, right = max(left, begin), min(right, end)
@@ -309,7 +328,7 @@ def _paint(spans: Iterable[Span], begin: int, end: int) -> dict[Cause, int]:
     active = [0] * len(_PRECEDENCE)
     at = begin
     for moment, change, rank in edges:
-        top = next((index for index, count in enumerate(active) if count), None)
+        top = next((index for index in order if active[index]), None)
         painted[Cause.IDLE if top is None else _PRECEDENCE[top][0]] += moment - at
         active[rank] += change
         at = moment
@@ -325,7 +344,9 @@ def _recovery_parts(
     notices = [
         event.time
         for event in events
-        if event.attempt == failed.number and event.name in ("fail", "peer_lost", "preempt")
+        if event.attempt == failed.number
+        and event.name in ("fail", "peer_lost", "preempt")
+        and (event.time >= since or not record.is_elastic)  # slices that joined again had failed before
     ]
     marks: list[tuple[str, float | None]] = [
         ("detection", min(notices, default=None)),
@@ -348,7 +369,8 @@ def _preparation(
     """Yield the last phases of a recovery; restore and compilation overlap, so restore counts the remainder."""
     ready = max([since, *(time for time in (restored, compiled) if time is not None)])
     origin = min(since, after.start)
-    spent = _paint(_spans(record, origin)[after.number], _micro(since - origin), _micro(ready - origin))
+    spans = _spans(record, origin)[after.number]
+    spent = _paint(spans, _micro(since - origin), _micro(ready - origin), _order(record))
     compiling = spent[Cause.COMPILE] / _MICROSECONDS
     if restored is None:
         compiling = ready - since

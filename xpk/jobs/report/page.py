@@ -6,7 +6,6 @@ The template (page.html.j2) draws the values computed here.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +15,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
-from xpk.jobs.report.curves import Run, failure_rules, failure_time, gaps, loss_by_step, loss_by_time
+from xpk.jobs.report.curves import Run, active_slices, failure_rules, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
 from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.restart_lines import RestartFact, restart_lines
 from xpk.jobs.report.signals import signal_plots
+from xpk.jobs.report.slice_losses import seconds_on_fewer, slice_losses
 from xpk.jobs.report.stragglers import slow_hosts
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
 from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
 from xpk_shared.percentiles import percentiles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartFact:
-    """One restart as reported by the control plane. `time` is Unix seconds."""
-
-    cause: str
-    time: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +68,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartLine:
-    """One line of the table of restarts. `cause`: as reported by the hosts, `reported`: by the control plane."""
-
-    number: int
-    when: str
-    cause: str
-    reported: str
-    host: str
-    resumed: str
-    lost: str
-    recovery: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryView:
     """One recovery and its phases."""
 
@@ -106,6 +85,7 @@ def render_report(record: RunRecord, facts: ReportFacts) -> str:
         goodput(record, end=facts.end),
         recoveries(record, kill_time=facts.kill_time),
         min((attempt.start for attempt in all_attempts), default=0.0),
+        slice_losses(record),
     )
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -126,9 +106,10 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "shape": _shape(facts),
         "began": clock(run.origin) if run.attempts else "",
         "wall": duration(run.wall),
-        "figures": _figures(run, len(facts.restarts)),
+        "figures": _figures(run, len(facts.restarts)) + _slices(run, facts.end),
         "by_step": _both(loss_by_step(run)) if record.steps or record.lost_steps else (),
         "by_time": _both(loss_by_time(run)) if record.steps or record.lost_steps else (),
+        "active": _both(active_slices(run)) if record.is_elastic else (),
         "signals": [_both(plot, HALF, LOW) for plot in signal_plots(run)],
         "legend": {
             "lost": bool(record.lost_steps),
@@ -146,7 +127,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         ],
         "slow": slow_hosts(record),
         "recoveries": [_recovery(recovery, run.attempts) for recovery in run.recoveries],
-        "restarts": _restarts(run, facts.restarts),
+        "restarts": restart_lines(run, facts.restarts),
         "command": " ".join(_shown(part) for part in facts.command),
         "written": clock(facts.written) if facts.written is not None else "",
         "hosts": count(len(record.events), "host"),
@@ -189,13 +170,23 @@ def _figures(run: Run, restarts: int) -> list[Figure]:
     note = "undone by a restart and repeated" if lost else "no step was repeated"
     waits = sum(one.waiting for one in run.attempts[:-1])
     lives = count(len(run.attempts), "attempt") + (f", {waits} suspended" if waits else "")
-    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits)), lives))
+    lives += f", {len(run.losses)} of single slices" if run.losses else ""
+    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits + len(run.losses))), lives))
     figures.append(Figure("Lost steps", f"{lost:,}", note))
     if run.recoveries:
         slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
         which = "" if len(run.recoveries) == 1 else "slowest: "
         figures.append(Figure("Recovery", duration(slowest.seconds), f"{which}from failure to next step"))
     return figures
+
+
+def _slices(run: Run, end: float | None) -> list[Figure]:
+    """Return how many of the elastic slices are active, and the time on fewer."""
+    if not run.record.is_elastic:
+        return []
+    last = run.record.changes[-1]
+    fewer = duration(seconds_on_fewer(run.record, run.attempts, end=end))
+    return [Figure("Slices", f"{len(last.slices)} of {last.num_slices}", f"{fewer} on fewer")]
 
 
 def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
@@ -273,59 +264,3 @@ def _recovery(recovery: Recovery, all_attempts: Sequence[Attempt]) -> RecoveryVi
         )
         untold = ""
     return RecoveryView(title=f"Restart {recovery.attempt}", seconds=duration(recovery.seconds), parts=tuple(parts))
-
-
-_NEAR = 60.0  # maximum seconds between the control plane's time of a restart and the hosts'
-
-
-def _reports(
-    attempts: Sequence[Attempt], facts: Sequence[RestartFact]
-) -> tuple[list[RestartFact | None], list[RestartFact]]:
-    """Return the control plane's report of each ending but the last, and its remaining reports.
-
-    It reports only restarts, and only since the workload was last created. A report is assigned by its time;
-    without one, to the first ending that has none.
-    """
-    reports: list[RestartFact | None] = [None] * max(0, len(attempts) - 1)
-    others = []
-    for fact in facts:
-        free = [index for index, known in enumerate(reports) if known is None and not attempts[index].waiting]
-        if (time := fact.time) is not None:
-            away = {index: max(attempts[index].last_work - time, time - attempts[index + 1].start) for index in free}
-            free = sorted((index for index in free if away[index] < _NEAR), key=lambda index: max(0.0, away[index]))
-        if free:
-            reports[free[0]] = fact
-        else:
-            others.append(fact)
-    return reports, others
-
-
-def _host(failed: Attempt | None) -> str:
-    """Return the host that ended an attempt, in words."""
-    if failed is not None and failed.waiting:
-        return "all"
-    return str(failed.cause_host or "unknown") if failed else "unknown"
-
-
-def _restarts(run: Run, facts: Sequence[RestartFact]) -> list[RestartLine]:
-    by_failed = {recovery.failed_attempt: recovery for recovery in run.recoveries}
-    lines = []
-    reports, others = _reports(run.attempts, facts)
-    pairs = [(*pair, fact) for pair, fact in zip(itertools.pairwise(run.attempts), reports, strict=True)]
-    for number, (failed, after, fact) in enumerate([*pairs, *((None, None, fact) for fact in others)], start=1):
-        recovery = by_failed.get(failed.number) if failed else None
-        when = failure_time(run, failed) if failed else (fact.time - run.origin if fact and fact.time else None)
-        reached, restored = (failed.last_step or 0) if failed else 0, after.restored_step if after else None
-        lines.append(
-            RestartLine(
-                number=number,
-                when="" if when is None else f"after {duration(when)}",
-                cause=failed.reason if failed and failed.reason else "unknown",
-                reported=fact.cause if fact else "",
-                host=_host(failed),
-                resumed="" if restored is None else f"step {restored:,}" if restored else "the beginning",
-                lost="" if restored is None else f"{max(0, reached - restored):,}",
-                recovery=duration(recovery.seconds) if recovery else "",
-            )
-        )
-    return lines

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from xpk.jobs.output import slices
 from xpk.jobs.output.json_lines import parse, read_number, read_whole
+from xpk.jobs.report import foundings
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.storage import open_folder
 
@@ -89,6 +91,7 @@ class Event:
     step: int | None = None
     seconds: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    life: int = 0  # with elastic slices: number of the process among those of its slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ class RunRecord:
 
     An `attempt` here is one incarnation of the whole job; its number increases with time. The trainer's own number
     (`restart_counts`, by attempt) stays the same after a suspension and restarts at 0 after a deletion and a resume.
+    With elastic slices, an attempt lasts as long as any slice is active (foundings.py).
 
     `steps` and `evals` are those in effect, by step; `lost_steps` are finished steps undone by a restart, in the order
     of writing: a step is lost once a later attempt restored from an earlier step, or finished it again.
@@ -110,6 +114,12 @@ class RunRecord:
     restart_counts: Mapping[int, int] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
     damaged_lines: int = 0
+    changes: tuple[slices.SlicesChange, ...] = ()  # of the active slices, in the order of time
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if slices join and leave while the others continue."""
+        return bool(self.changes)
 
     def restart_count(self, attempt: int) -> int:
         """Return the trainer's own number of an attempt."""
@@ -156,7 +166,12 @@ def read_record(reader: Reader) -> RunRecord:
             for event in host_events:
                 events.setdefault(event.host, []).append(event)
     events = {host: _without_replaced(listed) for host, listed in events.items()}
-    restart_counts, events, steps, evals = _renumbered(events, steps, evals)
+    changes = slices.read_changes(reader.read(slices.FILE) or b"") if foundings.is_elastic(events) else []
+    if changes:
+        lives = {host: lives_of_host(listed) for host, listed in events.items()}
+        restart_counts, events, steps, evals = foundings.renumbered(events, lives, steps, evals)
+    else:
+        restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
     counting_steps, lost_steps = _split_lost(steps, restored)
     counting_evals, lost_evals = _split_lost(evals, restored)
@@ -169,6 +184,7 @@ def read_record(reader: Reader) -> RunRecord:
         restart_counts=restart_counts,
         result=_result(reader.read("result.json")),
         damaged_lines=damaged,
+        changes=tuple(sorted(changes, key=lambda change: change.time)),
     )
 
 
@@ -262,7 +278,7 @@ def _renumbered(
     events: Mapping[HostId, list[Event]], steps: list[StepRecord], evals: list[EvalRecord]
 ) -> tuple[dict[int, int], dict[HostId, list[Event]], list[StepRecord], list[EvalRecord]]:
     """Return the trainer's numbers by attempt, and all records with the attempt in place of the trainer's number."""
-    lives_of = {host: _lives(host_events) for host, host_events in events.items()}
+    lives_of = {host: lives_of_host(host_events) for host, host_events in events.items()}
     attempts = {life.attempt for lives, _ in lives_of.values() for life in lives}
     hosts = [*(lives for lives, _ in lives_of.values()), _lives_without_events(attempts, steps, evals)]
     numbers = number_lives(hosts)
@@ -307,14 +323,14 @@ def _without_replaced(events: list[Event]) -> list[Event]:
     A node that was considered dead may return; its processes then detect that the others have gone.
     """
     newest, live = -1, []
-    for event, life in zip(events, _lives(events)[1], strict=True):
+    for event, life in zip(events, lives_of_host(events)[1], strict=True):
         newest = max(newest, life)
         if life == newest:
             live.append(event)
     return live
 
 
-def _lives(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
+def lives_of_host(events: Sequence[Event]) -> tuple[list[Life], list[int]]:
     """Return the processes of a host and, for each event in the order of writing, the index of its process.
 
     A process begins with its `start` event; without a readable start, with a new attempt number.

@@ -6,14 +6,16 @@ from its first host's begin to its last host's end.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xpk.jobs.report.charts import WIDE, Band, Frame, Mark, Rule, Tick, time_ticks
 from xpk.jobs.report.charts import bands as draw_bands
 from xpk.jobs.report.charts import rules as draw_rules
 from xpk.jobs.report.goodput import Attempt, Cause
 from xpk.jobs.report.record import Event, HostId, RunRecord
+from xpk.jobs.report.slice_losses import slice_lives, slice_losses
 from xpk.jobs.report.wording import CAUSE_NAMES, SHORT_NAMES, duration
 
 MAX_ROWS = 64
@@ -107,6 +109,8 @@ def lives(record: RunRecord, attempts: Sequence[Attempt], kill_time: float | Non
     life_of = {
         host: _life(host, events, attempts, origin, lost_since, kill_time) for host, events in record.events.items()
     }
+    if record.is_elastic:
+        life_of = _elastic_lives(record, attempts, origin, lost_since)
     if len(life_of) <= MAX_ROWS:
         return list(life_of.values())
     slices = sorted({host.slice for host in life_of})
@@ -219,6 +223,46 @@ def _life(
             continue
         endings.append(Ending(attempt=attempt.number, at=at - origin, how=ending_name))
     return Life(name=str(host), short_name=f"s{host.slice} h{host.host}", spans=tuple(spans), endings=tuple(endings))
+
+
+def _elastic_lives(
+    record: RunRecord, attempts: Sequence[Attempt], origin: float, lost_since: Mapping[int, float]
+) -> dict[HostId, Life]:
+    """Return the rows of hosts of elastic slices; bars and ends are numbered by the lives of the slice."""
+    attempt_of = {attempt.number: attempt for attempt in attempts}
+    loss_of = {(loss.slice, loss.life): loss for loss in slice_losses(record)}
+    rows: dict[HostId, tuple[list[Span], list[Ending]]] = {host: ([], []) for host in record.events}
+    known = slice_lives(record)
+    for life, after in itertools.zip_longest(known, known[1:]):
+        attempt, loss = attempt_of[life.attempt], loss_of.get((life.slice, life.number))
+        until = loss.since if loss else attempt.last_work
+        back = after.begin if after is not None and after.slice == life.slice else attempt.last_work
+        own_attempt = replace(
+            attempt,
+            number=life.number,
+            first_step=None if life.joined is None else attempt.first_step,
+            first_step_time=max(life.joined or life.end, attempt.first_step_time or life.end),
+            last_work=until,
+        )
+        for host in {event.host for event in life.events}:
+            spans, endings = rows[host]
+            own = [event for event in life.events if event.host == host]
+            spans += _attempt_spans(own, own_attempt, lost_since.get(life.attempt), origin)
+            is_over = attempt.ended not in ("done", "running") or attempt is not attempts[-1]
+            if own[-1].name in _LAST_WORDS:
+                at, how = own[-1].time, _LAST_WORDS[own[-1].name]
+            elif loss or is_over:
+                at, how = until, "died" if loss is None or loss.host in (None, host) else "left"
+            else:
+                continue
+            endings.append(Ending(attempt=life.number, at=at - origin, how=how))
+            if loss and back > until:
+                span = Span(cause=Cause.DOWN, attempt=life.number, begin=until - origin, end=back - origin)
+                spans.append(span)
+    return {
+        host: Life(name=str(host), short_name=f"s{host.slice} h{host.host}", spans=tuple(spans), endings=tuple(endings))
+        for host, (spans, endings) in rows.items()
+    }
 
 
 def _attempt_spans(own: Sequence[Event], attempt: Attempt, lost_since: float | None, origin: float) -> list[Span]:

@@ -1,13 +1,14 @@
-"""Goodput in the status of a workload: as the report computes it, from records small enough to read on the way."""
+"""Progress in the status of a workload, with the goodput as the report computes it, if its records are small enough."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 
-from xpk.jobs.output.folder import Progress, with_time_limit
+from xpk.jobs.output.folder import Progress, latest_progress, with_time_limit
 from xpk.jobs.report.goodput import goodput
 from xpk.jobs.report.record import RunRecord, read_record
+from xpk.jobs.status.fields import when
 from xpk.model.errors import XpkError
 from xpk.model.status import WorkloadStatus
 from xpk.storage import Folder
@@ -42,6 +43,12 @@ class _BoundedReader:
         names = [f"s{slice_id}-h{host}.jsonl" for slice_id in range(slices) for host in range(hosts)]
         contents = {name: self.read(f"{folder}/{name}") for name in names}
         return {name: content for name, content in contents.items() if content is not None}
+
+
+def progress_of(url: str, status: WorkloadStatus) -> Progress | None:
+    """Return the progress of a workload, None before its first step. Raises XpkError if it cannot be read."""
+    since = None if status.min_slices is None else when(status.created).timestamp()
+    return latest_progress(url, ray=status.launcher == "ray", elastic_since=since)
 
 
 def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:

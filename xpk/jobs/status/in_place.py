@@ -20,7 +20,7 @@ from xpk.storage import in_bucket
 from xpk_shared.supervisor.names import RECORD
 from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
-_TAIL = 256 * 1024  # bytes: more than a thousand restarts
+TAIL = 256 * 1024  # bytes: more than a thousand restarts
 _DAY_SECONDS = 86400.0
 _TIMES = (0.0, 253402300799.0)  # Unix seconds that have a date
 
@@ -34,11 +34,14 @@ def with_restarts_in_place(
     """
     try:
         folder = roots.to_read(status)
-        content = with_time_limit(folder, lambda opened: opened.read_end(RECORD, _TAIL)) if folder else None
+        content = with_time_limit(folder, lambda opened: opened.read_end(RECORD, TAIL)) if folder else None
     except XpkError:  # reported when the progress is read
         return status
     since = when(status.created)
-    joined = _joined(status, read_record(content or b"", since))
+    is_elastic = status.min_slices is not None
+    joined = _joined(status, read_record(content or b"", since, is_elastic=is_elastic))
+    if status.min_slices is not None:
+        return _with_waiting_slices(joined, status.min_slices, content or b"", since, now())
     reason = crash_loop(content or b"", since, now())
     if not reason or status.phase is not Phase.RUNNING:
         return joined
@@ -78,8 +81,8 @@ def _read_end(line: bytes) -> _End | None:
     return _End(row, seconds, slice_id, host, None if row.get("silent") is True else code)
 
 
-def read_record(content: bytes, since: datetime) -> list[Restart]:
-    """Return the restarts since a time."""
+def read_record(content: bytes, since: datetime, *, is_elastic: bool = False) -> list[Restart]:
+    """Return the restarts since a time; those of elastic slices name the slice that restarted."""
     restarts = []
     for end in filter(None, map(_read_end, content.split(b"\n"))):
         attempt, ended_at = read_whole(end.row, "attempt"), datetime.fromtimestamp(end.time, UTC)
@@ -87,7 +90,9 @@ def read_record(content: bytes, since: datetime) -> list[Restart]:
             restarts.append(
                 Restart(
                     time=rfc3339(ended_at),
-                    cause=f"{end}; restarted in place",
+                    cause=f"{end}; slice {end.slice} restarted in place"
+                    if is_elastic
+                    else f"{end}; restarted in place",
                     attempt=attempt - 1,
                     slice=end.slice,
                     host=end.host,
@@ -100,8 +105,31 @@ def read_record(content: bytes, since: datetime) -> list[Restart]:
 def crash_loop(content: bytes, since: datetime, now: float) -> str:
     """Return why the hosts wait for the next attempt at this time, "" if they do not."""
     end = _read_end(content.rstrip(b"\n").rpartition(b"\n")[2])
-    if end is None:
-        return ""
+    return "" if end is None else _pause_words(end, since, now)
+
+
+def _with_waiting_slices(
+    status: WorkloadStatus, minimum: int, content: bytes, since: datetime, now: float
+) -> WorkloadStatus:
+    """Return the status of elastic slices with the crash loops of slices; the other slices continue."""
+    newest = {end.slice: end for end in filter(None, map(_read_end, content.split(b"\n")))}
+    loops = [
+        f"slice {number}: {words}"
+        for number, end in sorted(newest.items())
+        if number < status.num_slices and (words := _pause_words(end, since, now))
+    ]
+    if not loops or status.phase is not Phase.RUNNING:
+        return status
+    stops = status.num_slices - len(loops) < minimum
+    return replace(
+        status,
+        phase=Phase.RESTARTING if stops else status.phase,
+        reason=loops[0] if stops else f"{status.reason}; {loops[0]}",
+    )
+
+
+def _pause_words(end: _End, since: datetime, now: float) -> str:
+    """Return why the hosts of a command that ended wait for the next attempt, "" if they do not."""
     pause, attempts = read_number(end.row, "pause_seconds", (0.0, _DAY_SECONDS)), read_whole(end.row, "short_attempts")
     if pause is None or not attempts or end.time < since.timestamp() or now > end.time + pause:
         return ""

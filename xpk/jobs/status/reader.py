@@ -13,8 +13,8 @@ from xpk.api.paths import container_of
 from xpk.api.text import counted, short
 from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.status import elastic, queue_position
 from xpk.jobs.status import events as happened
-from xpk.jobs.status import queue_position
 from xpk.jobs.status.admission_checks import checks_of, deactivation_reason
 from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
 from xpk.jobs.status.fields import (
@@ -163,18 +163,17 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
 
 
 def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
-    meta, spec, status = jobset["metadata"], jobset["spec"], jobset.get("status", {})
+    meta, spec, attempt = jobset["metadata"], jobset["spec"], str(jobset.get("status", {}).get("restarts", 0))
     workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
-    attempt = str(status.get("restarts", 0))
     hosts = _hosts(pods, attempt)
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     num_slices, hosts_per_slice, size = _size(spec)
-    phase, reason = _phase(jobset, workload, snapshot, hosts, size)
+    phase, reason = _phase(jobset, workload, snapshot, hosts)
+    restart_count, counted_restarts = elastic.restart_counts(jobset)
     if phase is Phase.FAILED:
         reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
-    wrong = troubles([pod for pod in pods if attempt_of(pod) == attempt], events) if _is_on(phase) else ()
-    if phase in (Phase.STARTING, Phase.RESTARTING) and wrong:
-        reason = f"{reason}: {wrong[0]}"
+    wrong = troubles(_current(pods, attempt), events) if _is_on(phase) else ()
+    reason = f"{reason}: {wrong[0]}" if wrong and phase is not Phase.RUNNING else reason
     queued = workload if phase is Phase.QUEUED else None
     ahead = queue_position.ahead_of(queued, snapshot) if queued else None
     annotations, kind = meta.get("annotations") or {}, _type(jobset)
@@ -188,8 +187,8 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         num_slices=num_slices,
         hosts_per_slice=hosts_per_slice,
         num_hosts=size,
-        restarts=status.get("restarts", 0),
-        restarts_counted=status.get("restartsCountTowardsMax", 0),
+        restarts=restart_count,
+        restarts_counted=counted_restarts,
         max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
         created=meta["creationTimestamp"],
         started=condition(workload, "Admitted").get("lastTransitionTime") if is_true(workload, "Admitted") else None,
@@ -207,11 +206,12 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
         hosts=hosts,
         troubles=wrong,
-        restart_history=restarts(events, meta["uid"], status.get("restarts", 0)),
+        restart_history=restarts(events, meta["uid"], restart_count),
         events=happened.occurrences(happened.notable_events(events)),
         maker=maker_of(jobset),
         mounts=mounts_of(_pod_spec(jobset)),
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
+        min_slices=elastic.min_slices(jobset),
     )
 
 
@@ -248,10 +248,7 @@ def _is_on(phase: Phase) -> bool:
     return phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING)
 
 
-def _phase(
-    jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...], size: int
-) -> tuple[Phase, str]:
-    status = jobset.get("status", {})
+def _phase(jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...]) -> tuple[Phase, str]:
     for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
         if is_true(jobset, kind):
             return phase, "all hosts finished"
@@ -264,13 +261,24 @@ def _phase(
     if jobset["spec"].get("suspend") and not workload:
         queued = bool(label(jobset, QUEUE_LABEL))
         return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
+    return _phase_of_hosts(jobset, hosts)
+
+
+def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...]) -> tuple[Phase, str]:
+    """Return the phase of an admitted workload."""
+    num_slices, hosts_per_slice, size = _size(jobset["spec"])
     running = sum(host.phase == "Running" for host in hosts)
     done = sum(host.phase == "Succeeded" for host in hosts)
     if running + done == size:
         both = f"{counted(running, 'host')} running, {done} finished"
         return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
     lost = any(host.phase in ("Failed", "NodeLost") or (host.phase == "Terminating" and host.started) for host in hosts)
-    if status.get("restarts", 0) or lost:
+    is_restart = lost or elastic.restart_counts(jobset)[0] > 0
+    minimum = elastic.min_slices(jobset)
+    phase = minimum and elastic.phase_of(hosts, minimum, num_slices, hosts_per_slice, is_restart=is_restart)
+    if phase:
+        return phase
+    if is_restart:
         return Phase.RESTARTING, f"{running} of {counted(size, 'host')} running"
     return Phase.STARTING, f"{running} of {counted(size, 'host')} running"
 
@@ -290,7 +298,7 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
             if message
             else f"host {first.label} ended with {exit_words(first.exit_code or 0)}"
         )
-    elif (failure := last_failure(events, uid)) and failure.host:
+    elif (failure := last_failure(events, uid, str(failed_condition.get("message")))) and failure.host:
         cause = "host s{}/h{} ".format(*failure.host) + failure.words
     else:
         return f"{failed_condition.get('reason', '')}: {short(failed_condition.get('message'), 300)}"
@@ -298,11 +306,23 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
 
 
 def _hosts(pods: Iterable[Obj], attempt: str) -> tuple[HostStatus, ...]:
+    """Return the status of every host, of the current attempt if it has a pod of that."""
+    return tuple(_host(pod, *key) for key, pod in sorted(_newest(pods, attempt).items()))
+
+
+def _current(pods: Iterable[Obj], attempt: str) -> list[Obj]:
+    """Return the newest pod of every host that has one of the current attempt."""
+    return [pod for pod in _newest(pods, attempt).values() if attempt_of(pod) == attempt]
+
+
+def _newest(pods: Iterable[Obj], attempt: str) -> dict[tuple[int, int], Obj]:
     """Return the newest pod of every host, of the current attempt if it has one."""
-    newest: dict[tuple[int, int], Obj] = {}
-    for pod in sorted(pods, key=lambda pod: (attempt_of(pod) == attempt, pod["metadata"]["creationTimestamp"])):
-        newest[host_key(pod)] = pod
-    return tuple(_host(pod, *key) for key, pod in sorted(newest.items()))
+
+    def rank(pod: Obj) -> tuple[bool, int, str]:
+        """Return what increases from pod to pod of a host."""
+        return attempt_of(pod) == attempt, elastic.job_attempt_of(pod), pod["metadata"]["creationTimestamp"]
+
+    return {host_key(pod): pod for pod in sorted(pods, key=rank)}
 
 
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:

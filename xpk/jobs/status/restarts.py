@@ -20,8 +20,10 @@ from xpk.jobs.status.fields import event_times, when
 from xpk.model.errors import XpkError
 from xpk.model.status import Restart, WorkloadStatus, exit_words
 from xpk.storage import Folder
+from xpk_shared.supervisor.names import RECORD
 
 _MARKS = ("RestartJobSet", "Restart")  # prefixes of the reasons of JobSet's restart events
+_JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs: elastic slices
 _PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
 _EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code (\d+)")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
@@ -29,6 +31,7 @@ _LOCAL = re.compile(r"The host (ended with exit code (\d+).*)")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
 _HOST = re.compile(r"-(\d+)-(\d+)-\w{5}$")
 _LATE = timedelta(seconds=2)  # maximum delay of a Job's event after the restart that it caused
+_NEAR = timedelta(seconds=60)  # maximum time between the loss of a slice and the restart of its Job
 _MAX_ATTEMPTS = 1000  # the newest ones, whose causes are searched
 _LOST_NODE = ("NodeNotReady", "TaintManagerEviction")
 _EVICTED = ("Preempted", "Evicted", *_LOST_NODE)
@@ -51,15 +54,17 @@ class Failure:
 
 
 def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]:
-    """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts."""
-    marks = _marks(events, uid)
-    groups = _groups(events, marks)
-    history = []
-    for index, (time, message) in enumerate(marks):
-        history.append(_restart(groups.pop(index, []), time, message))
-    # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
-    last = when(marks[-1][0]) if marks else None
-    history += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
+    """Return the restarts of the JobSet `uid` that its events report; `count` is the total number of restarts.
+
+    A single Job that was restarted has a history of its own.
+    """
+    history: list[Restart] = []
+    others = list(events)
+    for job in _restarted_jobs(events, uid):
+        own = [event for event in others if _concerns(event, job, uid)]
+        others = [event for event in others if not _concerns(event, job, uid)]
+        history += [_of_slice(restart, job) for restart in _history(own, uid)]
+    history += _history(others, uid)
     history.sort(key=lambda restart: when(restart.time))
     first = count - len(history)
     return tuple(
@@ -68,8 +73,53 @@ def restarts(events: Sequence[Obj], uid: str, count: int) -> tuple[Restart, ...]
     )
 
 
-def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
-    """Return the failure after the last restart."""
+def _history(events: Sequence[Obj], uid: str) -> list[Restart]:
+    """Return the restarts that these events report, without their numbers."""
+    marks = _marks(events, uid)
+    groups = _groups(events, marks)
+    history = []
+    for index, (time, message) in enumerate(marks):
+        history.append(_restart(groups.pop(index, []), time, message))
+    # Restarts for the same Job are one event with a first and a last time; failures in between are restarts, too.
+    last = when(marks[-1][0]) if marks else None
+    history += [_restart(group, group[0].time, "") for group in groups.values() if last and when(group[0].time) < last]
+    return history
+
+
+def _restarted_jobs(events: Iterable[Obj], uid: str) -> list[str]:
+    """Return the Jobs that were restarted by themselves, as events of the JobSet name them."""
+    blamed = [_BLAMED.search(str(event.get("message", ""))) for event in events if _is_job_mark(event, uid)]
+    return sorted({match[1] for match in blamed if match})
+
+
+def _is_job_mark(event: Obj, uid: str) -> bool:
+    about = event.get("involvedObject") or {}
+    return about.get("uid") == uid and bool(_JOB_MARK.match(str(event.get("reason", ""))))
+
+
+def _concerns(event: Obj, job: str, uid: str) -> bool:
+    """Return True for an event about the restart of a single Job, about the Job itself or about its pods."""
+    if _is_job_mark(event, uid):
+        match = _BLAMED.search(str(event.get("message", "")))
+        return match is not None and match[1] == job
+    about = event.get("involvedObject") or {}
+    kind, name = about.get("kind"), str(about.get("name", ""))
+    return (kind == "Job" and name == job) or (kind == "Pod" and _job_of(name) == job)
+
+
+def _of_slice(restart: Restart, job: str) -> Restart:
+    """Return a restart of a single Job, which is a slice, with its number."""
+    number = job.rpartition("-")[2]
+    if not number.isdecimal():
+        return restart
+    return replace(restart, slice=int(number), cause=f"{restart.cause}; slice {number} restarted")
+
+
+def last_failure(events: Sequence[Obj], uid: str, message: str = "") -> Failure | None:
+    """Return the failure after the last restart; `message` is that of the JobSet's condition Failed."""
+    blamed = match[1] if (match := _BLAMED.search(message)) else ""
+    if any(_is_job_mark(event, uid) for event in events) and blamed:
+        events = [event for event in events if _concerns(event, blamed, uid)]
     marks = _marks(events, uid)
     group = _groups(events, marks).get(len(marks), [])
     return _cause(group, "") if group else None
@@ -77,6 +127,8 @@ def last_failure(events: Sequence[Obj], uid: str) -> Failure | None:
 
 def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     """Return a status with causes from the hosts' records for restarts that events do not explain."""
+    if status.min_slices is not None:
+        return _with_losses(status, roots)
     restart_of = {restart.attempt: restart for restart in status.restart_history}
     unexplained = [
         attempt
@@ -98,6 +150,32 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     unknown = [restart for restart in status.restart_history if restart.attempt is None]
     numbered = [restart_of[attempt] for attempt in sorted(key for key in restart_of if key is not None)]
     return replace(status, restart_history=tuple([*unknown, *numbered]))
+
+
+def _with_losses(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
+    """Return the status of elastic slices with causes from the records of lost slices, by slice and time."""
+    known = list(status.restart_history)
+    is_complete = len(known) >= status.restarts and all(restart.host is not None for restart in known)
+    if is_complete or not status.output_dir:
+        return status
+    try:
+        losses = with_time_limit(roots.to_read(status), lambda folder: _written_losses(folder, when(status.created)))
+    except XpkError:  # reported when the progress is read
+        return status
+    for index, restart in enumerate(known):
+        near = next((loss for loss in losses if _is_near(loss, restart)), None)
+        if near is not None and (restart.host is None or restart.exit_code == _PEER_LOST):
+            known[index] = replace(near, time=restart.time)
+        losses = [loss for loss in losses if loss is not near]
+    missing = max(0, status.restarts - len(known))
+    history = sorted([*known, *losses[len(losses) - missing :]], key=lambda restart: when(restart.time))
+    first = status.restarts - len(history)
+    numbered = [replace(restart, attempt=first + index) for index, restart in enumerate(history)]
+    return replace(status, restart_history=tuple(numbered))
+
+
+def _is_near(one: Restart, other: Restart) -> bool:
+    return one.slice == other.slice and abs(when(one.time) - when(other.time)) < _NEAR
 
 
 def _marks(events: Iterable[Obj], uid: str) -> list[tuple[str, str]]:
@@ -255,3 +333,28 @@ def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
             host=host.host,
         )
     return causes
+
+
+def _written_losses(folder: Folder, since: datetime) -> list[Restart]:
+    """Return the losses of slices since a time, without those after which they were restarted in place."""
+    from xpk.jobs.report.record import read_record
+    from xpk.jobs.report.slice_losses import slice_losses
+    from xpk.jobs.status import in_place
+
+    losses = []
+    for loss in slice_losses(read_record(_EventsOnly(folder))):
+        if loss.host is None or loss.since < since.timestamp():
+            continue
+        reason = loss.reason.removeprefix(f"{loss.host}: ").removeprefix(f"{loss.host} ")
+        subject = f"host s{loss.host.slice}/h{loss.host.host}"
+        losses.append(
+            Restart(
+                time=rfc3339(datetime.fromtimestamp(loss.since, UTC)),
+                cause=f"{subject}{'' if reason == 'died' else ':'} {reason}; slice {loss.slice} restarted",
+                slice=loss.slice,
+                host=loss.host.host,
+            )
+        )
+    record = folder.read_end(RECORD, in_place.TAIL) or b""
+    repeats = in_place.read_record(record, since)
+    return [loss for loss in losses if not any(_is_near(loss, restart) for restart in repeats)]
