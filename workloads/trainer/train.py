@@ -198,6 +198,7 @@ def write_result(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> 
     content = lines.read() if lines.is_file() else b""
     losses = metrics.losses(content)
     result = {
+        "job": run.job.host.job_id,
         "steps": at,
         "initial_loss": losses.get(1),
         "final_loss": losses.get(at),

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.trainer.small import WORKLOADS, arguments, free_ports
+from tests.waiting import until
 from xpk_shared.slices.registry import Registry
 
 SECRET = "0" * 64
@@ -138,12 +138,12 @@ class ElasticRun:
         """Return the output of all hosts."""
         return "\n".join(f"{path.name}\n{path.read_text()}" for path in sorted(self.out.glob("log-*")))
 
-    def _wait(self, is_met: Any, problem: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_met():
-            if time.monotonic() > deadline or FATAL in [process.poll() for process in self.processes.values()]:
-                raise AssertionError(f"{problem} after {seconds} s:\n{self.logs()}")
-            time.sleep(0.02)
+    def _wait(self, is_met: Callable[[], bool], problem: str, seconds: float) -> None:
+        def has_ended() -> bool:
+            return is_met() or FATAL in [process.poll() for process in self.processes.values()]
+
+        until(has_ended, seconds=seconds, every=0.02, report=lambda: f"{problem}\n{self.logs()}")
+        assert is_met(), f"{problem}: a host has exited with {FATAL}\n{self.logs()}"
 
     def _read(self, name: str) -> list[str]:
         path = self.out / name

@@ -29,9 +29,11 @@ def start(tmp_path: Path) -> Iterator[functools.partial[ElasticRun]]:
         run.close()
 
 
-def undisturbed(start: functools.partial[ElasticRun], **sizes: int) -> dict[int, str]:
+def undisturbed(
+    start: functools.partial[ElasticRun], settings: Sequence[str] = SETTINGS, **sizes: int
+) -> dict[int, str]:
     """Return the losses of a run without failures."""
-    run = start("undisturbed", **sizes)
+    run = start("undisturbed", settings, **sizes)
     assert set(run.exit_codes().values()) == {0}, run.logs()
     losses = run.losses()
     assert sorted(losses) == list(range(1, 61))
@@ -40,17 +42,20 @@ def undisturbed(start: functools.partial[ElasticRun], **sizes: int) -> dict[int,
 
 
 def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: functools.partial[ElasticRun]) -> None:
-    expected = undisturbed(start)
-    run = start("disturbed")
-    for step, victim in ((5, 1), (20, 0)):
-        run.wait_for_step(step)
-        run.kill(victim)
-        run.wait_for_slices([1 - victim])
-        run.restart(victim)
-        run.wait_for_slices(ALL)
+    settings = [*SETTINGS, "data.global_batch=6"]
+    expected = undisturbed(start, settings, slices=3, min_slices=2, chips=1)
+    run = start("disturbed", settings, slices=3, min_slices=2, chips=1)
+    run.wait_for_step(5)
+    run.kill(1)
+    run.wait_for_slices([0, 2])
+    run.wait_for_step(max(run.losses()) + 3)
+    run.kill(0)  # which leads; the remaining slice waits for one of the others
+    run.restart(0)
+    run.restart(1)
     assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert [2] in run.active()
     steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
-    assert steps == sorted(set(steps)), "each step is recorded once"
+    assert steps == list(range(1, 61)), "each step is recorded once"
     assert run.losses() == expected
 
 
@@ -69,9 +74,8 @@ def test_any_host_of_a_slice_may_be_lost(start: functools.partial[ElasticRun], v
 
 @pytest.mark.slow
 def test_the_run_continues_without_the_registry_and_its_slice(start: functools.partial[ElasticRun]) -> None:
-    sizes = {"slices": 4, "min_slices": 3}
-    expected = undisturbed(start, **sizes)
-    run = start("disturbed", **sizes)
+    expected = undisturbed(start, slices=4, min_slices=3)
+    run = start("disturbed", slices=4, min_slices=3)
     run.wait_for_step(5)
     run.registry.kill()
     run.kill(0)
@@ -112,6 +116,17 @@ def test_a_slice_that_is_asked_to_end_leaves_at_a_step(start: functools.partial[
     run.wait_for_slices(ALL)
     assert set(run.exit_codes().values()) == {0}, run.logs()
     assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_a_slice_that_returns_after_the_end_of_the_run_finishes(start: functools.partial[ElasticRun]) -> None:
+    run = start("disturbed")
+    run.wait_for_step(5)
+    run.kill(1)
+    assert run.processes[0, 0].wait(60) == 0
+    run.registry.kill()
+    run.restart(1)
+    assert run.processes[1, 0].wait(30) == 0, run.logs()
 
 
 @pytest.mark.slow

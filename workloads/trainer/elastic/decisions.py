@@ -47,7 +47,7 @@ class Decisions:
         stops_all = bool(stopping) and len(left) < host.min_slices
         grants &= not stops_all
         expected = len(view.slices) if self._is_starting else host.min_slices
-        hold = not stops_all and len(left) + len(ready) < expected
+        hold = not stops_all and (len(left) + len(ready) < expected or not membership.is_only_group)
         self._is_starting &= hold
         own = facts[membership.own[0]]
         return {

@@ -2,6 +2,7 @@
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -59,7 +60,7 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     assert job.slices is not None
     traits = join(job, coordinator_future)
     slices = _Slices(job, job.slices)
-    role = slices.enter()
+    role = DONE if _has_finished(job) else slices.enter()
     if role == DONE:
         return _leave(job, ExitCode.DONE)
     job.slices.is_leading = role == FOUNDER
@@ -74,6 +75,17 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
         training.found()
     job.peers.limit_silence(BEATS.silent_seconds)  # the other slices wait for a frozen host
     return training.loop()
+
+
+def _has_finished(job: Job) -> bool:
+    """Return whether this job has written its result; then its registry may have ended, too."""
+    if job.is_first:
+        result: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            result = json.loads((job.out / "result.json").read())
+        owner = result.get("job") if isinstance(result, dict) else None
+        job.peers.announce("finished", bool(owner) and owner == job.host.job_id)
+    return bool(job.peers.await_("finished"))
 
 
 def _leave(job: Job, code: ExitCode) -> ExitCode:
@@ -107,8 +119,7 @@ class _Slices:
         self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
-        with job.watchdog.waiting("the other slices", 0, min_seconds=_RESOLVE_SECONDS):
-            return self.membership.wait_for_role()
+        return self.membership.wait_for_role()  # without a time limit: there may be no capacity for the other slices
 
     def await_connections(self) -> None:
         """Wait until all hosts of this slice are connected to the active slices, one of which sends the state."""

@@ -136,6 +136,15 @@ class Membership:
         """True if this slice leads."""
         return self.active[:1] == [self.own]
 
+    @property
+    def is_only_group(self) -> bool:
+        """True if no other slices can train without this one: the registry is connected, or they are too few."""
+        return self._leader is None or self._leader.is_connected or self.is_quorum(len(self.active))
+
+    def is_quorum(self, count: int) -> bool:
+        """Return whether so many slices may continue without the registry: the others are too few to do the same."""
+        return count >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
+
     def set_digest(self, active: Sequence[Peer]) -> str:
         """Return a name of a set of slices."""
         return hashlib.sha256(repr(sorted(active)).encode()).hexdigest()[:12]
@@ -218,6 +227,10 @@ class _Leader:
         )
         self._client.connect(resolve, port)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._client is None or self._client.is_connected
+
     def set_phase(self, phase: str) -> None:
         self._entry = Entry(self._entry.incarnation, phase, self._entry.hosts)
         if self._client:
@@ -252,10 +265,7 @@ class _Leader:
             self.announce(view.as_json())
 
     def _watch_registry(self) -> None:
-        """Continue without the slice of the registry, if its hosts are lost together with the registry.
-
-        Only if so many slices are left that the others could not continue either, were they only unreachable.
-        """
+        """Continue without the slice of the registry, if its hosts are lost together with the registry."""
         losses = 0
         while self._client and not self._client.is_connected:
             time.sleep(_REGISTRY_POLL_SECONDS)
@@ -267,8 +277,7 @@ class _Leader:
             losses += 1
             rest = {number: other for number, other in view.slices.items() if number != REGISTRY_SLICE}
             active = sum(peer[0] != REGISTRY_SLICE for peer in self._membership.active)
-            is_enough = active >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
-            if losses >= _REGISTRY_POLLS and is_enough:
+            if losses >= _REGISTRY_POLLS and self._membership.is_quorum(active):
                 self.announce(dataclasses.replace(view, slices=rest).as_json())
 
     def _order_shares(self) -> None:

@@ -74,8 +74,7 @@ class Progress:
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
         self._lines = _metric_lines(job) if job.is_first else None
-        has_board = job.is_first and job.config.observe.tensorboard
-        self._board = EventFile(job.out, job.host.attempt) if has_board else None
+        self._board: EventFile | None = None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
         self._peaks = [None if is_emulated else peak(os.environ, name) for name in names]
         self._finished_at = 0.0
@@ -124,8 +123,7 @@ class Progress:
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
             line = head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known
             self._lines.write(line)
-            if self._board is not None:
-                self._board.write(line)
+            self._write_to_board(line)
         if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}   {self._noun}s {items:,}")
@@ -186,13 +184,18 @@ class Progress:
             record["memory"] = memory_in_use()
             self._window = []
         self._lines.write(record, at_once=self._steps == 1)
-        if self._board is not None:
-            self._board.write(record)
+        self._write_to_board(record)
         if is_logged and self._job.leads:
             columns = ("mfu", "emfu") if self._int8_share else ("mfu",)
             utilization = "".join(f"   {name} {record[name]:.1%}" for name in columns if record[name] is not None)
             rate = f"{speed:9,.0f} {self._noun}s/s"
             metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{utilization}")
+
+    def _write_to_board(self, record: dict[str, Any]) -> None:
+        """Write a record to TensorBoard's event file, which the process that leads creates with its first record."""
+        if self._job.config.observe.tensorboard and self._job.leads:
+            self._board = self._board or EventFile(self._job.out, self._job.host.attempt)
+            self._board.write(record)
 
 
 def _metric_lines(job: Job) -> metrics.JsonLines | LeaderLines:

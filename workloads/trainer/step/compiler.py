@@ -90,7 +90,9 @@ class Compiler:
         if self._peers.process_id == 0:
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
-            if self._executables and not loaded:
+            # XLA on CPU cannot serialize a program that it has read from JAX's cache: its functions would be missing.
+            is_complete = self._hits == hits or jax.devices()[0].platform != "cpu"
+            if self._executables and not loaded and is_complete:
                 self._executables.keep(name, arguments, compiled)
         self.loaded |= {name} if loaded else set()
         return compiled, bool(loaded) or self._hits > hits

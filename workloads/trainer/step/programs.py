@@ -55,29 +55,110 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     """
     model = family(config.model)
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
-    rate_at = learning_rate.schedule(config.optim, config.run.steps)
+    functions = _Functions(
+        config, mesh, model, optimizer, _make_gather(mesh, slots, sizes.global_batch), sizes, replicas
+    )
+    abstract = jax.eval_shape(functions.init_state, jax.ShapeDtypeStruct((), jnp.uint32))
+    shardings = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), functions.update_specs)
+    replicated = sharding(mesh)
+    flattening = functions.flattening(abstract)
+    return Programs(
+        init=jax.jit(functions.init_state, out_shardings=shardings),
+        train=jax.jit(functions.train, donate_argnums=0, out_shardings=(shardings, replicated)),
+        evaluate=jax.jit(functions.evaluate, out_shardings=replicated),
+        state=jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings),
+        blocks=_blocks(record(config.model), mesh, slots),
+        flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
+        shares=SharePrograms(
+            share=jax.jit(
+                functools.partial(functions.share, flattening), out_shardings=(flattening.sharding, replicated)
+            ),
+            update=jax.jit(
+                functools.partial(functions.update_from_sum, flattening),
+                donate_argnums=0,
+                out_shardings=(shardings, replicated),
+            ),
+            vectors=flattening.form,
+        ),
+    )
 
-    def init_state(seed: Array) -> State:
-        params = model.init(config.model, jax.random.key(seed))
-        state = {"step": jnp.zeros((), jnp.int32), "params": params, "opt": optimizer.init(params)}
-        averages = model.averages(config.model)
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Functions:
+    """The functions that become programs."""
+
+    config: Config
+    mesh: Mesh
+    model: Family
+    optimizer: optax.GradientTransformation
+    gather: Callable[[Blocks], tuple[Array, Array]]
+    sizes: Layout
+    replicas: int
+
+    @property
+    def execution(self) -> Execution:
+        """How the model runs on the mesh."""
+        return Execution(self.mesh, microbatches=self.sizes.microbatches, quant=self.config.quant)
+
+    @property
+    def update_specs(self) -> Any:
+        """Shardings of the gradients and of the update."""
+        return update_shardings(self.mesh, self.model, self.config.model, self.config.optim.axes)
+
+    def init_state(self, seed: Array) -> State:
+        params = self.model.init(self.config.model, jax.random.key(seed))
+        state = {"step": jnp.zeros((), jnp.int32), "params": params, "opt": self.optimizer.init(params)}
+        averages = self.model.averages(self.config.model)
         return state | ({"averages": averages} if averages else {})
 
-    abstract = jax.eval_shape(init_state, jax.ShapeDtypeStruct((), jnp.uint32))
-    update_specs = update_shardings(mesh, model, config.model, config.optim.axes)
-    state_shardings = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), update_specs)
-    gather = _make_gather(mesh, slots, sizes.global_batch)
-    execution = Execution(mesh, microbatches=sizes.microbatches, quant=config.quant)
-    reduction = _reduction(config, execution, sizes, model)
+    def train(self, state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
+        config, reduction = self.config, _reduction(self.config, self.execution, self.sizes, self.model)
+        context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
+        parts = config.optim.grad_accum_steps
+        loss, grads, averages = mean_gradients(reduction, state["params"], context, self.gather(blocks), parts)
+        after, metrics = self._update(state, loss, grads, averages)
+        # After the loss: see collective_order.py.
+        return after, metrics | {"flags": jnp.max(flags + (loss == -jnp.inf), axis=0)}
 
-    def context_of(state: State, key: Array | None) -> Context:
-        return Context(state.get("averages", {}), state["step"], key)
+    def share(
+        self, flattening: Flattening, state: State, blocks: Blocks, replica: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        key = _rounding_key(self.config, state["step"])
+        key = None if key is None else jax.random.fold_in(key, replica)
+        context = Context(state.get("averages", {}), state["step"], key)
+        automatic = Automatic(self.execution, functools.partial(self.model.sums, self.config.model))
+        parts = self.config.optim.grad_accum_steps
+        loss, weight, grads, averages = sum_gradients(automatic, state["params"], context, self.gather(blocks), parts)
+        return flattening.flatten({"grads": grads, "averages": averages}), {"loss": loss, "weight": weight}
 
-    def update(state: State, loss: Array, grads: Params, averages: Params) -> tuple[State, dict[str, Array]]:
+    def update_from_sum(
+        self, flattening: Flattening, state: State, flat_DN: Array, loss: Array, weight: Array
+    ) -> tuple[State, dict[str, Array]]:
+        tree, weight = flattening.unflatten(flat_DN), jnp.maximum(weight, 1.0)
+        grads = jax.tree.map(lambda g: g / weight, tree["grads"])
+        averages = jax.tree.map(lambda a: a / self.replicas, tree["averages"])
+        return self._update(state, loss / weight, grads, averages)
+
+    def evaluate(self, params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
+        context = Context(averages or {}, None, None)
+        sums = self.model.sums(self.config.model, self.execution, params, context, *self.gather(blocks))
+        return sums._replace(averages={})
+
+    def flattening(self, abstract: State) -> Flattening:
+        """Return the form of a share's gradients and averages as vectors."""
+        mesh, averages = self.config.mesh, abstract.get("averages", {})
+        is_narrow = mesh.grad_reduction == "explicit" and mesh.grad_reduction_dtype == "bfloat16"
+        shapes = {"grads": abstract["params"], "averages": averages}
+        replicated = jax.tree.map(lambda _: sharding(self.mesh), averages)
+        shardings = {"grads": self.update_specs, "averages": replicated}
+        return Flattening(self.mesh, shapes, shardings, jnp.bfloat16 if is_narrow else jnp.float32)
+
+    def _update(self, state: State, loss: Array, grads: Params, averages: Params) -> tuple[State, dict[str, Array]]:
         # Each chip has its part of the gradients, and updates that part of the parameters alone.
-        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (update_specs, update_specs))
-        updates, opt = optimizer.update(grads, state["opt"], params)
-        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), update_specs)
+        specs, rate_at = self.update_specs, learning_rate.schedule(self.config.optim, self.config.run.steps)
+        grads, params = jax.lax.with_sharding_constraint((grads, state["params"]), (specs, specs))
+        updates, opt = self.optimizer.update(grads, state["opt"], params)
+        params = jax.lax.with_sharding_constraint(optax.apply_updates(params, updates), specs)
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
@@ -85,56 +166,6 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
         }
         after = {"step": state["step"] + 1, "params": params, "opt": opt}
         return after | ({"averages": averages} if averages else {}), metrics
-
-    def train(state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
-        context = context_of(state, _rounding_key(config, state["step"]))
-        parts = config.optim.grad_accum_steps
-        loss, grads, averages = mean_gradients(reduction, state["params"], context, gather(blocks), parts)
-        after, metrics = update(state, loss, grads, averages)
-        # After the loss: see collective_order.py.
-        return after, metrics | {"flags": jnp.max(flags + (loss == -jnp.inf), axis=0)}
-
-    grad_shapes = {"grads": abstract["params"], "averages": abstract.get("averages", {})}
-    grad_shardings = {
-        "grads": update_specs,
-        "averages": jax.tree.map(lambda _: sharding(mesh), grad_shapes["averages"]),
-    }
-    is_narrow = config.mesh.grad_reduction == "explicit" and config.mesh.grad_reduction_dtype == "bfloat16"
-    flattening = Flattening(mesh, grad_shapes, grad_shardings, jnp.bfloat16 if is_narrow else jnp.float32)
-
-    def share(state: State, blocks: Blocks, replica: Array) -> tuple[Array, dict[str, Array]]:
-        key = _rounding_key(config, state["step"])
-        context = context_of(state, None if key is None else jax.random.fold_in(key, replica))
-        automatic, parts = Automatic(execution, functools.partial(model.sums, config.model)), config.optim
-        loss, weight, grads, averages = sum_gradients(
-            automatic, state["params"], context, gather(blocks), parts.grad_accum_steps
-        )
-        return flattening.flatten({"grads": grads, "averages": averages}), {"loss": loss, "weight": weight}
-
-    def update_from_sum(state: State, flat_DN: Array, loss: Array, weight: Array) -> tuple[State, dict[str, Array]]:
-        tree, weight = flattening.unflatten(flat_DN), jnp.maximum(weight, 1.0)
-        grads = jax.tree.map(lambda g: g / weight, tree["grads"])
-        return update(state, loss / weight, grads, jax.tree.map(lambda a: a / replicas, tree["averages"]))
-
-    def evaluate(params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
-        sums = model.sums(config.model, execution, params, Context(averages or {}, None, None), *gather(blocks))
-        return sums._replace(averages={})
-
-    replicated = sharding(mesh)
-    state = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, state_shardings)
-    return Programs(
-        init=jax.jit(init_state, out_shardings=state_shardings),
-        train=jax.jit(train, donate_argnums=0, out_shardings=(state_shardings, replicated)),
-        evaluate=jax.jit(evaluate, out_shardings=replicated),
-        state=state,
-        blocks=_blocks(record(config.model), mesh, slots),
-        flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
-        shares=SharePrograms(
-            share=jax.jit(share, out_shardings=(flattening.sharding, replicated)),
-            update=jax.jit(update_from_sum, donate_argnums=0, out_shardings=(state_shardings, replicated)),
-            vectors=flattening.form,
-        ),
-    )
 
 
 def _blocks(example: Record, mesh: Mesh, slots: Slots) -> Blocks:

@@ -71,7 +71,7 @@ class RosterLimits:
     """Time limits in seconds."""
 
     form_seconds: float = 60.0  # for all slices to connect, before a run begins with fewer
-    settle_seconds: float = 2.0  # for the other active slices to connect to a new registry, after the first one
+    settle_seconds: float = 5.0  # for the other active slices to connect to a new registry, after the first one
 
 
 class Roster:
