@@ -17,13 +17,16 @@ FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
 # The arguments are the user's command. An image without Python runs it alone. -I: no module of the user's is imported.
 START = ("bash", "-c", f'command -v python3 > /dev/null && exec python3 -I {FILE} "$0" "$@"; {_ALONE}')
-_PACKAGES = ("links", "supervisor")  # of xpk_shared
+_PACKAGES = ("links", "slices", "supervisor")  # of xpk_shared
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal programs are equal files
 
 
 def is_supervised(spec: WorkloadSpec) -> bool:
-    """Return whether the supervisor runs the command. A local cluster's control plane watches the hosts by itself."""
-    return spec.restart_in_place or (spec.peer_watch and not spec.target.on_this_machine)
+    """Return whether the supervisor runs the command. A local cluster's control plane watches the hosts by itself.
+
+    That of slice 0 host 0 also keeps the registry of elastic slices.
+    """
+    return spec.restart_in_place or bool(spec.min_slices) or (spec.peer_watch and not spec.target.on_this_machine)
 
 
 def command_of(container: Mapping[str, Any]) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ def _check_settings(request: Workload, problems: Problems, runner: Runner | None
 def _check_choices(request: Workload, problems: Problems) -> str | None:
     """Check what depends on fields only; return the requested capacity."""
     problems.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
+    problems.read(None, options.check_min_slices, request.min_slices, request.command, request.launcher)
     return problems.read(None, capacity_choice.checked, request.capacity)
 
 
