@@ -88,16 +88,6 @@ def check_resume(*, resume: bool, fresh: bool) -> None:
         raise UsageError("--resume and --fresh exclude each other", hint="pass one of them")
 
 
-def check_min_slices(min_slices: int | None, command: str | None, launcher: str) -> None:
-    """Raise UsageError if --min-slices is set for other programs than the bundled trainer."""
-    others = [*(["--command"] if command is not None else []), *(["--launcher ray"] if launcher == "ray" else [])]
-    if min_slices is not None and others:
-        raise UsageError(
-            f"--min-slices and {' and '.join(others)} exclude each other: only the bundled trainer has elastic slices",
-            hint=f"omit --min-slices, or {' and '.join(others)}",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Ray:
     """The Ray cluster of a workload's hosts."""
