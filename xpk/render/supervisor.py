@@ -17,7 +17,8 @@ FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
 # The arguments are the user's command. An image without Python runs it alone. -I: no module of the user's is imported.
 START = ("bash", "-c", f'command -v python3 > /dev/null && exec python3 -I {FILE} "$0" "$@"; {_ALONE}')
-_PACKAGES = ("links", "slices", "supervisor")  # of xpk_shared
+_PACKAGES = ("links", "supervisor")  # of xpk_shared
+_ELASTIC_PACKAGES = (*_PACKAGES, "slices")  # the supervisor of elastic slices serves their registry
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal programs are equal files
 
 
@@ -48,12 +49,12 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
 
 
 @cache
-def supervisor_archive() -> bytes:
+def supervisor_archive(is_elastic: bool = False) -> bytes:
     """Return the supervisor as a file that any Python 3.8 or later runs: an uncompressed zip archive."""
     root = files("xpk_shared")
     sources = {
         f"xpk_shared/{package}/{file.name}": file.read_bytes()
-        for package in _PACKAGES
+        for package in (_ELASTIC_PACKAGES if is_elastic else _PACKAGES)
         for file in (root / package).iterdir()
         if file.name.endswith(".py")
     }
