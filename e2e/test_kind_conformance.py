@@ -21,11 +21,13 @@ from xpk.model.errors import NotFoundError
 EXTENDED = {
     "a_command_without_permission_is_fatal",
     "a_deleted_pod_that_ignores_sigterm_is_killed",
+    "a_fatal_exit_code_of_an_elastic_slice_fails_all",
     "a_slice_restarts_with_the_others",
     "borrowed_quota_is_preempted_by_priority",
     "a_failed_slice_ends_the_others",
     "queues_of_two_namespaces_share_a_quota",
     "restarts_are_limited",
+    "restarts_of_elastic_slices_are_limited_in_sum",
     "the_lowest_and_youngest_are_preempted",
     "admission_is_ordered_by_priority_and_age",
     "a_deleted_pending_workload_never_runs",

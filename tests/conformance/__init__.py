@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.conformance.{name}" for name in ("ground", "life", "failure", "queue")))
+pytest.register_assert_rewrite(
+    *(f"tests.conformance.{name}" for name in ("ground", "elastic", "life", "failure", "queue"))
+)

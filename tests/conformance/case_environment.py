@@ -25,7 +25,7 @@ from xpk.model.accelerators import find_shape
 from xpk.model.errors import MissingToolError, NotFoundError, TimedOutError, UsageError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
 from xpk.model.status import Phase, WorkloadStatus
-from xpk.render import render_priority_limit, render_queue, render_queues
+from xpk.render import render_peer_secret, render_priority_limit, render_queue, render_queues, render_workload
 
 SHAPE = find_shape("v5litepod-8")  # slices of two hosts
 FOREVER = "trap 'exit 143' TERM; echo up; sleep 1000 & wait"
@@ -64,8 +64,20 @@ class Ground:
     neighbor: str
     patience: float = 1
 
-    def submit(self, name: str, script: str, *, slices: int = 1, namespace: str | None = None, **more: Any) -> Obj:
-        """Create a workload whose hosts run `script` in bash; `more` are fields of its spec."""
+    def submit(
+        self,
+        name: str,
+        script: str,
+        *,
+        slices: int = 1,
+        namespace: str | None = None,
+        is_supervised: bool = True,
+        **more: Any,
+    ) -> Obj:
+        """Create a workload whose hosts run `script` in bash; `more` are fields of its spec.
+
+        Without supervisors, only the control plane decides on the end of hosts.
+        """
         given: dict[str, Any] = {
             "command": host_command(script, ()),
             "image": self.target.trainer_image or "none",
@@ -81,7 +93,15 @@ class Ground:
             **given,
         )
         assert spec.problems() == []
-        create_workload(self.api, spec, cluster="any")
+        if is_supervised:
+            create_workload(self.api, spec, cluster="any")
+        else:
+            *_, jobset = render_workload(spec)
+            (job,) = jobset["spec"]["replicatedJobs"]
+            (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+            container |= {"command": [*spec.command], "args": []}
+            for obj in (jobset, *render_peer_secret(spec)):
+                self.api.create(obj)
         return self.api.get("JobSet", name, spec.namespace)
 
     def status(self, name: str, namespace: str | None = None) -> WorkloadStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance import failure, life, queue
+from tests.conformance import elastic, failure, life, queue
 from tests.conformance.case_environment import CASES
 
-__all__ = ["CASES", "failure", "life", "queue"]
+__all__ = ["CASES", "elastic", "failure", "life", "queue"]

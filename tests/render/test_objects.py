@@ -94,6 +94,19 @@ CASES = {
     "kind-restart-in-place": lambda: render_workload(
         workload(target=ON_KIND, command=("python", "-m", "trainer"), restart_in_place=True, max_restarts=3)
     ),
+    "kind-elastic": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            command=("python", "-m", "trainer"),
+            num_slices=4,
+            min_slices=2,
+            restart_in_place=True,
+            max_restarts=3,
+        )
+    ),
+    "gke-elastic-without-restart-in-place": lambda: render_workload(
+        workload(target=ON_GKE, command=("python", "-m", "trainer"), image="i", min_slices=1)
+    ),
     "kind-peer-watch": lambda: render_workload(
         workload(target=ON_KIND, command=("bash", "-c", "python train.py"), peer_watch=True)
     ),

@@ -84,22 +84,18 @@ class Daemon:
                 if tx.writes == before:
                     break
             by_jobset = pods.by_jobset(tx)
-            startable = {
-                uid
-                for owner in tx.list("JobSet")
-                if pods.is_complete(tx, owner, by_jobset.get(uid := owner["metadata"]["uid"], []), bound=True)
-            }
+            startable = pods.startable(tx, by_jobset)
             self._pausing = any("nextAttemptAt" in obj["status"] for obj in tx.list("JobSet"))
             jobsets = {obj["metadata"]["uid"] for obj in tx.list("JobSet")}
             pod_uids = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
         self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
-        for uid, group in by_jobset.items():
-            self._act(group, startable=uid in startable)
+        for group in by_jobset.values():
+            self._act(group, startable)
         process.sweep(self._folder, pod_uids)
         peer_secrets.sweep(self._folder, jobsets)
 
-    def _act(self, group: list[Obj], *, startable: bool) -> None:
+    def _act(self, group: list[Obj], startable: set[str]) -> None:
         """Start and stop hosts of one JobSet according to the store."""
         addresses = addresses_of(group)
         for pod in group:
@@ -108,7 +104,7 @@ class Daemon:
                 continue
             if o.is_terminating(pod):
                 process.terminate(self._pod_folder(pod), pod["metadata"]["deletionGracePeriodSeconds"])
-            elif startable and self._is_not_started(uid) and "nodeName" in pod["spec"]:
+            elif uid in startable and self._is_not_started(uid) and "nodeName" in pod["spec"]:
                 self._launch(pod, addresses)
 
     def _is_not_started(self, uid: str) -> bool:

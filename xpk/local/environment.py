@@ -16,6 +16,7 @@ from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
 from xpk_shared.supervisor.names import PORT as SUPERVISOR_PORT
+from xpk_shared.supervisor.names import REGISTRY
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods
@@ -81,6 +82,8 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, variables.get("PYTHONPATH"))))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
+    if REGISTRY in variables:
+        variables[REGISTRY] = _registry(variables.get("XPK_JOB_ID", ""), variables[REGISTRY])
     base[SUPERVISOR_PORT] = str(_supervisor_port(variables.get("XPK_JOB_ID", "")))
     output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
@@ -98,6 +101,15 @@ def _supervisor_port(job: str) -> int:
     """Return the port of a workload's supervisors: workloads of CPU types may share the address of a host."""
     first, last = _SUPERVISOR_PORTS
     return first + zlib.crc32(job.encode()) % (last - first)
+
+
+def _registry(job: str, name: str) -> str:
+    """Return the registry's address: the workload's own, which stays the same when slice 0 moves to other nodes.
+
+    Hosts do not resolve names again. Addresses of nodes begin at 127.16.
+    """
+    number = zlib.crc32(job.encode())
+    return f"127.{1 + number % 15}.{number // 15 % 256}.{1 + number // 3840 % 254}:{name.rpartition(':')[2]}"
 
 
 def addresses_of(pods: list[Obj]) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""JobSet controller: N Jobs that start, restart, finish and fail together."""
+"""JobSet controller: N Jobs that start, finish and fail together, and restart together or one by one."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import re
+from collections.abc import Iterator
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
@@ -12,6 +13,7 @@ from xpk.local.store import Transaction
 from xpk_shared.supervisor.restarts import SHORT_SECONDS, pause_after
 
 _RESTARTING = "RestartingJobSet"
+_RESTARTS, _COUNTED = "jobRestarts", "jobRestartsCountTowardsMax"  # by replicated job: of each of its Jobs
 _TTL_AT_LEAST = 5.0  # lets watchers see the end before the object is removed
 
 
@@ -55,6 +57,12 @@ def owned(tx: Transaction, kind: str, owner: Obj) -> list[Obj]:
     return [obj for obj in tx.list(kind, owner["metadata"]["namespace"]) if o.owner_uid(obj) == uid]
 
 
+def restarts_alone(jobset: Obj) -> bool:
+    """Return whether the slices of a JobSet restart one by one."""
+    rules = jobset["spec"].get("failurePolicy", {}).get("rules", ())
+    return any(rule["action"].startswith("RestartJob") and "JobSet" not in rule["action"] for rule in rules)
+
+
 def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, str]:
     meta, spec = jobset["metadata"], jobset["spec"]
     before = 0
@@ -76,10 +84,24 @@ def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, st
         "group-replicas": everything,
         "job-group-index": before + index,
         "restart-attempt": jobset["status"]["restarts"],
+        "job-restart-attempt": _restarts_of_jobs(jobset, replicated["name"], _RESTARTS)[index],
     }
     if "coordinator" in spec:
         values["coordinator"] = o.coordinator_address(jobset)
     return {o.JOBSET + key: str(value) for key, value in values.items()}
+
+
+def _status_of(jobset: Obj, name: str) -> Obj:
+    """Return the status of a replicated job, empty if there is none yet."""
+    statuses: list[Obj] = jobset["status"].get("replicatedJobsStatus", [])
+    return next((status for status in statuses if status["name"] == name), {})
+
+
+def _restarts_of_jobs(jobset: Obj, name: str, key: str) -> list[int]:
+    """Return the number of restarts of each Job of a replicated job."""
+    counts = _status_of(jobset, name)
+    replicas: int = next(job["replicas"] for job in jobset["spec"]["replicatedJobs"] if job["name"] == name)
+    return list(counts.get(key) or [0] * replicas)
 
 
 def _create_job(tx: Transaction, jobset: Obj, replicated: Obj, index: int) -> None:
@@ -158,6 +180,33 @@ def _back_off(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
         tx.event(jobset, "BackOff", f"restart {status['restarts']} waits for {pause:g} s: {early}", warning=True)
 
 
+def _counted(jobset: Obj) -> int:
+    """Return the restarts that `maxRestarts` limits: of the JobSet, and of its Jobs."""
+    jobs: Iterator[int] = (sum(counts.get(_COUNTED, ())) for counts in jobset["status"].get("replicatedJobsStatus", ()))
+    own: int = jobset["status"]["restartsCountTowardsMax"]
+    return own + sum(jobs)
+
+
+def _restart_job(tx: Transaction, jobset: Obj, job: Obj, action: str, because: str) -> None:
+    """Count the restart of one Job; the Job of the former attempt is deleted then."""
+    name, index = o.label(job, f"{o.JOBSET}replicatedjob-name"), int(o.label(job, f"{o.JOBSET}job-index"))
+    entry = _status_of(jobset, name)
+    for key in (_RESTARTS, *([_COUNTED] if action == "RestartJob" else [])):
+        entry[key] = _restarts_of_jobs(jobset, name, key)
+        entry[key][index] += 1
+    tx.put(jobset)
+    message = f"restart {entry[_RESTARTS][index]} of {job['metadata']['name']} ({because})"
+    tx.event(jobset, f"{action}FailurePolicyAction", message, warning=True)
+
+
+def _is_former(jobset: Obj, job: Obj) -> bool:
+    """Return whether a Job belongs to an earlier attempt, of the JobSet or of its own."""
+    name, index = o.label(job, f"{o.JOBSET}replicatedjob-name"), int(o.label(job, f"{o.JOBSET}job-index"))
+    current = jobset["status"]["restarts"], _restarts_of_jobs(jobset, name, _RESTARTS)[index]
+    labels = (o.label(job, f"{o.JOBSET}{key}") or "0" for key in ("restart-attempt", "job-restart-attempt"))
+    return tuple(map(int, labels)) != current
+
+
 def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
     status, policy = jobset["status"], jobset["spec"].get("failurePolicy")
     failed = sorted(failed, key=lambda job: str(failure(job)["lastTransitionTime"]))
@@ -169,8 +218,10 @@ def _fail_or_restart(tx: Transaction, jobset: Obj, failed: list[Obj]) -> None:
         _finish(tx, jobset, "Failed", "FailedJobs", f"a job failed ({because})")
     elif action == "FailJobSet":
         _finish(tx, jobset, "Failed", "FailJobSetFailurePolicyAction", f"a failure policy rule ended it ({because})")
-    elif action == "RestartJobSet" and status["restartsCountTowardsMax"] >= policy.get("maxRestarts", 0):
+    elif action in ("RestartJobSet", "RestartJob") and _counted(jobset) >= policy.get("maxRestarts", 0):
         _finish(tx, jobset, "Failed", "ReachedMaxRestarts", f"the limit of restarts is reached ({because})")
+    elif action in ("RestartJob", "RestartJobAndIgnoreMaxRestarts"):
+        _restart_job(tx, jobset, job, action, because)
     else:
         status["restarts"] += 1
         status["restartsCountTowardsMax"] += action == "RestartJobSet"
@@ -196,6 +247,7 @@ def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
         states = [job["status"] for job in own_jobs]
         hosts = replicated["template"]["spec"]["parallelism"]
         done = [o.is_true(job, "Complete") for job in own_jobs]
+        earlier = _status_of(jobset, replicated["name"])
         lit = [s.get("ready", 0) + s.get("succeeded", 0) >= hosts for s in states]
         counts.append(
             {
@@ -205,6 +257,7 @@ def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
                 "failed": sum(bool(failure(job)) for job in own_jobs),
                 "active": sum(s.get("active", 0) > 0 for s in states),
                 "suspended": sum(o.is_true(job, "Suspended") for job in own_jobs),
+                **{key: earlier[key] for key in (_RESTARTS, _COUNTED) if key in earlier},
             }
         )
     jobset["status"]["replicatedJobsStatus"] = counts
@@ -270,10 +323,9 @@ def reconcile(tx: Transaction) -> None:
             if ttl is not None and o.age(ended) >= max(ttl, _TTL_AT_LEAST):
                 delete_jobset(tx, jobset)
             continue
-        attempt = str(status["restarts"])
         for job in jobs:
-            if o.label(job, f"{o.JOBSET}restart-attempt") != attempt:
-                delete_job(tx, job, why="the JobSet restarts")
+            if _is_former(jobset, job):
+                delete_job(tx, job, why="the slice restarts" if restarts_alone(jobset) else "the JobSet restarts")
         _suspend_or_resume(tx, jobset, [job for job in jobs if not o.is_terminating(job)])
         _create_jobs(tx, jobset)
         _count(tx, jobset, [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
-from xpk.local.jobset import delete_pod, owned
+from xpk.local.jobset import delete_pod, owned, restarts_alone
 from xpk.local.process import Host
 from xpk.local.store import Transaction
 
@@ -94,7 +94,19 @@ def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
     return pods_of
 
 
-def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: bool) -> bool:
+def _groups(tx: Transaction, jobset: Obj, pods: Sequence[Obj]) -> Iterator[tuple[list[Obj], int]]:
+    """Yield the pods that start together, and their number: of a JobSet, or of a slice that restarts alone."""
+    jobs = [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)]
+    if restarts_alone(jobset):
+        for job in jobs:
+            own_pods = [pod for pod in pods if o.owner_uid(pod) == job["metadata"]["uid"]]
+            yield own_pods, job["spec"]["parallelism"] - job["status"].get("succeeded", 0)
+    else:
+        size = sum(r["replicas"] * r["template"]["spec"]["parallelism"] for r in jobset["spec"]["replicatedJobs"])
+        yield [*pods], size - sum(job["status"].get("succeeded", 0) for job in jobs)
+
+
+def _is_complete(jobset: Obj, pods: Sequence[Obj], size: int, *, bound: bool) -> bool:
     """Return whether all hosts of the current attempt exist, or are bound: names need addresses."""
     attempt = str(jobset["status"].get("restarts", 0))
     attempt_pods = [
@@ -102,46 +114,60 @@ def is_complete(tx: Transaction, jobset: Obj, pods: Sequence[Obj], *, bound: boo
         for pod in pods
         if not o.has_ended(pod) and not o.is_terminating(pod) and o.label(pod, f"{o.JOBSET}restart-attempt") == attempt
     ]
-    replicated = jobset["spec"]["replicatedJobs"]
-    size = sum(job["replicas"] * job["template"]["spec"]["parallelism"] for job in replicated)
-    done = sum(job["status"].get("succeeded", 0) for job in owned(tx, "Job", jobset))
-    return len(attempt_pods) + done >= size and (not bound or all("nodeName" in pod["spec"] for pod in attempt_pods))
+    return len(attempt_pods) >= size and (not bound or all("nodeName" in pod["spec"] for pod in attempt_pods))
+
+
+def startable(tx: Transaction, pods_of: Mapping[str, list[Obj]]) -> set[str]:
+    """Return the UIDs of the pods whose hosts may start. `pods_of`: the pods by JobSet."""
+    return {
+        pod["metadata"]["uid"]
+        for jobset in tx.list("JobSet")
+        for group, size in _groups(tx, jobset, pods_of.get(jobset["metadata"]["uid"], []))
+        if _is_complete(jobset, group, size, bound=True)
+        for pod in group
+    }
 
 
 def _bind(tx: Transaction) -> None:
-    """Bind all pending pods of a JobSet to nodes, or none of them."""
+    """Bind all pending pods that start together to nodes, or none of them."""
     pods_of, placement = by_jobset(tx), None
     for jobset in tx.list("JobSet"):
-        pods = pods_of.get(jobset["metadata"]["uid"], [])
-        waiting = [p for p in pods if "nodeName" not in p["spec"] and not o.has_ended(p) and not o.is_terminating(p)]
-        if not waiting or not is_complete(tx, jobset, pods, bound=False):
-            continue
-        placement = placement or Placement(tx)
-        jobs: dict[str, list[Obj]] = {}
-        for pod in sorted(waiting, key=lambda p: _natural(p["spec"]["hostname"])):
-            jobs.setdefault(o.owner_uid(pod), []).append(pod)
-        plan: Plan = []
-        for uid, job_pods in jobs.items():
-            brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
-            homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
-            topology = job_pods[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
-            fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
-            part = next(
-                filter(None, (placement.place(job_pods, group) for group in placement.pools(job_pods, fixed))), None
-            )
-            if part is None:
-                break
-            plan += part
-        else:
-            _write_plan(tx, plan)
-            continue
-        for placed, node in plan:
-            placement.add(placed, node["metadata"]["name"], -1)
-        for pod in waiting:
-            message = f"0/{len(placement.nodes)} nodes are available for all hosts of this JobSet at once"
-            if o.set_condition(pod, "PodScheduled", False, "Unschedulable", message):
-                tx.event(pod, "FailedScheduling", message, warning=True)
-            tx.put(pod)
+        for pods, size in _groups(tx, jobset, pods_of.get(jobset["metadata"]["uid"], [])):
+            waiting = [
+                p for p in pods if "nodeName" not in p["spec"] and not o.has_ended(p) and not o.is_terminating(p)
+            ]
+            if waiting and _is_complete(jobset, pods, size, bound=False):
+                placement = placement or Placement(tx)
+                _place(tx, placement, pods, waiting)
+
+
+def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: Sequence[Obj]) -> None:
+    """Bind all waiting pods to nodes, or report that they do not fit."""
+    jobs: dict[str, list[Obj]] = {}
+    for pod in sorted(waiting, key=lambda p: _natural(p["spec"]["hostname"])):
+        jobs.setdefault(o.owner_uid(pod), []).append(pod)
+    plan: Plan = []
+    for uid, job_pods in jobs.items():
+        brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
+        homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
+        topology = job_pods[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
+        fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
+        part = next(
+            filter(None, (placement.place(job_pods, group) for group in placement.pools(job_pods, fixed))), None
+        )
+        if part is None:
+            break
+        plan += part
+    else:
+        _write_plan(tx, plan)
+        return
+    for placed, node in plan:
+        placement.add(placed, node["metadata"]["name"], -1)
+    for pod in waiting:
+        message = f"0/{len(placement.nodes)} nodes are available for all hosts of this JobSet at once"
+        if o.set_condition(pod, "PodScheduled", False, "Unschedulable", message):
+            tx.event(pod, "FailedScheduling", message, warning=True)
+        tx.put(pod)
 
 
 def _write_plan(tx: Transaction, plan: Plan) -> None:
@@ -169,7 +195,9 @@ def _set_container(pod: Obj, state: Obj, pid: int | None = None) -> None:
 
 def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
     """Return whether a host of the same attempt got SIGTERM: it may have told the others. Some report that."""
-    keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt")
+    keys = [f"{o.JOBSET}{key}" for key in ("jobset-uid", "restart-attempt")]
+    jobsets = (jobset for jobset in tx.list("JobSet") if jobset["metadata"]["uid"] == o.label(pod, keys[0]))
+    keys += [f"{o.JOBSET}job-key"] if any(map(restarts_alone, jobsets)) else []  # slices do not wait for each other
     values = [o.label(pod, key) for key in keys]
     ending = (other for other in tx.list("Pod") if o.is_terminating(other))
     return facts.get("message") == _ASKED or any([o.label(other, key) for key in keys] == values for other in ending)
@@ -219,12 +247,13 @@ def _evict(tx: Transaction, pod: Obj, nodes: Mapping[str, Obj]) -> None:
 
 def _end_lost(tx: Transaction, pods: Sequence[Obj]) -> None:
     """Kill hosts that their peers have declared dead: they would not use a grace period."""
-    keys = (f"{o.JOBSET}jobset-uid", f"{o.JOBSET}restart-attempt", f"{o.JOBSET}job-index", o.INDEX)
+    attempt = ("jobset-uid", "restart-attempt", "job-restart-attempt")
+    keys = (*(f"{o.JOBSET}{key}" for key in (*attempt, "job-index")), o.INDEX)
     lost = set()
     for pod in pods:
         ended = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {}).get("terminated", {})
         if match := _LOST.fullmatch(ended.get("message", "")):
-            lost.add((*(o.label(pod, key) for key in keys[:2]), *match.groups()))
+            lost.add((*(o.label(pod, key) for key in keys[:3]), *match.groups()))
     for pod in pods:
         if lost and not o.has_ended(pod) and tuple(o.label(pod, key) for key in keys) in lost:
             delete_pod(tx, pod, 0, why="others of its attempt have declared it dead")

@@ -10,11 +10,13 @@ from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.local import objects as o
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
 from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, waiting_message
+from xpk.local.jobset import restarts_alone
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
 
 _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be preempted
 _RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
+_ELASTIC_RECOVERY_SECONDS = 1800.0  # Kueue's default: other slices may go on without the lost one
 _DEACTIVATED = "the workload is deactivated"
 _PREEMPTED = {
     IN_QUEUE: "prioritization in the ClusterQueue",
@@ -134,11 +136,12 @@ def _refuse(tx: Transaction, workload: Obj, message: str, reason: str = "Pending
         tx.event(workload, reason, message, warning=True)
 
 
-def _is_stalled(workload: Obj, reason: str) -> bool:
+def _is_stalled(workload: Obj, jobset: Obj, reason: str) -> bool:
     """Return whether a workload that no longer fits has stopped; a running one may continue, as in Kueue."""
     ready = o.condition(workload, "PodsReady")
     lost = ready.get("status") == "False"
-    return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= _RECOVERY_SECONDS)
+    patience = _ELASTIC_RECOVERY_SECONDS if restarts_alone(jobset) else _RECOVERY_SECONDS
+    return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= patience)
 
 
 def _flavor_of(queue: Obj) -> str:
@@ -192,7 +195,7 @@ def _schedule(
         reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             running.append(claim)
-            if reason and _is_stalled(workload, reason):
+            if reason and _is_stalled(workload, jobset, reason):
                 _evict(tx, workload, reason, message)
                 _sync(tx, jobset, workload, alive=True)
         elif not o.is_true(workload, "QuotaReserved") and workload["spec"].get("active", True):

@@ -41,7 +41,11 @@ _JOB = {
     "template": {"metadata": _META, "spec": _POD},
 }
 _REASONS = {"BackoffLimitExceeded", "PodFailurePolicy"}
-_ACTIONS = {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+_ACTIONS = {
+    "FailJobSet",
+    *("RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
+    *("RestartJob", "RestartJobAndIgnoreMaxRestarts"),
+}
 _RULE = {
     **{"name": str, "action": _ACTIONS, "onJobFailureReasons": [_REASONS]},
     **{"onJobFailureMessagePatterns": [str], "targetReplicatedJobs": [str]},

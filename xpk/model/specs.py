@@ -174,12 +174,22 @@ class WorkloadSpec(WorkloadOptions, _Slices):
             problems.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
         elif self.standby_imports and not self.restart_in_place:
             problems.append("--standby-imports requires --restart-in-place")
+        problems += self._min_slices_problems()
         if self.node_folder is not None:
             problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)
         if self.mounts and self.target.on_this_machine:
             problems.append("local clusters cannot mount storage")
         problems += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
         return problems
+
+    def _min_slices_problems(self) -> list[str]:
+        if self.min_slices is None:
+            return []
+        if self.num_slices < 2:
+            return [f"--min-slices requires at least 2 slices, got --num-slices {self.num_slices}"]
+        if not 1 <= self.min_slices <= self.num_slices:
+            return [f"--min-slices must be between 1 and --num-slices ({self.num_slices}), got {self.min_slices}"]
+        return []
 
     @property
     def output_dir(self) -> str:

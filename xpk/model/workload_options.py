@@ -147,6 +147,12 @@ class WorkloadOptions:
         "for the next attempt; none: no idle interpreter, also for the bundled trainer.",
     )
     max_restarts: int = option(0, check=_count_problems, help="Number of failures to restart after.")
+    min_slices: int | None = option(
+        None,
+        metavar="N",
+        help="Bundled trainer: when slices are lost, continue with the others, down to N slices; lost slices join "
+        "again later. [default: all slices restart together]",
+    )
     # Any other exit code restarts the workload.
     fatal_exit_codes: Sequence[int] = checked(FATAL_EXIT_CODES, _exit_code_problems)
     termination_grace_seconds: int = option(

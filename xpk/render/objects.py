@@ -20,6 +20,7 @@ from xpk.model import capacities, names, sub_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
+from xpk.render.elastic import elastic_values, restart_policy
 from xpk.render.environment import host_fields, host_values
 from xpk.render.pause_program import hold_program
 from xpk.render.peer_secret import mounted_peer_secret
@@ -227,7 +228,8 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "coordinator_address": f"{coordinator}:{COORDINATOR_PORT}",
         "megascale_address": f"{coordinator}:{MEGASCALE_PORT}",
         "worker_hostnames": ",".join(hosts),
-        "restarts": restart_values(spec),
+        "restart": restart_policy(spec),
+        "restarts": restart_values(spec) | elastic_values(spec, coordinator, COORDINATOR_PORT),
         "env": {key: _literal(value) for key, value in host_values(spec).items()},
         "env_fields": host_fields(spec),
         "peer_secret": mounted_peer_secret(spec),  # the local control plane creates its own

@@ -38,7 +38,7 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
         return []
     data = {names.PEER_SECRET_KEY: secrets.token_hex(_BYTES).encode()}
     if is_supervised(spec):
-        data[names.SUPERVISOR_KEY] = supervisor_archive()
+        data[names.SUPERVISOR_KEY] = supervisor_archive(is_elastic=bool(spec.min_slices))
     return [
         {
             "apiVersion": "v1",

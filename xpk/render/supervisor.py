@@ -23,8 +23,11 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal program
 
 
 def is_supervised(spec: WorkloadSpec) -> bool:
-    """Return whether the supervisor runs the command. A local cluster's control plane watches the hosts by itself."""
-    return spec.restart_in_place or (spec.peer_watch and not spec.target.on_this_machine)
+    """Return whether the supervisor runs the command. A local cluster's control plane watches the hosts by itself.
+
+    That of slice 0 host 0 also keeps the registry of elastic slices.
+    """
+    return spec.restart_in_place or bool(spec.min_slices) or (spec.peer_watch and not spec.target.on_this_machine)
 
 
 def command_of(container: Mapping[str, Any]) -> tuple[str, ...]:

@@ -225,6 +225,30 @@ def test_kueue_is_reconfigured_to_give_up_hosts_on_dead_nodes(tmp_path: Path) ->
     assert _stamp(api) == stamp, "its pods restart with the configuration"
 
 
+def test_jobset_is_reconfigured_to_restart_slices_alone(tmp_path: Path) -> None:
+    """A JobSet that an earlier xpk installed lacks the gate."""
+    api = installed(JOBSET, tmp_path, hosts=4)
+    old = {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration"}
+    patch = {"data": {"controller_manager_config.yaml": yaml.safe_dump(old)}}
+    api.patch("ConfigMap", JOBSET.config_map, patch, JOBSET.namespace)
+    assert install.missing_step(api, JOBSET) == "set up JobSet 0.12.0 with feature gate RestartJob"
+    install.install(api, JOBSET, pinned=False, source=release(JOBSET, tmp_path))
+    stored = api.get("ConfigMap", JOBSET.config_map, JOBSET.namespace)["data"]["controller_manager_config.yaml"]
+    assert yaml.safe_load(stored)["featureGates"] == {"RestartJob": True}
+    assert install.missing_step(api, JOBSET) is None and install.notes_of(api, hosts=4, fenced=True) == ()
+
+
+def test_another_tools_jobset_without_the_gate_is_noted(tmp_path: Path) -> None:
+    api = installed(JOBSET, tmp_path, hosts=4)
+    stored = api.objects["Deployment", JOBSET.namespace, JOBSET.deployment]
+    stored["metadata"]["managedFields"] = [{"manager": "helm", "operation": "Update"}]
+    api.patch("ConfigMap", JOBSET.config_map, {"data": {"controller_manager_config.yaml": "{}"}}, JOBSET.namespace)
+    assert install.missing_step(api, JOBSET) is None
+    (note,) = install.notes_of(api, hosts=4, fenced=True)
+    assert note.startswith("JobSet was not installed by this xpk and lacks feature gate RestartJob; set it in ")
+    assert "jobset-manager-config, namespace jobset-system (`featureGates: {RestartJob: true}`)" in note
+
+
 def test_kueue_is_restarted_if_it_started_before_its_configuration(tmp_path: Path) -> None:
     """An interruption between the change and the restart leaves Kueue with its old configuration."""
     api = installed(KUEUE, tmp_path, hosts=4)

@@ -11,7 +11,21 @@ import yaml
 from xpk.cli.main import main
 
 SPEC = ("--dry-run", "-o", "spec")
-ASKED = ("--num-slices", "2", "--env", "A=1", "--env", "B=x=y", "--label", "team=red", "--max-restarts", "3", "--spot")
+ASKED = (
+    "--num-slices",
+    "2",
+    "--env",
+    "A=1",
+    "--env",
+    "B=x=y",
+    "--label",
+    "team=red",
+    "--max-restarts",
+    "3",
+    "--spot",
+    "--min-slices",
+    "1",
+)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -25,7 +39,7 @@ def test_a_spec_file_reproduces_its_workload(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "lm.yaml").write_text(text)
     assert yaml.safe_load(text) == {
         "name": "lm", "num-slices": 2, "spot": True, "env": ["A=1", "B=x=y"], "label": ["team=red"],
-        "max-restarts": 3, "args": ["--config", "tiny"],
+        "max-restarts": 3, "min-slices": 1, "args": ["--config", "tiny"],
     }  # fmt: skip
     assert printed(capsys, "-f", str(tmp_path / "lm.yaml"), *SPEC) == text
 

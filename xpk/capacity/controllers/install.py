@@ -16,9 +16,17 @@ from typing import Any
 import yaml
 
 from xpk.api.base import MANAGER, Obj, ObjectApi
+from xpk.api.controller_config import (
+    CONFIG,
+    JOBSET_CONFIG_MAP,
+    JOBSET_NAMESPACE,
+    KUEUE_CONFIG_MAP,
+    KUEUE_NAMESPACE,
+    RESTART_JOB,
+)
 from xpk.capacity.controllers import release_manifest
-from xpk.capacity.controllers.kueue_settings import CONFIG, CONFIG_MAP, GATE, configured, lacks
 from xpk.capacity.controllers.resources import enlarge, more_memory
+from xpk.capacity.controllers.settings import configured, lacks
 from xpk.capacity.options import ControllerOptions
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
@@ -31,23 +39,23 @@ _READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
 _PATIENT_SECONDS = 10  # the releases' one second is too short on a busy machine
 _LAST = ("Deployment",)  # set last, so its absence marks an interrupted installation, which is repeated
 _FIRST = ("Namespace", "CustomResourceDefinition")
-_HOW_TO_SET = (
-    f"set it in {CONFIG} of ConfigMap {CONFIG_MAP}, namespace kueue-system (`integrations.frameworks`, "
-    f"`featureGates: {{{GATE}: true}}`), then `kubectl rollout restart -n kueue-system deployment`"
-)
+# Fencing of hosts whose node is gone: without it their pods stay, and the JobSet waits for them forever.
+_FENCING_GATE = "FailureRecoveryPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
     """A controller that workloads need.
 
-    `sha256`: checksum of the manifest at `url`.
+    `sha256`: checksum of the manifest at `url`. `gate`: feature gate that xpk needs.
     """
 
     name: str
     version: str
     namespace: str
     deployment: str
+    config_map: str
+    gate: str
     url: str
     sha256: str
 
@@ -55,16 +63,20 @@ class Controller:
 JOBSET = Controller(
     name="JobSet",
     version="0.12.0",
-    namespace="jobset-system",
+    namespace=JOBSET_NAMESPACE,
     deployment="jobset-controller-manager",
+    config_map=JOBSET_CONFIG_MAP,
+    gate=RESTART_JOB,
     url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
     sha256="a41aaf12dd0b7b0a3d626b8d6107f32c3dc889d7e7830adc46b8cdb77a8963bb",
 )
 KUEUE = Controller(
     name="Kueue",
     version="0.19.2",
-    namespace="kueue-system",
+    namespace=KUEUE_NAMESPACE,
     deployment="kueue-controller-manager",
+    config_map=KUEUE_CONFIG_MAP,
+    gate=_FENCING_GATE,
     url="https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
     sha256="88881eb50734eb920b67486ebc2aa978ed325e1b12d99b22fc51a6d7e9e4d370",
 )
@@ -92,9 +104,9 @@ def missing_step(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> s
     if have == version and _is_ours(deployment):
         if more := more_memory(deployment, hosts):
             return f"allow {controller.name} {more}, for {hosts:,} hosts"
-        if settings := _lacks(api, controller, deployment):
+        if settings := lacks(api, deployment, controller.config_map, controller.gate):
             return f"set up {controller.name} {controller.version} with {' and '.join(settings)}"
-        if controller is KUEUE and _is_stale(api, deployment):
+        if _is_stale(api, controller, deployment):
             return f"restart {controller.name} with its newest configuration"
     return None if _runs(deployment) else f"wait until {controller.name} runs"
 
@@ -116,14 +128,24 @@ def notes_of(api: ObjectApi, *, hosts: int, fenced: bool | None) -> tuple[str, .
             continue  # installed by xpk
         if more := more_memory(deployment, hosts):
             notes.append(f"{controller.name} was not installed by this xpk: {hosts:,} hosts may need {more}")
-        settings = _lacks(api, controller, deployment)
+        settings = lacks(api, deployment, controller.config_map, controller.gate)
         text = f"{controller.name} was not installed by this xpk and lacks {' and '.join(settings)}"
         # In a later version, the gate may be on by default.
-        if fenced and have <= version and any(GATE in setting for setting in settings):
-            raise ConflictError(f"{text}: hosts of a dead node would stay even with --fenced", hint=_HOW_TO_SET)
+        if fenced and have <= version and any(_FENCING_GATE in setting for setting in settings):
+            hint = _settings_hint(controller)
+            raise ConflictError(f"{text}: hosts of a dead node would stay even with --fenced", hint=hint)
         if settings:
-            notes.append(f"{text}; {_HOW_TO_SET}")
+            notes.append(f"{text}; {_settings_hint(controller)}")
     return tuple(notes)
+
+
+def _settings_hint(controller: Controller) -> str:
+    frameworks = "`integrations.frameworks`, " if controller is KUEUE else ""
+    return (
+        f"set it in {CONFIG} of ConfigMap {controller.config_map}, namespace {controller.namespace} ({frameworks}"
+        f"`featureGates: {{{controller.gate}: true}}`), then `kubectl rollout restart -n {controller.namespace} "
+        "deployment`"
+    )
 
 
 def version_of(deployment: Obj) -> Version:
@@ -246,14 +268,15 @@ def _stamp(objects: list[Obj]) -> None:
 
 
 def _configured(text: str, *, pinned: bool) -> str:
-    """Return a controller's configuration; Kueue's with JobSet as its only framework."""
+    """Return a controller's configuration with the settings that xpk needs."""
     config: dict[str, Any] = yaml.safe_load(text)
     if pinned:
         # It has one replica. With leader election, it would exit after 10 s without an answer of the API
         # server; after several exits the kubelet delays its restart for up to 5 minutes.
         config["leaderElection"] = {**config.get("leaderElection", {}), "leaderElect": False}
-    if config["apiVersion"].startswith("config.kueue"):
-        config = configured(config)
+    for controller in CONTROLLERS:
+        if config["apiVersion"].startswith(f"config.{controller.name.lower()}."):
+            config = configured(config, controller.gate)
     return yaml.safe_dump(config, sort_keys=False)
 
 
@@ -264,11 +287,7 @@ def _is_wanted(webhook: Obj) -> bool:
     return ours or "objectSelector" in webhook  # JobSet's own, which handle only pods of JobSets
 
 
-def _lacks(api: ObjectApi, controller: Controller, deployment: Obj) -> tuple[str, ...]:
-    return lacks(api, deployment) if controller is KUEUE else ()
-
-
-def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
+def _is_stale(api: ObjectApi, controller: Controller, deployment: Obj) -> bool:
     """Return whether a controller started with another configuration than the current one.
 
     This happens if an upgrade was interrupted between the two.
@@ -277,7 +296,7 @@ def _is_stale(api: ObjectApi, deployment: Obj) -> bool:
     if not began:
         return False
     try:
-        configmap = api.get("ConfigMap", CONFIG_MAP, deployment["metadata"]["namespace"])
+        configmap = api.get("ConfigMap", controller.config_map, deployment["metadata"]["namespace"])
     except (NotFoundError, AuthorizationError):
         return False
     changed_by_others = any(

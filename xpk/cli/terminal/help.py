@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Cost": ("--max-cost", "--prices"),
     "Failure handling": (
-        "--max-restarts", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
+        "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
         "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
         "--ttl-seconds-after-finished",
     ),

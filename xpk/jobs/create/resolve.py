@@ -12,7 +12,7 @@ from xpk.jobs import mounts
 from xpk.jobs.code import archive as script
 from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
-from xpk.jobs.create import capacity_choice, create, options, pod_security, trainer_preflight
+from xpk.jobs.create import capacity_choice, create, elastic, options, pod_security, trainer_preflight
 from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report, ignore
@@ -105,6 +105,7 @@ def _check_settings(request: Workload, problems: Problems, runner: Runner | None
 def _check_choices(request: Workload, problems: Problems) -> str | None:
     """Check what depends on fields only; return the requested capacity."""
     problems.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
+    problems.read(None, elastic.check_program, request)
     return problems.read(None, capacity_choice.checked, request.capacity)
 
 
@@ -128,6 +129,7 @@ def _choose(
     """
     capacity = _check_choices(request, wrong)
     archive = wrong.read(None, script.pack, Path(request.script_dir)) if request.script_dir else None
+    elastic.check_jobset(request, destination, report)
     target, queue, cluster = destination.target, destination.queue, destination.cluster
     shape, within = create.choose_shape(
         queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing

@@ -37,6 +37,7 @@ def check_trainer(
     """
     shape = spec.shape
     arguments = ["--num-slices", str(spec.num_slices)]
+    arguments += ["--min-slices", str(spec.min_slices)] if spec.min_slices else []
     arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
     arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
     result = ask_trainer(runner, "check", arguments, folder)

@@ -1,0 +1,110 @@
+"""--min-slices: who may use it, and what the cluster's JobSet must be able to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from xpk.api.base import Obj
+from xpk.jobs.create.create import read_queue
+from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice
+from xpk.jobs.create.submit import submit
+from xpk.jobs.create.workload import Workload
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import AuthorizationError, MissingToolError, UsageError
+from xpk.model.specs import ClusterSpec, Target
+from xpk.render import render_queues
+from xpk.testing import FakeApi
+
+
+def config(**gates: bool) -> Obj:
+    text = yaml.safe_dump({"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "featureGates": gates or None})
+    meta = {"name": "jobset-manager-config", "namespace": "jobset-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"controller_manager_config.yaml": text}}
+
+
+class WithoutConfig(FakeApi):
+    """An API server that does not show the controller's configuration."""
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
+        """See `ObjectApi.get`."""
+        if kind == "ConfigMap":
+            raise AuthorizationError("user 'ann' cannot get configmaps")
+        return super().get(kind, name, namespace)
+
+
+def destination(folder: Path, *objects: Obj, kind: type[FakeApi] = FakeApi) -> Destination:
+    """Return a cluster `c` of four slices."""
+    queues = render_queues(ClusterSpec(name="c", shape=find_shape("v5litepod-8"), num_slices=4))
+    api, shared = kind([*queues, *objects]), str(folder)
+    target = Target(emulated=True, sets_slice_environment=True, output_root=shared, shared_folder=shared)
+    return Destination("c", target, read_queue(api, None, "default", cluster="c"), api)
+
+
+def request(**more: Any) -> Workload:
+    return Workload(**{"name": "w", "image": "i", "num_slices": 4, "min_slices": 2, **more})
+
+
+def test_slices_restart_alone_where_jobset_can_do_that(tmp_path: Path) -> None:
+    notices: list[Notice] = []
+    place = destination(tmp_path, config(RestartJob=True))
+    submit(request(), place, report=notices.append)
+    policy = place.reached().get("JobSet", "w")["spec"]["failurePolicy"]
+    assert [rule["action"] for rule in policy["rules"]] == [
+        "RestartJobAndIgnoreMaxRestarts",
+        "FailJobSet",
+        "RestartJob",
+    ]
+    assert notices == []
+
+
+@pytest.mark.parametrize("found", [config(), config(RestartJob=False, InPlaceRestart=True)])
+def test_a_jobset_without_the_gate_is_rejected_before_anything_is_created(tmp_path: Path, found: Obj) -> None:
+    place = destination(tmp_path, found)
+    with pytest.raises(MissingToolError, match="JobSet of cluster 'c' lacks feature gate RestartJob") as raised:
+        submit(request(), place)
+    assert "xpk cluster adapt c" in raised.value.hint
+    assert place.reached().list("JobSet") == []
+    submit(request(min_slices=None), place)
+
+
+@pytest.mark.parametrize("kind", [FakeApi, WithoutConfig], ids=["absent", "forbidden"])
+def test_an_unreadable_configuration_is_a_warning(tmp_path: Path, kind: type[FakeApi]) -> None:
+    notices: list[Notice] = []
+    submit(request(), destination(tmp_path, kind=kind), report=notices.append)
+    (notice,) = notices
+    assert notice.is_warning and "JobSet may lack feature gate RestartJob" in notice.text
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"command": "true"}, "--min-slices and --command exclude each other"),
+        ({"launcher": "ray"}, "--min-slices and --launcher ray exclude each other"),
+        ({"command": "true", "launcher": "ray"}, "--min-slices and --command and --launcher ray exclude each other"),
+        ({"min_slices": 5}, r"--min-slices must be between 1 and --num-slices \(4\), got 5"),
+        ({"min_slices": 0}, r"--min-slices must be between 1 and --num-slices \(4\), got 0"),
+        ({"num_slices": 1, "min_slices": 1}, "--min-slices requires at least 2 slices, got --num-slices 1"),
+        ({"args": ["--set", "data.global_batch=32", "--set", "mesh.dp=6"]}, "mesh.dp = 6 is not divisible by the 4"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, more: dict[str, Any], text: str) -> None:
+    place = destination(tmp_path, config(RestartJob=True))
+    with pytest.raises(UsageError) as raised:
+        submit(request(**more), place)
+    assert re.search(text, "\n".join(raised.value.problems))
+    assert raised.value.hint
+    assert place.reached().list("JobSet") == []
+
+
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        submit(request(command="true", min_slices=9, max_restarts=-1), destination(tmp_path, config()))
+    text = "\n".join(raised.value.problems)
+    for part in ("exclude each other", "got 9", "--max-restarts must be between", "lacks feature gate RestartJob"):
+        assert part in text
