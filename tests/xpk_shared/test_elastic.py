@@ -91,7 +91,7 @@ class Slice:
 
 def place(slice_id: int = 1, hosts: int = 2, max_restarts: int = 1) -> Place:
     """Return the first host of a slice."""
-    elastic = ElasticSlices(num_slices=4, min_slices=2, own=slice_id, registry_port=1)
+    elastic = ElasticSlices(num_slices=4, min_slices=2, own=slice_id, registry="127.0.0.1:1")
     return Place(0, hosts, hosts, "", 0, "j", 0, "", max_restarts, frozenset({42}), elastic=elastic)
 
 
@@ -200,7 +200,7 @@ def test_an_incomplete_environment_describes_no_host() -> None:
     }
     host = read_host(environ)
     assert host and (host.number, host.hosts, host.address, host.port) == (1, 2, "c.b", 8478)
-    assert host.elastic == ElasticSlices(num_slices=3, min_slices=2, own=1, registry_port=8479)
+    assert host.elastic == ElasticSlices(num_slices=3, min_slices=2, own=1, registry="127.0.0.1:8479")
     for name in ("XPK_SLICE_REGISTRY", "TPU_WORKER_HOSTNAMES"):
         assert read_host({other: value for other, value in environ.items() if other != name}) is None
 

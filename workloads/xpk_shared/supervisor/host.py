@@ -21,7 +21,7 @@ class ElasticSlices:
     num_slices: int
     min_slices: int
     own: int  # this host's slice
-    registry_port: int
+    registry: str  # host:port
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,8 @@ class Host:
 
     @property
     def own_address(self) -> str:
-        """Address at which the first host listens; "" for all, because its name may not resolve to its new pod yet."""
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):
-                socket.inet_pton(family, self.address)
-                return self.address  # of a local host: the hosts on this machine have addresses of their own
-        return ""
+        """Address at which the first host listens."""
+        return address_to_listen(self.address)
 
     def read_secret(self) -> bytes:
         """Return the workload's secret, b"" if it cannot be read."""
@@ -127,8 +123,20 @@ def _read_elastic(environ: Mapping[str, str]) -> ElasticSlices | None:
         num_slices=int(environ["MEGASCALE_NUM_SLICES"]),
         min_slices=int(environ[MIN_SLICES]),
         own=int(environ["MEGASCALE_SLICE_ID"]),
-        registry_port=int(environ[REGISTRY].rpartition(":")[2]),
+        registry=environ[REGISTRY],
     )
+
+
+def address_to_listen(name: str) -> str:
+    """Return the address at which a host of this name listens.
+
+    "" for all, because its name may not resolve to its new pod yet. Hosts of a local cluster have addresses instead.
+    """
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, name)
+            return name
+    return ""
 
 
 def say(text: str) -> None:

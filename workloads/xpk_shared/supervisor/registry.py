@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpk_shared.supervisor.host import Host
+from xpk_shared.supervisor.host import Host, address_to_listen
 
 
 class RegistryServer:
@@ -18,7 +18,8 @@ class RegistryServer:
 
         elastic = host.elastic
         self._registry = Registry(host.job, secret, elastic.num_slices, elastic.min_slices)
-        self._registry.open(host.own_address, elastic.registry_port)
+        name, _, port = elastic.registry.rpartition(":")
+        self._registry.open(address_to_listen(name), int(port))
         self._seconds, self._done_at = seconds, 0.0
 
     def is_needed(self, now: float) -> bool:
