@@ -1,4 +1,4 @@
-"""`make demo`: two slices of two hosts each on this machine, one host killed in the middle of training.
+"""`make demo`: two elastic slices of two hosts each on this machine, one host killed in the middle of training.
 
 Every figure at the end is measured from this run. What people read goes to stderr; the one line on stdout
 is a JSON object. Needs no cloud, no container and no network: `python -m e2e.demo`.
@@ -19,6 +19,7 @@ from e2e.harness import DrillError, Lab, Workload
 from xpk.cli.terminal.live import LiveLine, progress_bar
 from xpk.cli.terminal.output import Console
 from xpk.jobs.output.folder import latest_progress
+from xpk.jobs.output.slices import FILE, SlicesChange, read_changes
 from xpk.jobs.report.sparkline import sparkline
 
 CLUSTER = WORKLOAD = "demo"
@@ -82,11 +83,14 @@ def main() -> int:
 def _drill(lab: Lab, steps: int, every: int) -> dict[str, Any]:
     """Run the drill of the demo and return its figures."""
     lab.create_cluster(TPU_TYPE, SLICES)
-    run = lab.create_workload(WORKLOAD, num_slices=SLICES, max_restarts=3, trainer=_trainer(steps, every))
+    elastic = ("--min-slices", "1")
+    run = lab.create_workload(
+        WORKLOAD, num_slices=SLICES, max_restarts=3, trainer=_trainer(steps, every), options=elastic
+    )
     progress = Shown()
     for description in run.follow(lambda: bool(run.steps), FIRST_STEP_SECONDS):
         progress.show(run, f"starting: {description['reason']}" if description else "starting")
-    _follow(run, progress, lambda: _past_checkpoint(run, steps, every))
+    _follow(run, progress, lambda: bool(run.steps[-1]["step"] >= steps // 2))
     killed = _kill(run, progress)
     _follow(run, progress, lambda: bool(run.steps[-1]["step"] >= steps))
     progress.end()
@@ -126,32 +130,39 @@ def _trainer(steps: int, every: int) -> list[str]:
     return ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
 
 
-def _past_checkpoint(run: Workload, steps: int, every: int) -> bool:
-    """Return whether the run is near its middle and some steps past a committed checkpoint."""
-    step = int(run.steps[-1]["step"])
-    return step >= steps // 2 and every // 3 <= step - run.saved() < every
-
-
 def _follow(run: Workload, progress: Shown, until: Callable[[], bool]) -> None:
     for _ in run.follow(until, RUN_SECONDS):
         progress.show(run)
 
 
+def _changes(run: Workload) -> list[SlicesChange]:
+    """Return the changes of the active slices."""
+    file = run.folder / FILE
+    return read_changes(file.read_bytes()) if file.exists() else []
+
+
+def _has_joined_after(run: Workload, killed: float) -> bool:
+    """Return whether all slices are active again after a kill."""
+    changes = [change for change in _changes(run) if change.time > killed]
+    return bool(changes) and len(changes[-1].slices) == SLICES
+
+
 def _kill(run: Workload, progress: Shown) -> float:
-    """Kill the victim and wait for the next finished step; return the time of the kill in Unix seconds."""
+    """Kill the victim, and wait until its slice has joined the others again; return the time of the kill."""
     progress.end()
-    pid = run.pid(*VICTIM)
-    step, saved = run.steps[-1]["step"], run.saved()
-    _say(f"$ kill -9 {pid}   # slice {VICTIM[0]} host {VICTIM[1]}, after step {step}; saved: step {saved}")
-    attempt = run.steps[-1]["attempt"]
+    step = run.steps[-1]["step"]
+    _say(f"$ kill -9 {run.pid(*VICTIM)}   # slice {VICTIM[0]} host {VICTIM[1]}, after step {step}")
     killed = run.end_program(*VICTIM)
-    reason = "noticing"
-    for description in run.follow(lambda: bool(run.steps[-1]["attempt"] > attempt), RECOVERY_SECONDS):
-        reason = f"{description['phase']}: {description['reason']}" if description else reason
-        progress.show(run, f"{time.time() - killed:5.1f} s since the kill, {reason}")
+    _follow(run, progress, lambda: bool(run.steps[-1]["time"] > killed))
     progress.end()
-    first = next(line for line in run.steps if line["attempt"] > attempt)
-    _say(f"  trains again: step {first['step']} finished {first['time'] - killed:.1f} s after the kill")
+    first = next(line for line in run.steps if line["time"] > killed)
+    _say(f"  slice 0 continues: step {first['step']} finished {first['time'] - killed:.1f} s after the kill")
+    for description in run.follow(lambda: _has_joined_after(run, killed), RECOVERY_SECONDS):
+        phase = f"{description['phase']}: {description['reason']}" if description else "the slice starts again in place"
+        progress.show(run, f"{time.time() - killed:5.1f} s since the kill, {phase}")
+    progress.end()
+    joined = _changes(run)[-1].time - killed
+    _say(f"  slice {VICTIM[0]} joined the others {joined:.1f} s after the kill; no step was lost")
     return killed
 
 

@@ -207,7 +207,12 @@ def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Re
 
 
 def recovery_seconds(record: RunRecord, *, kill_time: float | None = None) -> float | None:
-    """Return the seconds of the recovery from a kill, or of the slowest recovery; None if there is none."""
+    """Return the seconds of the recovery from a kill, or of the slowest recovery; None if there is none.
+
+    The other slices of an elastic run continue: the recovery from a kill then ends with their next step.
+    """
+    if kill_time is not None and record.is_elastic:
+        return min((step.time - kill_time for step in record.steps if step.time > kill_time), default=None)
     all_recoveries = recoveries(record, kill_time=kill_time)
     of_kill = [recovery for recovery in all_recoveries if recovery.since == kill_time]
     return max((recovery.seconds for recovery in of_kill or all_recoveries), default=None)
