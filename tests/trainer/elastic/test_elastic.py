@@ -105,15 +105,20 @@ def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.pa
 
 
 @pytest.mark.slow
-def test_a_slice_that_is_asked_to_end_leaves_at_a_step(start: functools.partial[ElasticRun]) -> None:
-    expected = undisturbed(start)
-    run = start("disturbed")
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
+    start: functools.partial[ElasticRun], host: int
+) -> None:
+    settings = [*SETTINGS, "run.steps=200"]
+    run = start("undisturbed", settings, hosts=2, chips=1)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    expected = run.losses()
+    run = start("disturbed", settings, hosts=2, chips=1)
     run.wait_for_step(5)
-    run.kill(0, signal_number=signal.SIGTERM)
+    run.kill(0, host, signal.SIGTERM)
     run.wait_for_slices([1])
-    assert run.processes[0, 0].wait(20) == 143
+    assert {run.processes[0, number].wait(20) for number in (0, 1)} == {143}, run.logs()
     run.restart(0)
-    run.wait_for_slices(ALL)
     assert set(run.exit_codes().values()) == {0}, run.logs()
     assert run.losses() == expected
 

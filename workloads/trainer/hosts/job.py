@@ -113,23 +113,29 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         leave(job)
         finish(code, FLUSH_SECONDS)
 
-    def abort(code: ExitCode) -> None:
-        events.write("fail", reason="received a second signal")
-        say(f"{host.name(host.process_id)}: received a second signal; exiting without a checkpoint")
-        finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
+    def on_stop() -> None:
+        lease.mark_stopping()
+        if host.is_elastic:  # the hosts of its slice stop with this one; elsewhere the next step tells all hosts
+            peers.broadcast("stop")
 
     # New hosts may have the attempt number of earlier ones that were restarted in place.
     names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
     watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
-    stop = Stop(stop_now, abort, lease.mark_stopping)
+    stop = Stop(stop_now, functools.partial(_abort, host, events, finish), on_stop)
     on_dropped = functools.partial(_end_dropped, host, events, finish)
     slices = Membership(host, peers, on_dropped) if host.is_elastic else None
     job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
     if on_end is None:
         stop.install()
     return job
+
+
+def _abort(host: Host, events: Events, finish: Callable[[ExitCode, float], None], code: ExitCode) -> None:
+    events.write("fail", reason="received a second signal")
+    say(f"{host.name(host.process_id)}: received a second signal; exiting without a checkpoint")
+    finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
 
 def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float], None]) -> None:
