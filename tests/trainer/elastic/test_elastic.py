@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.elastic.runs import ElasticRun
+from trainer.elastic.train import own_address
+from trainer.hosts.bootstrap import Host
 
 pytestmark = pytest.mark.timeout(300)
 SETTINGS = ("run.steps=60", "checkpoint.every=10", "run.eval_every=30", "data.path=stdlib", "data.max_bytes=100000")
@@ -190,3 +192,12 @@ def test_a_slice_with_other_settings_does_not_join(start: functools.partial[Elas
     assert run.processes[1, 0].wait(60) == 42
     assert "slice 1 has other settings, code or library versions than the running slices" in run.logs()
     run.wait_for_step(max(run.losses()) + 3)
+
+
+@pytest.mark.parametrize(
+    ("host", "coordinator", "address"), [(0, "192.0.2.1", "192.0.2.1"), (1, "127.0.0.1", "127.0.0.1")]
+)
+def test_a_host_uses_the_address_at_which_its_slice_has_met(host: int, coordinator: str, address: str) -> None:
+    """The name of a slice's first host may resolve to its former pod for a while, also after it did not."""
+    place = Host(2, 1, 2, host, coordinator="former.invalid:8476", min_slices=1)
+    assert own_address(place, coordinator) == address

@@ -60,7 +60,7 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     assert job.slices is not None
     traits = join(job, coordinator_future)
     slices = _Slices(job, job.slices)
-    role = DONE if _has_finished(job) else slices.enter()
+    role = DONE if _has_finished(job) else slices.enter(coordinator_future.result()[0])
     if role == DONE:
         return _leave(job, ExitCode.DONE)
     job.slices.is_leading = role == FOUNDER
@@ -104,15 +104,18 @@ class _Slices:
         self.reductions: Reductions | None = None
         self.connections: Connections
 
-    def enter(self) -> str:
-        """Listen, register with the other slices and wait; return the role of this slice."""
+    def enter(self, coordinator: str) -> str:
+        """Listen, register with the other slices and wait; return the role of this slice.
+
+        `coordinator` is the address of process 0, "" if it is the only process of its slice.
+        """
         job, host, peers = self.job, self.job.host, self.job.peers
         if job.is_first:
             peers.announce("incarnation", new_incarnation())
         own = host.slice_id, str(peers.await_("incarnation"))
         identity = Identity(("exchange", host.job_id, str(host.worker_id)), 0, host.secret)
         self.connections = Connections(identity, own, self._receive, self.membership.notify)
-        address = _own_address(host)
+        address = own_address(host, coordinator)
         peers.report("exchange", [address, self.connections.listen(address)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
         self.membership.views.append(self._connect)
@@ -149,14 +152,17 @@ class _Slices:
             self.reductions.receive(peer, header, payload)
 
 
-def _own_address(host: bootstrap.Host) -> str:
-    """Return the address at which other slices reach this host: the one from which it reaches its coordinator."""
-    address, port = bootstrap.resolve(host.coordinator, _RESOLVE_SECONDS, metrics.say)
+def own_address(host: bootstrap.Host, coordinator: str) -> str:
+    """Return the address at which other slices reach this host: the one from which it reaches its coordinator.
+
+    `coordinator` is the address to which this slice's hosts have connected: its name may resolve to a former pod again.
+    """
     if host.process_id == 0:
-        return address
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        resolve = functools.partial(bootstrap.resolve, host.coordinator, _RESOLVE_SECONDS, metrics.say)
+        return coordinator or bootstrap.own_address(resolve)[0]
+    family = socket.AF_INET6 if ":" in coordinator else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # sends nothing
-        probe.connect((address, port))
+        probe.connect((coordinator, int(host.coordinator.rpartition(":")[2])))
         return str(probe.getsockname()[0])
 
 
