@@ -16,6 +16,7 @@ from xpk_shared.slices.registry import BEATS, silence_limit
 from xpk_shared.slices.roster import Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
+_DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
 
 
 class RegistryClient:
@@ -70,7 +71,7 @@ class RegistryClient:
             self._is_lost.clear()
             handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
             self._view = View()
-            member = Member(self._identity, self._number + 1, handlers, beats=self._beats)
+            member = Member(self._identity, self._number + 1, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
             try:
                 member.join(resolve(), port, math.inf, resolve)
             except (OSError, PeerAbsent):  # the name does not resolve while the registry's pod is replaced
