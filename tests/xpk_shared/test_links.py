@@ -295,6 +295,13 @@ def test_a_stale_name_is_resolved_again() -> None:
         result.close()
 
 
+def test_a_name_that_stays_stale_for_some_seconds_delays_a_connection_only_for_one_attempt() -> None:
+    with socket.create_server((HERE, 0)) as server, silent("127.0.0.3", server.getsockname()[1]) as port:
+        began, addresses = time.monotonic(), iter(["127.0.0.3"] * 5 + [HERE])
+        dial("127.0.0.3", port, began + SECONDS, lambda: next(addresses), max_timeout=0.5).close()
+        assert time.monotonic() - began < 10, "timeouts that grow would take 33 s"
+
+
 def test_the_hub_accepts_connections_of_many_hosts() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))

@@ -18,8 +18,8 @@ import xpk_shared
 from tests.waiting import until
 from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats
-from xpk_shared.slices.registry import Registry
-from xpk_shared.slices.roster import RosterLimits
+from xpk_shared.slices.registry import Registry, silence_limit
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, RosterLimits, View
 
 PATH = f"import sys; sys.path.insert(0, {str(Path(xpk_shared.__file__).parents[1])!r})\n"
 # Arguments of both: the port, the secret, and the number of slices or the slice, its incarnation and its phase.
@@ -60,6 +60,7 @@ for order in sys.stdin:
 """
 SECRET = "s" * 64
 BEATS = Beats(seconds=0.1, silent_seconds=1.5)
+PATIENT = Beats(seconds=0.1, silent_seconds=60.0)
 
 
 class Program:
@@ -166,6 +167,34 @@ def test_a_silent_slice_is_dropped_and_evicted_when_it_returns(start: Callable[.
     frozen.process.send_signal(signal.SIGCONT)
     until(lambda: "evicted" in frozen.events)
     assert {*first.view["slices"]} == {"0", "1"}
+
+
+def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Program], port: int) -> None:
+    """A busy machine must not undo the steps that it has trained while the other one starts."""
+    Registry("job", SECRET.encode(), 2, 1, beats=PATIENT).open("127.0.0.1", port)
+    slices = [start(number) for number in range(2)]
+    for each in slices:
+        each.sees(s0="waiting", s1="waiting")
+        each.order("active")
+    slices[0].sees(s0="active", s1="active")
+    slices[1].process.send_signal(signal.SIGSTOP)
+    slices[0].sees(s0="active")
+    again = start(1, "second")
+    again.sees(s0="active", s1="waiting")
+    slices[0].process.send_signal(signal.SIGSTOP)
+    time.sleep(silence_limit(slices_of(ACTIVE, ACTIVE), 0) + 1.0)
+    assert {*again.view["slices"]} == {"0", "1"}
+
+
+def slices_of(*phases: str) -> View:
+    """Return a view of slices in these phases."""
+    return View(1, {number: Entry(f"a{number}", phase, ()) for number, phase in enumerate(phases)})
+
+
+def test_the_limit_of_silence_is_short_only_for_slices_that_others_wait_for() -> None:
+    short, long = silence_limit(slices_of(ACTIVE, ACTIVE, READY), 0), silence_limit(View(), 0)
+    assert short < long
+    assert silence_limit(slices_of(ACTIVE, ACTIVE, READY), 2) == silence_limit(slices_of(ACTIVE, READY), 0) == long
 
 
 def test_a_slice_leaves_on_request_and_the_end_of_the_run_is_announced(

@@ -99,6 +99,16 @@ def test_active_slices_stay_if_they_connect_to_a_new_registry_in_time() -> None:
     assert {*view_of(slices, 50.0).slices} == {0, 1, 2, 3}
 
 
+def test_a_new_registry_does_not_wait_for_the_slice_that_was_lost_with_it() -> None:
+    slices = roster()
+    slices.take(2, entry("a2", ACTIVE), 0.0)
+    assert slices.view(0.1) is None
+    slices.take(1, entry("a1", ACTIVE), 0.2)
+    assert {*view_of(slices, 0.2).slices} == {1, 2}
+    slices.take(0, entry("b0"), 5.0)
+    assert {*view_of(slices, 5.0).slices} == {0, 1, 2}
+
+
 def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:
     slices = roster(min_slices=2)
     slices.take(0, entry("a0"), 0.0)

@@ -47,7 +47,7 @@ from trainer.step.programs import State
 from trainer.telemetry import metrics
 from trainer.train import write_result
 from xpk_shared.links.handshake import Identity
-from xpk_shared.slices.registry import BEATS
+from xpk_shared.slices.registry import silence_limit
 from xpk_shared.slices.roster import ACTIVE, READY
 
 _RESOLVE_SECONDS = 300.0
@@ -73,7 +73,6 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
         return _leave(job, ExitCode.DONE)
     if role == FOUNDER:
         training.found()
-    job.peers.limit_silence(BEATS.silent_seconds)  # the other slices wait for a frozen host
     return training.loop()
 
 
@@ -118,7 +117,7 @@ class _Slices:
         address = own_address(host, coordinator)
         peers.report("exchange", [address, self.connections.listen(address)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
-        self.membership.views.append(self._connect)
+        self.membership.views += [self._connect, lambda view: peers.limit_silence(silence_limit(view, host.slice_id))]
         self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])

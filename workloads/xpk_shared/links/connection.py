@@ -16,7 +16,7 @@ from xpk_shared.links.errors import AddressError, PeerAbsent
 MAX_MESSAGE_BYTES = 1 << 20  # bytes in a message; hosts send far less, strangers may send anything
 MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists all files of a data set: 160 for each
 _CHUNK_BYTES = 1 << 16
-_TIMEOUT_SECONDS = 1.0, 10.0  # of a connection attempt: the first, and the longest
+_FIRST_DIAL_SECONDS, DIAL_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
 _PAUSE_SECONDS = 0.01, 0.5  # between two attempts, each of which queries the name server: the first, and the longest
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
@@ -103,13 +103,20 @@ def listen(address: str, port: int) -> socket.socket:
         raise AddressError(f"cannot listen at {address or '*'}:{port}: {error.strerror or error}") from error
 
 
-def dial(address: str, port: int, deadline: float, resolve: Callable[[], str] | None = None) -> socket.socket:
+def dial(
+    address: str,
+    port: int,
+    deadline: float,
+    resolve: Callable[[], str] | None = None,
+    max_timeout: float = DIAL_SECONDS,
+) -> socket.socket:
     """Connect, retrying until `deadline` (monotonic), because the hub may start later than this host.
 
     `resolve` returns the address to try next: a name may still resolve to the previous attempt's host, which does not
-    answer. Therefore the first timeouts are short. Raises PeerAbsent after the deadline.
+    answer. Therefore the first timeouts are short; none is longer than `max_timeout` seconds. Raises PeerAbsent after
+    the deadline.
     """
-    timeout, max_timeout = _TIMEOUT_SECONDS
+    timeout = min(_FIRST_DIAL_SECONDS, max_timeout)
     pause, longest_pause = _PAUSE_SECONDS
     while True:
         remaining = max(0.1, deadline - time.monotonic())

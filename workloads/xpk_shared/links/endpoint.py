@@ -42,6 +42,7 @@ class Endpoint:
         self._is_closing = False
         self._identity, self._handlers, self._beats = identity, handlers, beats
         self.silent_seconds = beats.silent_seconds if beats else 0.0  # may be changed while the links are open
+        self.silence_limits: dict[int, float] = {}  # of single hosts, instead; may be replaced, too
 
     def send(self, content: bytes, excluded: int = -1) -> None:
         """Send a message made by `line` to all connected hosts except `excluded`."""
@@ -61,10 +62,13 @@ class Endpoint:
         while not self._is_closing:
             time.sleep(beats.seconds)
             now = time.monotonic()
-            for link in [link for link in list(self.links.values()) if not link.has_left]:
+            for number, link in [(n, link) for n, link in list(self.links.items()) if not link.has_left]:
                 link.beat(beat)
                 if now - woke > 2 * beats.seconds:  # this host itself was suspended
                     link.received_at = now
-                if now - link.received_at > self.silent_seconds and not self._is_closing:
+                if (
+                    now - link.received_at > self.silence_limits.get(number, self.silent_seconds)
+                    and not self._is_closing
+                ):
                     link.shut_down()
             woke = now

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xpk_shared.links.connection import MAX_HUB_MESSAGE_BYTES, Link, dial, line
+from xpk_shared.links.connection import DIAL_SECONDS, MAX_HUB_MESSAGE_BYTES, Link, dial, line
 from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import PROTOCOL_ERRORS, Identity, shake_hands
@@ -20,8 +20,17 @@ _RETRY_SECONDS = 0.2
 class Member(Endpoint):
     """Host `number` of a job, other than process 0."""
 
-    def __init__(self, identity: Identity, number: int, handlers: Handlers, *, beats: Beats | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        number: int,
+        handlers: Handlers,
+        *,
+        beats: Beats | None = None,
+        dial_seconds: float = DIAL_SECONDS,
+    ) -> None:
         super().__init__(identity, number, {0}, handlers, beats)
+        self._dial_seconds = dial_seconds  # for an attempt to connect
         self._sent: list[bytes] = []  # messages of this host to the hub, before or after it connected
 
     def join(
@@ -32,7 +41,7 @@ class Member(Endpoint):
         `resolve` returns the current address if there is no answer. Raises PeerAbsent after the deadline.
         """
         while True:
-            sock = dial(address, port, deadline, resolve)
+            sock = dial(address, port, deadline, resolve, self._dial_seconds)
             with contextlib.suppress(OSError):  # it may be closed already
                 link, hub = Link(sock), str(sock.getpeername()[0])
                 messages = shake_hands(link, self._identity, self.number, deadline, self._greet)

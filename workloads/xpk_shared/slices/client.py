@@ -12,10 +12,11 @@ from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
-from xpk_shared.slices.registry import BEATS
+from xpk_shared.slices.registry import BEATS, silence_limit
 from xpk_shared.slices.roster import Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
+_DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
 
 
 class RegistryClient:
@@ -35,6 +36,7 @@ class RegistryClient:
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
+        self._view = View()  # the newest one of this connection
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
 
     @property
@@ -68,7 +70,8 @@ class RegistryClient:
         while not self._is_closed:
             self._is_lost.clear()
             handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
-            member = Member(self._identity, self._number + 1, handlers, beats=self._beats)
+            self._view = View()
+            member = Member(self._identity, self._number + 1, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
             try:
                 member.join(resolve(), port, math.inf, resolve)
             except (OSError, PeerAbsent):  # the name does not resolve while the registry's pod is replaced
@@ -76,6 +79,7 @@ class RegistryClient:
                 continue
             with self._lock:
                 self._member = member
+                self._limit_silence()
                 self._send({"slice": self._entry.as_json()})
             self._is_lost.wait()
             with self._lock:
@@ -83,12 +87,19 @@ class RegistryClient:
             if not self._is_closed:
                 self._on_lost()
 
+    def _limit_silence(self) -> None:
+        if self._member:
+            self._member.silent_seconds = silence_limit(self._view, self._number, self._beats)
+
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views
             self._is_lost.set()
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "view" in message:
-            self._on_view(read_view(message))
+            with self._lock:
+                self._view = read_view(message)
+                self._limit_silence()
+            self._on_view(self._view)
         elif message.get("evicted") == self._entry.incarnation:
             self._on_evicted()

@@ -24,16 +24,29 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import ACTIVE, Roster, RosterLimits, View, read_entry
 
-# A slice whose first host is silent for longer is dropped: its program may be frozen, and all other slices wait for it.
-BEATS = Beats(seconds=0.5, silent_seconds=2.5)
+BEATS = Beats(seconds=0.5)
+_AWAITED_SECONDS = (
+    2.5  # of silence, after which an active slice is dropped: it may be frozen, and the others wait for it
+)
 _POLL_SECONDS = 0.1
 
 
 def identity(job: str, secret: bytes) -> Identity:
     """Return the identity of a workload's slices; attempts differ between slices."""
     return Identity(("slices", job), 0, secret)
+
+
+def silence_limit(view: View, number: int, beats: Beats = BEATS) -> float:
+    """Return the seconds of silence after which a host of slice `number` is lost.
+
+    The limit is short only while other active slices wait for this one. A busy machine may keep a host silent for
+    seconds, above all while a slice starts, and the loss of the only active slice would undo steps.
+    """
+    active = [slice_id for slice_id, entry in view.slices.items() if entry.phase == ACTIVE]
+    is_awaited = number in active and len(active) > 1
+    return min(_AWAITED_SECONDS, beats.silent_seconds) if is_awaited else beats.silent_seconds
 
 
 class Registry:
@@ -53,7 +66,7 @@ class Registry:
         # The registry itself is number 0, slice N is number N + 1.
         self._hub = Hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
-        self._num_slices = num_slices
+        self._num_slices, self._beats = num_slices, beats
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
         self._wake = threading.Event()
@@ -81,6 +94,8 @@ class Registry:
                 self._publish(view)
 
     def _publish(self, view: View) -> None:
+        limits = {number + 1: silence_limit(view, number, self._beats) for number in view.slices}
+        self._hub.silence_limits = limits
         self._hub.send(line(view.as_json()))
 
     def _change(self, change: Callable[[float], None]) -> None:

@@ -147,6 +147,8 @@ class Roster:
             return False
         is_complete = len(self._slices) == self._num_slices
         if self._active_at is not None:
-            return is_complete or now - self._active_at >= self._limits.settle_seconds
+            # The former registry was lost with slice 0, so only the others may be active.
+            have_connected = self._slices.keys() >= set(range(1, self._num_slices))
+            return have_connected or now - self._active_at >= self._limits.settle_seconds
         is_late = now - self._first_at >= self._limits.form_seconds and len(self._slices) >= self._min_slices
         return is_complete or is_late or self._is_done
