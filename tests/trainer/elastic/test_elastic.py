@@ -106,12 +106,12 @@ def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.pa
 
 @pytest.mark.slow
 def test_a_slice_that_is_asked_to_end_leaves_at_a_step(start: functools.partial[ElasticRun]) -> None:
-    expected = undisturbed(start)
-    run = start("disturbed")
+    expected = undisturbed(start, hosts=2, chips=1)
+    run = start("disturbed", hosts=2, chips=1)
     run.wait_for_step(5)
-    run.kill(0, signal_number=signal.SIGTERM)
+    run.kill(0, host=1, signal_number=signal.SIGTERM)
     run.wait_for_slices([1])
-    assert run.processes[0, 0].wait(20) == 143
+    assert [run.processes[0, host].wait(20) for host in range(2)] == [143, 143]
     run.restart(0)
     run.wait_for_slices(ALL)
     assert set(run.exit_codes().values()) == {0}, run.logs()

@@ -113,6 +113,11 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         leave(job)
         finish(code, FLUSH_SECONDS)
 
+    def on_first() -> None:
+        lease.mark_stopping()
+        if host.is_elastic:  # only the facts of process 0 reach the leading slice
+            peers.broadcast("stop")
+
     def abort(code: ExitCode) -> None:
         events.write("fail", reason="received a second signal")
         say(f"{host.name(host.process_id)}: received a second signal; exiting without a checkpoint")
@@ -123,7 +128,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
     watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
-    stop = Stop(stop_now, abort, lease.mark_stopping)
+    stop = Stop(stop_now, abort, on_first)
     on_dropped = functools.partial(_end_dropped, host, events, finish)
     slices = Membership(host, peers, on_dropped) if host.is_elastic else None
     job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
