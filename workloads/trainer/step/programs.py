@@ -97,7 +97,7 @@ class _Functions:
 
     @property
     def execution(self) -> Execution:
-        """How the model runs on the mesh."""
+        """Settings of the model on the mesh."""
         return Execution(self.mesh, microbatches=self.sizes.microbatches, quant=self.config.quant)
 
     @property
