@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from e2e.harness import Lab, own_cluster
-from e2e.soak.faults import KINDS, Fault, plan
-from e2e.soak.injection import HOSTS_PER_SLICE, INTERVAL, TPU_TYPE, Outcome, Soak, reference_losses
-from e2e.soak.report import differing_steps, line
+from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, Fault, plan
+from e2e.soak.injection import INTERVAL, TPU_TYPE, Outcome, Soak, reference_losses
+from e2e.soak.report import differing_steps, line, lost_too_much
 from e2e.soak.resources import growth
 
 SLICES, FAULTS = 2, 50
 SEED = 385  # includes every kind, and few waits for a frozen process
 SECONDS = 600.0
+MIN_SLICES, FIRST, FEW = 1, 22, 10  # of elastic slices; in the plan, half of these faults need new pods
 
 
 @pytest.fixture
@@ -41,6 +42,24 @@ def test_a_run_survives_random_faults(lab: Lab, tmp_path: Path) -> None:
     soak.stop()
     finished = soak.progress.steps
     assert differing_steps(finished, reference_losses(lab, "calm", SLICES, finished[-1]["step"], SECONDS)) == []
+    assert list(soak.resources.grown()) == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("first", "faults"), [(FIRST, FEW), pytest.param(1, FAULTS, marks=pytest.mark.extended)])
+def test_elastic_slices_survive_random_faults(lab: Lab, tmp_path: Path, first: int, faults: int) -> None:
+    soak = Soak(lab, SLICES, 10 * FAULTS, tmp_path / "artifacts", MIN_SLICES)
+    soak.start()
+    for fault in plan(SEED, SLICES * HOSTS_PER_SLICE, first, faults, ELASTIC_KINDS):
+        outcome = soak.inject(fault)
+        print(line(outcome), file=sys.stderr, flush=True)
+        assert outcome.survived, outcome.reason
+        assert lost_too_much(outcome, SLICES) == ""
+    soak.stop()
+    finished = soak.progress.steps
+    last = max(step["step"] for step in finished)
+    reference = reference_losses(lab, "calm", SLICES, last, SECONDS, min_slices=MIN_SLICES)
+    assert differing_steps(finished, reference) == []
     assert list(soak.resources.grown()) == []
 
 

@@ -11,38 +11,51 @@ import time
 from pathlib import Path
 
 from e2e.harness import DrillError, own_cluster
-from e2e.soak.faults import plan
-from e2e.soak.injection import HOSTS_PER_SLICE, TPU_TYPE, Soak, reference_losses
+from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, plan
+from e2e.soak.injection import TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
 
 STEP_SECONDS = 10.0  # maximum mean time of an undisturbed step
 
 
-def soak(folder: Path, seed: int, slices: int, first: int, faults: int, *, seconds: float = float("inf")) -> Result:
+def soak(
+    folder: Path,
+    seed: int,
+    slices: int,
+    first: int,
+    faults: int,
+    *,
+    min_slices: int | None = None,
+    seconds: float = float("inf"),
+) -> Result:
     """Run a soak in a cluster of its own, and an undisturbed run of the same number of steps.
 
-    No further fault is injected after `seconds`.
+    Slices are elastic if `min_slices` is not None. No further fault is injected after `seconds`.
     """
     began = time.monotonic()
     with own_cluster(folder, "soak", TPU_TYPE, slices) as lab:
         # Each fault causes at most a few restarts; the limit must not end the run.
-        disturbed = Soak(lab, slices, max_restarts=10 * faults + 10, artifacts=folder / "artifacts")
+        restarts, kinds = 10 * faults + 10, ELASTIC_KINDS if min_slices else KINDS
+        disturbed = Soak(lab, slices, restarts, folder / "artifacts", min_slices)
         differing = None
         try:
             disturbed.start()
-            for fault in plan(seed, slices * HOSTS_PER_SLICE, first, faults):
+            for fault in plan(seed, slices * HOSTS_PER_SLICE, first, faults, kinds):
                 if time.monotonic() - began > seconds:
                     break
                 say(line(disturbed.inject(fault)))
             disturbed.stop()
             finished = disturbed.progress.steps
             last = max(line["step"] for line in finished)
-            reference = reference_losses(lab, "calm", slices, last, seconds=300 + STEP_SECONDS * last)
+            limit = 300 + STEP_SECONDS * last
+            reference = reference_losses(lab, "calm", slices, last, limit, min_slices=min_slices)
             differing = differing_steps(finished, reference)
         except (DrillError, KeyboardInterrupt) as error:
             say(f"error: {error}")
             lab.collect(folder / "artifacts" / "end")
-        return Result(seed, slices, time.monotonic() - began, disturbed.outcomes, disturbed.resources, differing)
+        return Result(
+            seed, slices, min_slices, time.monotonic() - began, disturbed.outcomes, disturbed.resources, differing
+        )
 
 
 def main() -> int:
@@ -52,12 +65,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the plan [default: 1]")
     parser.add_argument("--first", type=int, default=1, help="number of the first fault of the plan [default: 1]")
     parser.add_argument("--slices", type=int, default=4, help="number of slices of 2 hosts [default: 4]")
+    parser.add_argument("--min-slices", type=int, help="make the slices elastic, with this minimum")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="inject no fault after this time")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xpk-soak-"))
     chosen = options.seed, options.slices, options.first, options.faults
-    result = soak(folder, *chosen, seconds=60 * options.minutes)
+    result = soak(folder, *chosen, min_slices=options.min_slices, seconds=60 * options.minutes)
     print(table(result))
     for problem in result.problems:
         print(problem)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
+HOSTS_PER_SLICE = 2
 _STEPS = 10  # maximum number of steps that an attempt finishes before a fault
 _DELAY_SECONDS = 0.3  # maximum time from such a step to the signal
 _GAP_SECONDS = 0.5  # maximum time between two signals of one fault
+_START_SECONDS, _JOIN_SECONDS = 4.0, 0.1  # maximum time from a slice's first start, or its grant, to a signal
 _BLOCK, _IN_PLACE = 50, 25  # the first faults of each block keep the pods, so that supervisors survive many attempts
 
 
@@ -27,6 +29,7 @@ class Moment(StrEnum):
     RUNNING = "running"  # while the attempt trains
     SAVING = "saving"  # after a save has begun
     STARTING = "starting"  # in the attempt after the previous signal, once its first trainer has started
+    JOINING = "joining"  # once a slice that was lost is about to receive the state from an active one
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Fault:
     kind: str
     strikes: tuple[Strike, ...]
 
+    @property
+    def slices(self) -> set[int]:
+        """Numbers of the slices that it hits."""
+        return {strike.host // HOSTS_PER_SLICE for strike in self.strikes}
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -75,15 +83,31 @@ def _first(target: Target) -> Callable[[Random, int], tuple[Strike, ...]]:
 
 
 def _pair(
-    first: tuple[Target, signal.Signals], second: tuple[Target, signal.Signals], moment: Moment = Moment.RUNNING
+    first: tuple[Target, signal.Signals],
+    second: tuple[Target, signal.Signals],
+    moment: Moment = Moment.RUNNING,
+    *,
+    start_seconds: float = 1.0,
+    in_one_slice: bool | None = None,
 ) -> Callable[[Random, int], tuple[Strike, ...]]:
-    """Return the signals to two hosts; `moment` is that of the second one."""
+    """Return the signals to two hosts; `moment` is that of the second one.
+
+    With Moment.STARTING it is sent within `start_seconds`. `in_one_slice` is None if any two hosts may be hit.
+    """
 
     def strikes(rng: Random, hosts: int) -> tuple[Strike, ...]:
         one = _any_host(rng, hosts)
-        other = rng.choice([host for host in range(hosts) if host != one])
+        others = [host for host in range(hosts) if host != one]
+        if in_one_slice is not None:
+            others = [h for h in others if (h // HOSTS_PER_SLICE == one // HOSTS_PER_SLICE) == in_one_slice]
+        other = rng.choice(others)
         begun = _strike(rng, first[0], one, first[1])
-        delay = rng.uniform(0, 1) if moment is Moment.STARTING else rng.choice((0.0, rng.uniform(0, _GAP_SECONDS)))
+        if moment is Moment.STARTING:
+            delay = rng.uniform(0, start_seconds)
+        elif moment is Moment.JOINING:
+            delay = rng.uniform(0, _JOIN_SECONDS)
+        else:
+            delay = rng.choice((0.0, rng.uniform(0, _GAP_SECONDS)))
         return begun, Strike(second[0], other, second[1], moment, round(delay, 3))
 
     return strikes
@@ -133,11 +157,39 @@ KINDS = {
 }
 
 
-def plan(seed: int, hosts: int, first: int, count: int) -> Iterator[Fault]:
+# Every slice is restarted alone. No fault hits more than two slices.
+ELASTIC_KINDS = {
+    "kill-trainer": KINDS["kill-trainer"],
+    "kill-coordinator": KINDS["kill-coordinator"],
+    "kill-two-slices": Kind(3, True, _pair(_KILLED_TRAINER, _KILLED_TRAINER, in_one_slice=False)),
+    "kill-two-trainers": Kind(2, True, _pair(_KILLED_TRAINER, _KILLED_TRAINER, in_one_slice=True)),
+    "kill-in-restart": Kind(
+        3, True, _pair(_KILLED_TRAINER, _KILLED_TRAINER, Moment.STARTING, start_seconds=_START_SECONDS)
+    ),
+    "kill-in-join": Kind(4, True, _pair(_KILLED_TRAINER, _KILLED_TRAINER, Moment.JOINING)),
+    "kill-in-save": KINDS["kill-in-save"],
+    "terminate-trainer": KINDS["terminate-trainer"],
+    "stop-trainer": Kind(3, True, _trainer(signal.SIGSTOP)),
+    "kill-supervisor": KINDS["kill-supervisor"],
+    "kill-registry": Kind(3, False, _first(Target.SUPERVISOR)),
+    "kill-supervisors-of-two-slices": Kind(2, False, _pair(_KILLED_SUPERVISOR, _KILLED_SUPERVISOR, in_one_slice=False)),
+    "kill-trainer-and-supervisor": KINDS["kill-trainer-and-supervisor"],
+    "kill-supervisor-in-restart": KINDS["kill-supervisor-in-restart"],
+    "kill-supervisor-in-join": Kind(2, False, _pair(_KILLED_TRAINER, _KILLED_SUPERVISOR, Moment.JOINING)),
+    "terminate-host": KINDS["terminate-host"],
+    "terminate-host-and-kill-trainer": KINDS["terminate-host-and-kill-trainer"],
+    "terminate-host-in-restart": KINDS["terminate-host-in-restart"],
+    # Only its own slice needs a supervisor.
+    "stop-supervisor-and-kill-trainer": Kind(1, False, _pair(_STOPPED_SUPERVISOR, _KILLED_TRAINER, in_one_slice=True)),
+    "stop-host": KINDS["stop-host"],
+}
+
+
+def plan(seed: int, hosts: int, first: int, count: int, all_kinds: Mapping[str, Kind] = KINDS) -> Iterator[Fault]:
     """Yield `count` faults of a seed, starting with fault `first`; each depends only on the seed and its number."""
     for number in range(first, first + count):
         rng = Random(f"{seed}/{number}")
         pods_stay = (number - 1) % _BLOCK < _IN_PLACE
-        kinds = [name for name, kind in KINDS.items() if kind.pods_stay or not pods_stay]
-        (name,) = rng.choices(kinds, [KINDS[item].weight for item in kinds])
-        yield Fault(number, name, KINDS[name].strikes(rng, hosts))
+        kinds = [name for name, kind in all_kinds.items() if kind.pods_stay or not pods_stay]
+        (name,) = rng.choices(kinds, [all_kinds[item].weight for item in kinds])
+        yield Fault(number, name, all_kinds[name].strikes(rng, hosts))

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.harness import DrillError, Lab, Workload
-from e2e.soak.faults import Fault, Moment, Strike, Target
+from e2e.soak.faults import HOSTS_PER_SLICE, Fault, Moment, Strike, Target
 from e2e.soak.processes import descendants, lives, parent
 from e2e.soak.progress import Progress
-from e2e.soak.resources import CONTROL_PLANE, Resources
+from e2e.soak.resources import CONTROL_PLANE, TRAINER_ROLE, Resources
+from e2e.soak.slice_progress import SliceProgress
 from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
 STEPS = 1_000_000  # more than a soak reaches: the learning rate depends on this number
@@ -24,11 +25,11 @@ TRAINER = [
     "--set", "model.embed=32", "--set", "model.heads=2", "--set", "model.head_dim=16", "--set", "model.mlp=64",
 ]  # fmt: skip
 DISTURBED = [*TRAINER, "--set", "observe.hang_seconds=10"]  # the minimum at which a busy machine does not look frozen
-HOSTS_PER_SLICE = 2
 TPU_TYPE = f"n2-standard-32-{HOSTS_PER_SLICE}"  # one emulated chip per host: its steps are the fastest
 _POLL_SECONDS, _SAVE_POLL_SECONDS = 0.1, 0.005
 _LIMIT_SECONDS = 240.0  # from a fault to the next finished step; stopped processes take twice 20 s and a grace period
 _START_SECONDS = 60.0  # from a fault to the first trainer of the next attempt, for a second signal in it
+_JOIN_SECONDS = 120.0  # from a fault to the next grant of a slice
 _LOOK_SECONDS = 20.0  # between descriptions, each of which is a process
 
 
@@ -37,12 +38,13 @@ class Outcome:
     """Consequences of one fault."""
 
     fault: Fault
-    seconds: float | None  # from its last signal to the next finished step of a later attempt
+    seconds: float | None  # from its last signal to the next finished step of a later attempt, or of all slices
     in_place: bool
     attempts: int  # later attempts that slice 0 host 0 has started
     missed: int  # signals whose process had ended before
     step: int  # the newest
     lost_steps: int  # finished before the first signal, and undone
+    stall_seconds: float | None = None  # longest pause of the steps of elastic slices, less a usual step
     reason: str = ""  # of a run that did not continue
 
     @property
@@ -59,6 +61,7 @@ class Soak:
     slices: int
     max_restarts: int
     artifacts: Path
+    min_slices: int | None = None  # of elastic slices
     name: str = "soak"
     outcomes: list[Outcome] = field(default_factory=list)
     resources: Resources = field(default_factory=Resources)
@@ -69,9 +72,11 @@ class Soak:
     def start(self, options: Sequence[str] = ()) -> None:
         """Start the run and wait until all of its hosts train."""
         size = {"num_slices": self.slices, "max_restarts": self.max_restarts}
-        self.run = self.lab.create_workload(self.name, **size, trainer=DISTURBED, options=options)
+        all_options = [*elastic_options(self.min_slices), *options]
+        self.run = self.lab.create_workload(self.name, **size, trainer=DISTURBED, options=all_options)
         if not options:
-            self.progress = Progress(self.run.folder, self.slices, HOSTS_PER_SLICE)
+            kind = SliceProgress if self.min_slices else Progress
+            self.progress = kind(self.run.folder, self.slices, HOSTS_PER_SLICE)
         self._await(self._is_running, _LIMIT_SECONDS)
 
     def inject(self, fault: Fault) -> Outcome:
@@ -79,13 +84,17 @@ class Soak:
         reason = ""
         before, attempts, missed = dict(self._supervisors), len(self.progress.starts[0]), 0
         struck = first = time.time()
-        reached = 0
+        reached, times = 0, dict[int, float]()
         try:
             for strike in fault.strikes:
-                missed += not self._strike(strike, struck)
+                struck_at = self._strike(strike, struck)
+                if struck_at:
+                    times[strike.host] = struck_at
+                missed += not struck_at
                 struck = time.time()
                 reached = reached or self.progress.steps[-1]["step"]
-            self._await(lambda: self.progress.stepped_after(first) is not None, _LIMIT_SECONDS)
+                first = min(times.values(), default=first)
+            self._await(lambda: not times or self.progress.is_past(times), _LIMIT_SECONDS)
             self._await(self._is_running, _LIMIT_SECONDS)
         except DrillError as error:
             reason = str(error)
@@ -100,6 +109,7 @@ class Soak:
             missed=missed,
             step=self.progress.steps[-1]["step"],
             lost_steps=self.progress.undone(reached, first),
+            stall_seconds=self.progress.stall(first),
             reason=reason,
         )
         self.outcomes.append(outcome)
@@ -117,10 +127,12 @@ class Soak:
         self.stop()
         self.start(("--resume",))
 
-    def _strike(self, strike: Strike, struck: float) -> bool:
-        """Send a signal at its moment; return whether its process was alive."""
+    def _strike(self, strike: Strike, struck: float) -> float | None:
+        """Send a signal at its moment; return its time in Unix seconds, None if the process has ended before."""
         if strike.moment is Moment.STARTING:
             self._await(lambda: self.progress.started_after(struck) is not None, _START_SECONDS)
+        elif strike.moment is Moment.JOINING:
+            self._await(lambda: self.progress.joined_after(struck) is not None, _JOIN_SECONDS, _SAVE_POLL_SECONDS)
         elif strike.moment is Moment.SAVING:
             self._await(lambda: self._has_run(strike.steps), _LIMIT_SECONDS)
             saves = len(self.progress.saves_begun)
@@ -133,12 +145,13 @@ class Soak:
         is_own = parent(pid) == supervisor
         if strike.target is Target.SUPERVISOR:
             pid, is_own = supervisor, parent(supervisor) != 0
+        at = time.time()
         try:
             if is_own:  # no other process has reused its number
                 os.kill(pid, strike.signal)
         except ProcessLookupError:
-            return False
-        return is_own
+            return None
+        return at if is_own else None
 
     def _has_run(self, steps: int) -> bool:
         """Return whether the newest attempt has finished so many steps, and ends too late to cause a pause."""
@@ -148,10 +161,7 @@ class Soak:
     def _is_running(self) -> bool:
         """Return whether all trainers run and have finished a step together; then record their supervisors."""
         progress = self.progress
-        newest = [starts[-1] for starts in progress.starts.values() if starts]
-        if len(newest) < len(progress.starts) or len({start.attempt for start in newest}) > 1:
-            return False
-        if not progress.steps or progress.steps[-1]["time"] < max(start.time for start in newest):
+        if not progress.is_complete:
             return False
         supervisors = {host: parent(progress.pid(host)) for host in progress.starts}
         if not all(supervisors.values()) or not all(lives(progress.pid(host)) for host in progress.starts):
@@ -185,13 +195,23 @@ class Soak:
         for host, supervisor in self._supervisors.items():
             shim = parent(supervisor)
             pids |= {f"supervisor {host}": supervisor, f"shim {host}": shim}
+            if self.min_slices:
+                pids[f"{TRAINER_ROLE} {host}"] = self.progress.pid(host)
             processes += len(descendants(parent(shim)))
         self.resources.sample(pids, processes)
 
 
-def reference_losses(lab: Lab, name: str, slices: int, steps: int, seconds: float) -> dict[int, str]:
+def elastic_options(min_slices: int | None) -> list[str]:
+    """Return the options of a workload with elastic slices; none without them."""
+    return ["--min-slices", str(min_slices)] if min_slices else []
+
+
+def reference_losses(
+    lab: Lab, name: str, slices: int, steps: int, seconds: float, *, min_slices: int | None = None
+) -> dict[int, str]:
     """Return the loss of every step of an undisturbed run on the same slices, in hexadecimal."""
-    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=TRAINER)
+    options = elastic_options(min_slices)
+    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=TRAINER, options=options)
     run.await_(lambda: bool(run.steps) and run.steps[-1]["step"] >= steps, seconds)
     lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--yes", "--grace-period", "1")
     if run.lost_steps:

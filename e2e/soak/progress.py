@@ -7,6 +7,7 @@ earlier one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,35 @@ class Progress:
         """Read the lines that were added."""
         for host, file in enumerate(self._files):
             for line in file.read():
-                if line.get("event") == "start":
-                    self.starts[host].append(Start(line["time"], line["pid"], line["attempt"]))
-                elif line.get("event") == "save_begin" and host == 0:
-                    self.saves_begun.append(line["time"])
+                self._take(host, line)
         self.steps += [line for line in self._metrics.read() if "loss_hex" in line]
+
+    def _take(self, host: int, event: dict[str, Any]) -> None:
+        """Take an event of a host."""
+        if event.get("event") == "start":
+            self.starts[host].append(Start(event["time"], event["pid"], event["attempt"]))
+        elif event.get("event") == "save_begin" and host == 0:
+            self.saves_begun.append(event["time"])
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all hosts have started the same attempt and finished a step in it."""
+        newest = [starts[-1] for starts in self.starts.values() if starts]
+        if len(newest) < len(self.starts) or len({start.attempt for start in newest}) > 1:
+            return False
+        return bool(self.steps) and bool(self.steps[-1]["time"] >= max(start.time for start in newest))
+
+    def is_past(self, strikes: Mapping[int, float]) -> bool:
+        """Return whether the run has continued after signals; `strikes` has their times by host."""
+        return self.stepped_after(min(strikes.values())) is not None
+
+    def stall(self, time: float) -> float | None:
+        """Return the longest pause of the steps after a time in seconds; None if all slices always pause together."""
+        return None
+
+    def joined_after(self, time: float) -> float | None:
+        """Return when a slice was first granted after a time; None if no slice joins a run."""
+        return None
 
     @property
     def steps_of_attempt(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from e2e.machine import machine
-from e2e.soak.faults import KINDS
-from e2e.soak.injection import HOSTS_PER_SLICE, INTERVAL, Outcome
+from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS
+from e2e.soak.injection import INTERVAL, Outcome
 from e2e.soak.resources import Resources
 
 
@@ -20,6 +21,7 @@ class Result:
 
     seed: int
     slices: int
+    min_slices: int | None
     seconds: float
     outcomes: Sequence[Outcome]
     resources: Resources
@@ -36,6 +38,8 @@ class Result:
         lines = [
             f"fault {item.fault.number} ({item.fault.kind}): {item.reason}" for item in self.outcomes if item.reason
         ]
+        if self.min_slices:
+            lines += filter(None, (lost_too_much(item, self.slices) for item in self.outcomes))
         if self.differing is None:
             lines.append("losses were not compared with those of an undisturbed run")
         elif self.differing:
@@ -43,9 +47,27 @@ class Result:
         return [*lines, *self.resources.grown()]
 
 
+def lost_too_much(outcome: Outcome, slices: int) -> str:
+    """Return a line if elastic slices have lost finished steps that they must not lose, otherwise "".
+
+    While a slice is active none is lost. If all are hit, the run resumes from the newest checkpoint, or from the
+    previous one if a save was running.
+    """
+    most = 2 * INTERVAL if len(outcome.fault.slices) == slices else 0
+    if outcome.lost_steps <= most:
+        return ""
+    fault = outcome.fault
+    return (
+        f"fault {fault.number} ({fault.kind}): {outcome.lost_steps} finished steps were lost, expected at most {most}"
+    )
+
+
 def differing_steps(finished: Iterable[Mapping[str, Any]], reference: Mapping[int, str]) -> list[int]:
-    """Return the steps whose loss ever differed from the reference, including undone steps."""
-    return sorted({line["step"] for line in finished if reference.get(line["step"]) != line["loss_hex"]})
+    """Return the steps that have no loss, or whose loss ever differed from the reference, including undone steps."""
+    lines = list(finished)
+    last = max((line["step"] for line in lines), default=0)
+    different = {line["step"] for line in lines if reference.get(line["step"]) != line["loss_hex"]}
+    return sorted(different | set(range(1, last + 1)) - {line["step"] for line in lines})
 
 
 def line(outcome: Outcome) -> str:
@@ -55,24 +77,42 @@ def line(outcome: Outcome) -> str:
     )
     end = outcome.reason or f"{outcome.seconds:.1f} s, {'in place' if outcome.in_place else 'new pods'}"
     extra = f", {outcome.missed} signals missed" if outcome.missed else ""
+    if outcome.stall_seconds is not None:
+        extra = f", stall {outcome.stall_seconds:.1f} s, {outcome.lost_steps} steps lost{extra}"
     return f"{outcome.fault.number:4} {outcome.fault.kind} {hosts}: {end}, step {outcome.step}{extra}"
 
 
 def table(result: Result) -> str:
     """Return a Markdown table by kind, and the rate."""
     head = ["kind", "count", "survived", "in place", "seconds (median)", "seconds (max)"]
+    if result.min_slices:
+        head += ["stall (median)", "stall (max)"]
     rows = []
-    for kind in [*KINDS, "**all**"]:
+    for kind in [*(ELASTIC_KINDS if result.min_slices else KINDS), "**all**"]:
         mine = [item for item in result.outcomes if kind in (item.fault.kind, "**all**")]
         seconds = [item.seconds for item in mine if item.seconds is not None]
-        times = [f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}"] if seconds else ["", ""]
+        stalls = [item.stall_seconds for item in mine if item.stall_seconds is not None]
+        series = [seconds, stalls] if result.min_slices else [seconds]
+        times = [f"{of(values):.1f}" if values else "" for values in series for of in (statistics.median, max)]
         counts = [len(mine), sum(item.survived for item in mine), sum(item.in_place for item in mine)]
         if mine:
             rows.append([kind, *map(str, counts), *times])
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * 5], *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
     total = len(result.outcomes)
     rate = 100 * result.survived / total if total else 0.0
-    return "\n".join([*lines, "", f"{result.survived} of {total} faults survived ({rate:.1f}%)"])
+    lines += ["", f"{result.survived} of {total} faults survived ({rate:.1f}%)"]
+    if stall := stall_percentiles(result.outcomes):
+        lines.append("stall: " + ", ".join(f"{name} {value:.2f} s" for name, value in stall.items()))
+    return "\n".join(lines)
+
+
+def stall_percentiles(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return p50, p99 and the maximum of the stalls in seconds; {} if slices are not elastic."""
+    stalls = sorted(item.stall_seconds for item in outcomes if item.stall_seconds is not None)
+    if not stalls:
+        return {}
+    at = {name: stalls[math.ceil(share * len(stalls)) - 1] for name, share in (("p50", 0.5), ("p99", 0.99))}
+    return at | {"max": stalls[-1]}
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -81,6 +121,8 @@ def document(result: Result) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "seed": result.seed,
+        "min_slices": result.min_slices,
+        "stall_seconds": stall_percentiles(result.outcomes),
         "size": {"slices": result.slices, "hosts_per_slice": HOSTS_PER_SLICE, "checkpoint_every_steps": INTERVAL},
         "seconds": round(result.seconds),
         "faults": len(result.outcomes),
@@ -111,5 +153,5 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         **{"number": outcome.fault.number, "kind": outcome.fault.kind, "strikes": strikes},
         **{"survived": outcome.survived, "seconds": outcome.seconds, "in_place": outcome.in_place},
         **{"attempts": outcome.attempts, "missed": outcome.missed, "step": outcome.step},
-        **{"lost_steps": outcome.lost_steps, "reason": outcome.reason},
+        **{"lost_steps": outcome.lost_steps, "stall_seconds": outcome.stall_seconds, "reason": outcome.reason},
     }

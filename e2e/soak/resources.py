@@ -10,8 +10,10 @@ from typing import Any
 from e2e.soak.processes import usage
 
 CONTROL_PLANE = "control plane"  # role of the local cluster's daemon
+TRAINER_ROLE = "trainer"
 _ALLOWED = {"resident_bytes": 1 << 20, "descriptors": 4, "threads": 4, "processes": 4}  # growth over a complete series
 _STORE_BYTES = 8 << 20  # of the control plane: SQLite's cache, 200 events, and the pods of five previous attempts
+_TRAINER_BYTES = 16 << 20  # of a trainer, whose memory depends on the shares that it computes
 _FEWEST = 10  # samples in an evaluated series
 _MOST = 200  # points of a series that determine the slope
 
@@ -46,8 +48,10 @@ class Resources:
     def grown(self) -> Iterator[str]:
         """Yield a line for each resource of a process that has grown."""
         for (role, pid, name), values in self.series.items():
-            is_store = role == CONTROL_PLANE and name == "resident_bytes"
-            allowed = _STORE_BYTES if is_store else _ALLOWED[name]
+            allowed = _ALLOWED[name]
+            if name == "resident_bytes":
+                large = {CONTROL_PLANE: _STORE_BYTES, TRAINER_ROLE: _TRAINER_BYTES}
+                allowed = next((size for kind, size in large.items() if role.startswith(kind)), allowed)
             if len(values) >= _FEWEST and (more := growth(values)) > allowed:
                 series = f"{len(values)} samples, from {values[0]} to {values[-1]}"
                 yield f"{name} of {role} ({pid}) has grown by {more:.0f} in {series}"
