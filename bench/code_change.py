@@ -113,9 +113,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path(f"bench/results/code-change-{today}.json"))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
-    place = open_place(
-        (options.remove_old or folder / "kind").absolute(), options.remove_old.name if options.remove_old else "bench"
-    )
+    place = open_place((options.keep or folder / "kind").absolute(), options.keep.name if options.keep else "bench")
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
     try:
         place.xpk(*place.create)
@@ -131,7 +129,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        if not options.remove_old:
+        if not options.keep:
             place.remove()
         shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(table(turns)))

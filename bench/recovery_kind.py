@@ -253,10 +253,8 @@ def main() -> int:
     given = parser.parse_args()
     chosen = [case for case in CASES if given.case is None or case.name in given.case]
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
-    place = open_place(
-        (given.remove_old or folder / "kind").absolute(), given.remove_old.name if given.remove_old else "bench"
-    )
-    upstream = Upstream((given.remove_old or folder).absolute() / "upstream")
+    place = open_place((given.keep or folder / "kind").absolute(), given.keep.name if given.keep else "bench")
+    upstream = Upstream((given.keep or folder).absolute() / "upstream")
     try:
         if any(case.side == "upstream" for case in chosen):
             say(f"installing Google's xpk {VERSION}")
@@ -268,7 +266,7 @@ def main() -> int:
         say(f"error: {error}")
         return 1
     finally:
-        if not given.remove_old:
+        if not given.keep:
             place.remove()
         shutil.rmtree(folder, ignore_errors=True)
     print(table(measured))

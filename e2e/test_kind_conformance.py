@@ -17,12 +17,13 @@ from tests.conformance.cases import CASES
 from xpk.capacity.kind.provider import KindProvider
 from xpk.model.errors import NotFoundError
 
-# Each of these is covered on pods by another case too; locally all of them run with every change.
+# Each of these is covered on pods by another case or drill too; locally all of them run with every change.
 EXTENDED = {
     "a_command_without_permission_is_fatal",
     "a_deleted_pod_that_ignores_sigterm_is_killed",
     "a_fatal_exit_code_of_an_elastic_slice_fails_all",
     "a_slice_restarts_with_the_others",
+    "an_elastic_slice_that_fails_restarts_alone",
     "borrowed_quota_is_preempted_by_priority",
     "a_failed_slice_ends_the_others",
     "queues_of_two_namespaces_share_a_quota",
