@@ -72,10 +72,10 @@ class SliceProgress(Progress):
         return sum(line["time"] >= begun for line in self.steps[-100:]) if begun else 0
 
     def undone(self, step: int, time: float) -> int:
-        """Return the number of steps up to `step` that were finished again after a time."""
+        """Return the number of steps that were finished again after a time, also those after `step`."""
         finished, again = set[int](), set[int]()
         for line in self.steps[-1000:]:
-            if line["step"] in finished and line["time"] > time and line["step"] <= step:
+            if line["step"] in finished and line["time"] > time:
                 again.add(line["step"])
             finished.add(line["step"])
         return len(again)

@@ -91,6 +91,23 @@ def test_the_run_continues_without_the_registry_and_its_slice(start: functools.p
 
 
 @pytest.mark.slow
+def test_too_few_slices_wait_for_the_registry_however_long(start: functools.partial[ElasticRun]) -> None:
+    """They do not know whether others continue, and the only copy of the state may be theirs."""
+    expected = undisturbed(start, hosts=2, chips=1)
+    run = start("disturbed", [*SETTINGS, "observe.hang_seconds=5"], hosts=2, chips=1)
+    run.wait_for_step(5)
+    run.registry.kill()
+    run.kill(0)
+    time.sleep(15)
+    run.replace_registry()
+    run.wait_for_slices([1], 30)
+    run.restart(0)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+    assert len(run.metrics()) == len({(line["step"], "loss" in line) for line in run.metrics()}), "no step is repeated"
+
+
+@pytest.mark.slow
 def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.partial[ElasticRun]) -> None:
     expected = undisturbed(start)
     run = start("disturbed", min_slices=2)

@@ -181,6 +181,17 @@ def test_time_outside_waits_does_not_count(watch: Watch) -> None:
         watched.ended.get(timeout=1.0)
 
 
+def test_the_time_of_a_wait_does_not_count_while_it_is_held(watch: Watch) -> None:
+    watched, is_held = watch(0, 0.3, processes=1), threading.Event()
+    is_held.set()
+    watched.dog.is_held = is_held.is_set
+    watched.waits("a step", 1)
+    with pytest.raises(queue.Empty):
+        watched.ended.get(timeout=1.0)
+    is_held.clear()
+    assert watched.ended.get(timeout=SECONDS) == ExitCode.HUNG
+
+
 def test_a_stopped_watchdog_does_not_end_the_process(watch: Watch, timers: list[float]) -> None:
     watched = watch(0, 0.2)
     watched.waits("a step", 1)

@@ -126,6 +126,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     stop = Stop(stop_now, functools.partial(_abort, host, events, finish), on_stop)
     on_dropped = functools.partial(_end_dropped, host, events, finish)
     slices = Membership(host, peers, on_dropped) if host.is_elastic else None
+    if slices is not None:  # without the registry, it may wait for a lost slice
+        watchdog.is_held = lambda: not slices.is_view_current
     job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
     if on_end is None:
         stop.install()

@@ -6,10 +6,11 @@ leads: it decides on stops, names the slices to grant and writes checkpoints and
 
 All hosts of a slice run the same programs in the same order. Therefore process 0 of the slice announces, in one order:
 
-    view    the slices that are present
-    grant   slices that become active without a commit: the first one of a run
-    order   shares of a reduction that this slice computes beside its own, because their slices are not active
-    commit  a reduction is complete on all hosts of the slice
+    view      the slices that are present
+    registry  the registry is lost: until the next view, the loss of another slice may not be known
+    grant     slices that become active without a commit: the first one of a run
+    order     shares of a reduction that this slice computes beside its own, because their slices are not active
+    commit    a reduction is complete on all hosts of the slice
 """
 
 import dataclasses
@@ -67,6 +68,7 @@ class Membership:
         self.changed = threading.Condition()
         self.view, self.own = View(), (host.slice_id, "")
         self.commit = Commit(Seq(-1, TRAIN), {})
+        self.is_view_current = True  # False from the loss of the registry to the next view
         self.is_leading = False  # as decided in the newest commit
         self.version = 0  # of everything that a reduction waits for
         self.views: list[Callable[[View], None]] = []  # called with each new view
@@ -175,7 +177,9 @@ class Membership:
         """Take an announcement of this slice's process 0."""
         with self.changed:
             if "view" in message:
-                self.view = read_view(message)
+                self.view, self.is_view_current = read_view(message), True
+            elif "registry" in message:
+                self.is_view_current = False
             elif "commit" in message:
                 seq, flags = Seq(*message["commit"]), message["flags"]
                 self.commit = Commit(seq, flags)
@@ -223,7 +227,7 @@ class _Leader:
             entry,
             on_view=self._take_view,
             on_evicted=self._membership._on_dropped,
-            on_lost=lambda: threading.Thread(target=self._watch_registry, name="registry-lost", daemon=True).start(),
+            on_lost=self._lose_registry,
         )
         self._client.connect(resolve, port)
 
@@ -263,6 +267,10 @@ class _Leader:
     def _take_view(self, view: View) -> None:
         if view.number:
             self.announce(view.as_json())
+
+    def _lose_registry(self) -> None:
+        self.announce({"registry": "lost"})
+        threading.Thread(target=self._watch_registry, name="registry-lost", daemon=True).start()
 
     def _watch_registry(self) -> None:
         """Continue without the slice of the registry, if its hosts are lost together with the registry."""

@@ -74,6 +74,7 @@ class Watchdog:
         self._is_decided = threading.Event()
         self._lock, self._arming = threading.Lock(), threading.Lock()
         self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for which timeout
+        self.is_held: Callable[[], bool] = lambda: False  # while it returns True, the time of waits does not count
         self.hung = False  # True if this host is about to end for a hang, its own or another's
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -129,7 +130,7 @@ class Watchdog:
         while not (self.hung or self._is_stopped.is_set()):
             now, wait = time.monotonic(), self._wait
             limit = self.limit(wait or _NO_WAIT)
-            if wait is not None:
+            if wait is not None and not self.is_held():
                 wait.seconds += min(now - woke, 2 * tick)
             woke = now
             if wait is not None and wait.seconds > limit:
