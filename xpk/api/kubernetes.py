@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError
 
 from xpk.api import connection
 from xpk.api.answers import WatchError, event_of, object_of, page_of
-from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs
+from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
@@ -101,9 +101,9 @@ class KubernetesApi:
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
         return self._list(kind_of(kind), namespace, selecting(selector) | selecting(fields, "fieldSelector"))[0]

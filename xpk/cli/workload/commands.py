@@ -70,7 +70,7 @@ def status(
     api, roots = provider_of(place).connect(place), output_roots(place)
 
     def read() -> Rows:
-        snapshot, _ = reader.inspect(api, workload_name, namespace, roots)
+        snapshot, _ = reader.inspect(api, workload_name, namespace, roots, brief=not console.is_data)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:
