@@ -70,6 +70,7 @@ class Bench:
         self._store(1)
         with xpk.kubelet(self._cluster, [f"gke-bench-np-0-{host:04}" for host in range(SMALL.hosts)]):
             yield Case(name="workload logs, 2 hosts", ours=["workload", "logs", "run0", *_AT], upstream=None)
+        yield Case(name="cluster list", ours=["cluster", "list"], upstream=["cluster", "list"])
         create = ["workload", "create", "new-{}", *_AT, "--command", "true", "--image", "i"]
         yield Case(
             name="workload create",
@@ -95,7 +96,6 @@ class Bench:
         yield Case(name="workload status, 12,736 pods", ours=["workload", "status", "run0", *_AT], upstream=None)
         json_ = ["workload", "status", "run0", *_AT, "-o", "json"]
         yield Case(name="workload status -o json, 12,736 pods", ours=json_, upstream=None)
-        yield Case(name="cluster list, 12,736 pods", ours=["cluster", "list"], upstream=["cluster", "list"])
         slices = ("--tpu-type", LARGE.name, "--num-slices", str(SLICES), "--on-demand", "--dry-run")
         yield Case(
             name="cluster create --dry-run, 199 slices",

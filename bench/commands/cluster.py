@@ -66,8 +66,8 @@ class BenchCluster:
         return objects
 
     def remove_all(self) -> None:
-        """Remove all workloads and pods."""
-        for folder in _FOLDERS.values():
+        """Remove all workloads, their pods, Secrets and code."""
+        for folder in (*_FOLDERS.values(), "secrets/default", "configmaps/default"):
             start = f"/registry/{folder}/"
             self._etcd("deleterange", {"key": _base64(start), "range_end": _base64(start[:-1] + "0")})
 
