@@ -48,16 +48,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.install", description=__doc__)
     chosen = [extra for extra in extras if extra not in _LARGE]
     parser.add_argument("extras", nargs="*", default=chosen, help=f"default: {', '.join(chosen)}")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for extra in (None, *parser.parse_args().extras):
         with tempfile.TemporaryDirectory(prefix="xpk-install-") as folder:
             rows.append(measure(extra, Path(folder) / "venv"))
         row = rows[-1]
         print(f"| {row['extra'] or 'none'} | {row['megabytes']:.1f} | {row['packages']} |", flush=True)
+        write(rows)  # after each one, as the last ones take minutes
+    return int(rows[0]["megabytes"] > MAX_MB or rows[0]["packages"] > MAX_PACKAGES)
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    """Write the results."""
     today = datetime.now(UTC).date().isoformat()
     report = {"date": today, "machine": machine(), "installations": rows}
     (RESULTS / f"install-{today}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(rows[0]["megabytes"] > MAX_MB or rows[0]["packages"] > MAX_PACKAGES)
 
 
 if __name__ == "__main__":

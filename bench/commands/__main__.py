@@ -187,8 +187,8 @@ def main() -> int:
             if options.only in case.name:
                 rows.append(bench.measure(case, options.repeat))
                 print(line(rows[-1]), flush=True)
-    if not options.only:
-        _write(rows, click, None if upstream is None else upstream.version)
+                if not options.only:  # after each row, as the last ones take minutes
+                    _write(rows, click, None if upstream is None else upstream.version)
     return 0
 
 
