@@ -24,12 +24,15 @@ def missing(*programs: str) -> str:
 
 
 @contextmanager
-def api_server(folder: Path, binaries: Path, users: Sequence[str] = ()) -> Iterator[Path]:
+def api_server(
+    folder: Path, binaries: Path, users: Sequence[str] = (), *, etcd_port: int | None = None
+) -> Iterator[Path]:
     """Run a server that keeps its state in `folder`; give the kubeconfig that reaches it.
 
     It has a context for each of `users` too, who may do nothing until they are given a role.
     """
     etcd, peer, api = free_ports(3)
+    etcd = etcd_port or etcd
     tokens = [f"{_TOKEN},admin,admin,system:masters", *(f"{_TOKEN}-{user},{user},{user}" for user in users)]
     (folder / "tokens.csv").write_text("\n".join(tokens) + "\n")
     _make_key(folder / "service-accounts.key")

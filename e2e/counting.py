@@ -24,6 +24,7 @@ class Counter:
 
     kubeconfig: Path
     requests: list[str] = field(default_factory=list)
+    pages: int = 0  # of lists, after their first ones
 
     def taken(self) -> list[str]:
         """Return the requests since the last call, as `GET /path`; further pages of a list are not counted."""
@@ -46,7 +47,9 @@ def counting(kubeconfig: Path, folder: Path) -> Iterator[Counter]:
         protocol_version = "HTTP/1.1"
 
         def pass_on(self) -> None:
-            if "continue" not in parse_qs(urlsplit(self.path).query):
+            if "continue" in parse_qs(urlsplit(self.path).query):
+                counter.pages += 1
+            else:
                 counter.requests.append(f"{self.command} {urlsplit(self.path).path}")
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}

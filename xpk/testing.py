@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
+from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import EVERY_KIND
 from xpk.local.objects import merge_patch
 from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, ProtectedError
@@ -107,9 +107,9 @@ class FakeApi:
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
         self._note("list", kind, "")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.jobs.objects import ADMITTED, Obj, jobset, workload
-from xpk.api.base import Objs
+from xpk.api.base import Objs, Selector
 from xpk.jobs import lifecycle
 from xpk.model.errors import ConflictError, NotFoundError
 from xpk.testing import FakeApi
@@ -27,9 +26,7 @@ class Slow(FakeApi):
 
     looks = 0
 
-    def list(
-        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
-    ) -> Objs:
+    def list(self, kind: str, namespace: str | None = "default", selector: Selector | None = None, **more: Any) -> Objs:
         """List Kueue's workloads from the third call on."""
         self.looks += kind == "Workload"
         return [] if kind == "Workload" and self.looks < 3 else super().list(kind, namespace, selector)

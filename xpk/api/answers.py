@@ -183,6 +183,8 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
     """Drop an object's fields of unexpected types, add the fields of every object, and return what was dropped."""
     removed: list[str] = []
     _prune(obj, _OBJECT, "", removed)
+    for managed in obj["metadata"].get("managedFields") or []:
+        managed.pop("fieldsV1", None)  # half of a pod; xpk reads only the managers' names
     for part, shapes in (("spec", _SPECS), ("status", _STATUSES)):
         if isinstance(obj.get(part), dict):
             _prune(obj[part], shapes.get(kind.name, {}), f"{part}.", removed)

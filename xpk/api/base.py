@@ -35,12 +35,26 @@ class LogLine:
         return cls(datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00"), text)
 
 
-def is_selected(obj: Obj, labels: Mapping[str, str] | None, fields: Mapping[str, str] | None = None) -> bool:
+@dataclass(frozen=True, slots=True)
+class NotIn:
+    """In a selector: any value but these, and no value."""
+
+    values: tuple[str, ...]
+
+
+Selector = Mapping[str, str | NotIn]
+
+
+def is_selected(obj: Obj, labels: Selector | None, fields: Selector | None = None) -> bool:
     """Return whether an object has these labels and these values at the field paths."""
     present_labels = obj["metadata"].get("labels") or {}
-    return all(present_labels.get(key) == value for key, value in (labels or {}).items()) and all(
-        _at(obj, path) == value for path, value in (fields or {}).items()
+    return all(_matches(present_labels.get(key), value) for key, value in (labels or {}).items()) and all(
+        _matches(_at(obj, path), value) for path, value in (fields or {}).items()
     )
+
+
+def _matches(value: Any, selected: str | NotIn) -> bool:
+    return value not in selected.values if isinstance(selected, NotIn) else value == selected
 
 
 def _at(obj: Any, path: str) -> Any:
@@ -63,7 +77,7 @@ class ObjectApi(Protocol):
 
     Every method may raise `NotFoundError`, `ConflictError`, `UsageError` (the server refuses the object),
     `AuthorizationError`, `MissingToolError` (the kind is not installed) and `XpkError`.
-    `selector` is label equality; `namespace` is ignored for kinds that have none.
+    `selector` is equality of labels, or `NotIn`; `namespace` is ignored for kinds that have none.
     """
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
@@ -85,9 +99,9 @@ class ObjectApi(Protocol):
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> Objs:
         """Return the objects of a kind, sorted by name; `namespace=None` means all namespaces.
 

@@ -7,11 +7,12 @@ where they were cut off.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from xpk.api import connection
 from xpk.api.answers import WatchError, event_of, object_of, page_of
-from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs
+from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
@@ -101,9 +102,9 @@ class KubernetesApi:
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
         return self._list(kind_of(kind), namespace, selecting(selector) | selecting(fields, "fieldSelector"))[0]
@@ -239,7 +240,8 @@ class KubernetesApi:
         objs: Objs = []
         host = self._transport.host
         for _ in range(_MAX_PAGES):
-            items, version, more = page_of(host, kind, self._transport.call("GET", path_of(kind, namespace), query))
+            with _no_collection():
+                items, version, more = page_of(host, kind, self._transport.call("GET", path_of(kind, namespace), query))
             objs += items
             if not more:
                 return objs, version
@@ -284,6 +286,18 @@ class KubernetesApi:
         except (GoneError, WatchError):  # 410: the resource version has expired
             return ""
         return version
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the collection of cycles: JSON has none, and each collection would visit all objects of earlier pages."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _content(obj: Obj) -> Obj:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
-from xpk.api.base import Obj
+from xpk.api.base import NotIn, Obj, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.model.errors import MissingToolError
@@ -32,9 +32,18 @@ def dry(dry_run: bool, **query: str) -> dict[str, str]:
     return query | ({"dryRun": "All"} if dry_run else {})
 
 
-def selecting(selector: Mapping[str, str] | None, by: str = "labelSelector") -> dict[str, str]:
+def selecting(selector: Selector | None, by: str = "labelSelector") -> dict[str, str]:
     """Return the query for objects with these values; without values, for all."""
-    return {by: ",".join(f"{key}={value}" for key, value in selector.items())} if selector else {}
+    terms = [term for key, value in (selector or {}).items() for term in _terms(key, value)]
+    return {by: ",".join(terms)} if terms else {}
+
+
+def _terms(key: str, value: str | NotIn) -> Iterator[str]:
+    """Yield the terms for a value; a field, unlike a label, has no `notin`."""
+    if isinstance(value, NotIn):
+        yield from (f"{key}!={other}" for other in value.values)
+    else:
+        yield f"{key}={value}"
 
 
 def access_review(**attributes: str) -> Obj:

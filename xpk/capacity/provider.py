@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os.path
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from xpk.api.base import ObjectApi
 from xpk.capacity.options import ProviderOptions, check_types
 from xpk.capacity.plan.plan import Plan
+from xpk.capacity.state import state_dir
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
@@ -24,6 +27,7 @@ _BUILT_IN = {
     "kind": "xpk.capacity.kind.provider:KindProvider",
     "local": "xpk.capacity.local.provider:LocalProvider",
 }
+_FOLDERS = {"local": "clusters"}  # of their state, where it is not their name
 _GROUP = "xpk.providers"
 CONTEXT = "context:"  # prefix of a context of the user's kubeconfig that is used as a cluster's name
 
@@ -221,9 +225,8 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
     """Return the provider of a cluster, `preferred` if given. Raises NotFoundError."""
     if cluster.startswith(CONTEXT):
         return load_provider("adapted")
-    candidates = [preferred] if preferred else provider_names()
     known_names: list[str] = []
-    for provider in map(load_provider, candidates):
+    for provider in map(load_provider, [preferred] if preferred else _likely_first(cluster)):
         here = provider.names()
         if cluster in here:
             return provider
@@ -234,6 +237,15 @@ def provider_of(cluster: str, preferred: str | None = None) -> Provider:
         else f"`xpk cluster create {cluster} ...` creates it"
     )
     raise no_cluster(cluster, hint)
+
+
+def _likely_first(cluster: str) -> Iterator[str]:
+    """Yield all providers, those with a folder of the cluster's name first: importing the others takes long."""
+    state = state_dir()
+    # os.path.isdir: Path.is_dir of Python 3.11 raises OSError for names that are too long.
+    likely = [name for name in _BUILT_IN if os.path.isdir(state / _FOLDERS.get(name, name) / cluster)]
+    yield from likely
+    yield from (name for name in provider_names() if name not in likely)
 
 
 def no_cluster(name: str, hint: str = "`xpk cluster list` lists the existing ones") -> NotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -236,7 +237,8 @@ class WorkloadCommand(_Command):
 class Group(CommandGroup):
     """A group that accepts commands of Google's xpk.
 
-    `other_names` are aliases; `instead` maps a command to the one that replaces it and a warning.
+    `other_names` are aliases; `instead` maps a command to the one that replaces it and a warning; `modules` has the
+    module and the name of commands that are imported when they are used.
     """
 
     def __init__(
@@ -244,14 +246,24 @@ class Group(CommandGroup):
         *args: Any,
         other_names: Mapping[str, str] | None = None,
         instead: Mapping[str, tuple[str, str]] | None = None,
+        modules: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._other_names, self._instead = other_names or {}, instead or {}
+        self._other_names, self._instead, self._modules = other_names or {}, instead or {}, modules or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by any of its names."""
-        return super().get_command(ctx, self._other_names.get(cmd_name, cmd_name))
+        name = self._other_names.get(cmd_name, cmd_name)
+        name = name if name in self._modules else self._SHORT_NAMES.get(name, name)
+        if name in self._modules and name not in self.commands:
+            module, _, attribute = self._modules[name].partition(":")
+            self.add_command(getattr(importlib.import_module(module), attribute))
+        return super().get_command(ctx, name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -74,7 +74,7 @@ def _sections(owner: Provider, place: str, workload: str | None, namespace: str)
         "versions": lambda: [asdict(version) for version in versions.of_cluster(lambda: api)],
         "cluster": lambda: asdict(owner.describe(place)),
         "slices": lambda: [asdict(health) for health in health_of(api, owner.describe(place))],
-        "workloads": lambda: [_row(status) for status in find_all(api, None)],
+        "workloads": lambda: [_row(status) for status in find_all(api, None, brief=True)],
         **support_bundle.of_cluster(api),
     }
     return sections | (support_bundle.of_workload(api, workload, namespace) if workload else {})

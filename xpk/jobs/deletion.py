@@ -42,7 +42,7 @@ def plan_named(
     Raises NotFoundError unless `ignore_not_found` is set, ConflictError for a workload of another tool unless `force`
     is set, or for output that is not below `roots`, and UsageError for several of these.
     """
-    existing = {status.name: status for status in find_all(api, namespace)}
+    existing = {status.name: status for status in find_all(api, namespace, brief=True)}
     ended: list[str] = []  # before, but their hosts may still be running
     refusals: list[XpkError] = []
     for one in dict.fromkeys(named):
@@ -74,7 +74,9 @@ def plan_all(
 
     Raises ConflictError for output that is not below `roots`.
     """
-    statuses = [status for status in find_all(api, namespace, labels) if status.maker == "xpk" and matches(status)]
+    statuses = [
+        status for status in find_all(api, namespace, labels, brief=True) if status.maker == "xpk" and matches(status)
+    ]
     return _with_output(api, [status.name for status in _in_order(statuses)], namespace, roots)
 
 

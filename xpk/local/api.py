@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, is_selected
+from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
 from xpk.local import daemon_control, logs, peer_secrets, process
 from xpk.local import objects as o
@@ -105,9 +105,9 @@ class LocalApi:
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         stored_namespace = _namespace(kind, namespace)

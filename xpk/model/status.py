@@ -186,6 +186,7 @@ class WorkloadStatus:
     mounts: tuple[Mount, ...] = ()  # storage mounted on its hosts
     previous_logs: bool = False  # whether logs of earlier attempts are kept
     launcher: str = "plain"  # launcher: plain or ray
+    num_hosts_up: int = 0  # hosts that run or have finished
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
 

@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tests.capacity.machine import CONTROLLER, _react
 from tools.gke_emulator.emulator import GkeEmulator
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import Obj, ObjectApi, Selector
 from xpk.capacity.gke.api_access import ClusterLocation
 from xpk.capacity.gke.cloud.configuration import Endpoints
 from xpk.capacity.gke.observed.gpudirect import INSTALLERS
@@ -130,9 +130,9 @@ class RegisteredApi(FakeApi):
         self,
         kind: str,
         namespace: str | None = "default",
-        selector: Mapping[str, str] | None = None,
+        selector: Selector | None = None,
         *,
-        fields: Mapping[str, str] | None = None,
+        fields: Selector | None = None,
     ) -> list[Obj]:
         """See `ObjectApi.list`."""
         if kind == "Node":

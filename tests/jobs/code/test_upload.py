@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xpk.api.base import Obj, Objs
+from xpk.api.base import Obj, Objs, Selector
 from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
 from xpk.jobs.create import create
@@ -125,9 +124,7 @@ class NoConfigMaps(FakeApi):
 class OneNamespace(FakeApi):
     """A user with permission for one namespace only."""
 
-    def list(
-        self, kind: str, namespace: str | None = "default", selector: Mapping[str, str] | None = None, **more: Any
-    ) -> Objs:
+    def list(self, kind: str, namespace: str | None = "default", selector: Selector | None = None, **more: Any) -> Objs:
         """Reject lists of all namespaces."""
         if namespace is None:
             raise AuthorizationError("not authorized to list jobsets")

@@ -9,33 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, Obj, at, event, exited, jobset, pod
+from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, Obj, at, event, exited, jobset
 from tests.jobs.report.elastic_runs import ElasticWriter
+from tests.jobs.status.elastic_objects import elastic, slice_pod
 from xpk.jobs.status.fields import Snapshot, when
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.reader import read
 from xpk.jobs.status.restarts import restarts, with_output
-from xpk.model import names
 from xpk.model.status import Phase, WorkloadStatus
-from xpk_shared.supervisor.names import MIN_SLICES, RECORD
+from xpk_shared.supervisor.names import RECORD
 
 PENDING = {"phase": "Pending"}
-RULES = [
-    {"name": "hostDisrupted", "action": "RestartJobAndIgnoreMaxRestarts"},
-    {"name": "rest", "action": "RestartJob"},
-]
-
-
-def elastic(minimum: int | None = 1, slices: int = 2, *, output: str = "", **status: Any) -> Obj:
-    """Return a JobSet with elastic slices of one host each."""
-    result = jobset(annotations={names.OUTPUT_ANNOTATION: output} if output else {}, **status)
-    (job,) = result["spec"]["replicatedJobs"]
-    job["replicas"] = slices
-    if minimum is not None:
-        env = [{"name": MIN_SLICES, "value": str(minimum)}]
-        job["template"]["spec"]["template"]["spec"]["containers"][0]["env"] = env
-    result["spec"]["failurePolicy"] = {"maxRestarts": 5, "rules": RULES}
-    return result
 
 
 def restarted_jobs(*counts: int, counted: tuple[int, ...] | None = None) -> list[Obj]:
@@ -43,17 +27,6 @@ def restarted_jobs(*counts: int, counted: tuple[int, ...] | None = None) -> list
     states = {"ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
     kept = {"jobRestarts": [*counts], "jobRestartsCountTowardsMax": [*(counts if counted is None else counted)]}
     return [{"name": "slice-job", **states, **kept}]
-
-
-def slice_pod(number: int, state: Obj, *, attempt: int = 0, created: str = NOW) -> Obj:
-    """Return the pod of a slice whose Job has been restarted this many times."""
-    result = pod(number, state)
-    result["metadata"]["labels"] |= {
-        "jobset.sigs.k8s.io/restart-attempt": "0",
-        "jobset.sigs.k8s.io/job-restart-attempt": str(attempt),
-    }
-    result["metadata"] |= {"uid": f"pod-{number}-{attempt}", "creationTimestamp": created}
-    return result
 
 
 def status(made: Obj, *pods: Obj, events: tuple[Obj, ...] = ()) -> WorkloadStatus:

@@ -89,7 +89,8 @@ def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
 
 def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
     """Return a Kubernetes cluster's slices. `known`: its name, provider and location."""
-    pools, spare, workloads = pools_of(nodes), pools_of(nodes, spare=True), holders(api)
+    pools, spare = pools_of(nodes), pools_of(nodes, spare=True)
+    workloads = holders(api) if nodes else {}
     num_slices, hosts = (spec.num_slices, spec.shape.hosts) if spec else (len(pools), 0)
     slices = [slice_info(pool, members, hosts, workloads) for pool, members in pools.items()]
     slices += [slice_info(pool, members, hosts, workloads, spare=True) for pool, members in spare.items()]

@@ -195,7 +195,7 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See `click.Group`; the names that other tools have for a command lead to ours."""
-        ours = next((name for name in self._OTHER_NAMES.get(args[0], ()) if name in self.commands), None)
+        ours = next((name for name in self._OTHER_NAMES.get(args[0], ()) if name in self.list_commands(ctx)), None)
         if ours and not self.get_command(ctx, args[0]):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
         return super().resolve_command(ctx, args)

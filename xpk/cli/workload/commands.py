@@ -17,11 +17,6 @@ from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.cli.workload import views
-from xpk.cli.workload.create import create
-from xpk.cli.workload.delete import delete
-from xpk.cli.workload.diff import diff
-from xpk.cli.workload.estimate import estimate
-from xpk.cli.workload.list import list_
 from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
@@ -31,17 +26,19 @@ from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError
 
+# Imported when they are used: `create` takes longer to import than `list` takes to run.
+_MODULES = {
+    "create": "xpk.cli.workload.create:create",
+    "delete": "xpk.cli.workload.delete:delete",
+    "diff": "xpk.cli.workload.diff:diff",
+    "estimate": "xpk.cli.workload.estimate:estimate",
+    "list": "xpk.cli.workload.list:list_",
+}
 
-@click.group(cls=Group, instead=WORKLOAD_COMMANDS)
+
+@click.group(cls=Group, instead=WORKLOAD_COMMANDS, modules=_MODULES)
 def workload() -> None:
     """Run and manage workloads."""
-
-
-workload.add_command(create)
-workload.add_command(delete)
-workload.add_command(diff)
-workload.add_command(estimate)
-workload.add_command(list_)
 
 
 @workload.command(cls=WorkloadCommand)
@@ -70,7 +67,7 @@ def status(
     api, roots = provider_of(place).connect(place), output_roots(place)
 
     def read() -> Rows:
-        snapshot, _ = reader.inspect(api, workload_name, namespace, roots)
+        snapshot, _ = reader.inspect(api, workload_name, namespace, roots, brief=not console.is_data)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:

@@ -59,7 +59,8 @@ def list_(
     columns = (views.NAMESPACE, *views.COLUMNS) if all_namespaces or console.output == "wide" else views.COLUMNS
 
     def read() -> Rows:
-        statuses = with_local_restarts(reader.find_all(api, list_namespace, selector), roots)
+        brief = not console.is_data  # text has no hosts
+        statuses = with_local_restarts(reader.find_all(api, list_namespace, selector, brief=brief), roots)
         return filtered(statuses, filter_by_status, filter_by_job)
 
     def render(rows: Rows, begins: bool) -> str:

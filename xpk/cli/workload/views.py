@@ -28,7 +28,7 @@ COLUMNS = (
     Column("SLICES", lambda w: w.num_slices),
     Column(
         "HOSTS",
-        lambda w: f"{sum(h.phase in ('Running', 'Succeeded') for h in w.hosts)}/{w.num_hosts}",
+        lambda w: f"{w.num_hosts_up}/{w.num_hosts}",
         key=lambda w: w.num_hosts,
     ),
     Column("RESTARTS", lambda w: w.restarts),

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 from xpk.api.base import Obj
 from xpk.jobs.status.diagnosis import is_passing
-from xpk.jobs.status.fields import Snapshot, event_times, jobs_in, label, owned_by, when
+from xpk.jobs.status.fields import Snapshot, event_times, jobs_in, label, when
 from xpk.model.status import Occurrence
 
 # Events of every host's start and every Job's end.
-_ROUTINE = (
+ROUTINE_OF_HOSTS = (
     *("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulCreate", "SuccessfulDelete"),
+)
+_ROUTINE = (
+    *ROUTINE_OF_HOSTS,
     *("CreatedWorkload", "Suspended", "Resumed", "SuspendedJobs", "ResumeJobs", "DefaultFailurePolicy"),
     *("QuotaReserved", "Admitted"),
 )
@@ -25,7 +28,7 @@ def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
     earlier workload of the same name.
     """
     meta = jobset["metadata"]
-    workload = owned_by(snapshot.workloads, meta["uid"])
+    workload = snapshot.workload_of.get(meta["uid"])
     jobs = "|".join(re.escape(item["name"]) for item in jobs_in(jobset["spec"]))
     job = re.compile(rf"{re.escape(meta['name'])}-(?:{jobs})-\d+")
     pod = re.compile(rf"{job.pattern}-\d+-\w{{5}}")

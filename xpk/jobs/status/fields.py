@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from xpk.api.base import Obj
@@ -16,11 +17,12 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """All objects that determine the status of the workloads in a namespace, read once.
 
-    `workloads` and `local_queues` are those of all namespaces, if the user may read them.
+    `workloads` and `local_queues` are those of all namespaces, if the user may read them. `all_up`: UIDs of JobSets
+    whose hosts that are not in `pods` are all running.
     """
 
     jobsets: list[Obj]
@@ -29,6 +31,24 @@ class Snapshot:
     cluster_queues: list[Obj] = field(default_factory=list)
     pods: list[Obj] = field(default_factory=list)
     events: list[Obj] = field(default_factory=list)
+    all_up: Collection[str] = ()
+
+    @cached_property
+    def workload_of(self) -> Mapping[str, Obj]:
+        """Return the first of Kueue's workloads of each owner, by its UID."""
+        by_owner: dict[str, Obj] = {}
+        for workload in self.workloads:
+            for uid in owners_of(workload):
+                by_owner.setdefault(uid, workload)
+        return by_owner
+
+    @cached_property
+    def pods_of(self) -> Mapping[str, list[Obj]]:
+        """Return the pods of each JobSet, by its UID."""
+        by_jobset: dict[str, list[Obj]] = {}
+        for pod in self.pods:
+            by_jobset.setdefault(label(pod, f"{PREFIX}/jobset-uid"), []).append(pod)
+        return by_jobset
 
 
 def jobs_in(spec: Obj) -> list[Obj]:
@@ -53,17 +73,17 @@ def label(obj: Obj, key: str) -> str:
     return str((obj["metadata"].get("labels") or {}).get(key, ""))
 
 
+def owners_of(obj: Obj) -> list[str]:
+    """Return the UIDs of an object's owners."""
+    return [str(owner.get("uid")) for owner in obj["metadata"].get("ownerReferences") or []]
+
+
 def owned_by(objects: Iterable[Obj], *uids: str) -> Obj | None:
     """Return the first object with an owner of one of these UIDs."""
     return next(
         (obj for obj in objects if any(ref.get("uid") in uids for ref in obj["metadata"].get("ownerReferences") or [])),
         None,
     )
-
-
-def pods_of(jobset: Obj, pods: Iterable[Obj]) -> list[Obj]:
-    """Return a JobSet's pods."""
-    return [pod for pod in pods if label(pod, f"{PREFIX}/jobset-uid") == jobset["metadata"]["uid"]]
 
 
 def host_key(pod: Obj) -> tuple[int, int]:

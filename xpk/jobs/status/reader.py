@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import NotIn, Obj, ObjectApi
 from xpk.api.paths import container_of
 from xpk.api.text import counted, short
 from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.status import elastic, queue_position
+from xpk.jobs.status import elastic, pod_selection, queue_position
 from xpk.jobs.status import events as happened
 from xpk.jobs.status.admission_checks import checks_of, deactivation_reason
 from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
@@ -27,8 +27,7 @@ from xpk.jobs.status.fields import (
     is_true,
     jobs_in,
     label,
-    owned_by,
-    pods_of,
+    owners_of,
 )
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
@@ -56,10 +55,13 @@ def find(api: ObjectApi, name: str, namespace: str = "default") -> WorkloadStatu
 
 
 def inspect(
-    api: ObjectApi, name: str, namespace: str, roots: OutputRoots
+    api: ObjectApi, name: str, namespace: str, roots: OutputRoots, *, brief: bool = False
 ) -> tuple[WorkloadStatus, tuple[Occurrence, ...]]:
-    """Return one workload's status, with restarts from its output, and all its events, oldest first."""
-    snapshot = take(api, namespace, name=name)
+    """Return one workload's status, with restarts from its output, and all its events, oldest first.
+
+    `brief`: without hosts that run, and without events that every host has; a large workload has many of both.
+    """
+    snapshot = take(api, namespace, name=name, brief=brief)
     (jobset,) = snapshot.jobsets
     status = with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots)
     has_logs = status.restarts > status.restarts_in_place and api.former_pods(
@@ -87,18 +89,29 @@ def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int
 
 
 def find_all(
-    api: ObjectApi, namespace: str | None = "default", selector: Mapping[str, str] | None = None
+    api: ObjectApi,
+    namespace: str | None = "default",
+    selector: Mapping[str, str] | None = None,
+    *,
+    brief: bool = False,
 ) -> list[WorkloadStatus]:
-    """Return the status of every workload, oldest first, with a fixed number of requests."""
-    snapshot = take(api, namespace, selector=selector)
+    """Return the status of every workload, oldest first, with at most five requests; `brief`: see `inspect`."""
+    snapshot = take(api, namespace, selector=selector, brief=brief)
     statuses = [read(jobset, snapshot) for jobset in snapshot.jobsets]
     return sorted(statuses, key=lambda status: (status.created, status.name))
 
 
 def take(
-    api: ObjectApi, namespace: str | None, *, name: str | None = None, selector: Mapping[str, str] | None = None
+    api: ObjectApi,
+    namespace: str | None,
+    *,
+    name: str | None = None,
+    selector: Mapping[str, str] | None = None,
+    brief: bool = False,
 ) -> Snapshot:
     """Read the objects of all workloads, of those with the labels of `selector`, or all objects of a named one.
+
+    `brief`: without pods and events that `inspect` does not need.
 
     Raises NotFoundError if it does not exist. Queues are shared across namespaces; without permission to read the
     others, only those of `namespace` are read.
@@ -110,13 +123,22 @@ def take(
             raise not_found(api, name, namespace) from None
     else:
         jobsets = api.list("JobSet", namespace, selector or None)
+    workloads = _wide(api, "Workload", namespace)
+    all_up: set[str] = set()
+    if brief:
+        queued = {uid for workload in workloads if not is_true(workload, "Admitted") for uid in owners_of(workload)}
+        pods, all_up = pod_selection.read_pods(api, namespace, jobsets, queued, name)
+    else:
+        pods = api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name} if name else None)
+    routine = {"reason": NotIn(happened.ROUTINE_OF_HOSTS)} if brief else None
     return Snapshot(
         jobsets=jobsets,
-        workloads=_wide(api, "Workload", namespace),
+        workloads=workloads,
         local_queues=_wide(api, "LocalQueue", namespace),
         cluster_queues=_cluster_queues(api) if name else [],
-        pods=api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name} if name else None),
-        events=api.list("Event", namespace) if name else [],
+        pods=pods,
+        events=api.list("Event", namespace, fields=routine) if name else [],
+        all_up=all_up,
     )
 
 
@@ -164,15 +186,16 @@ def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
 
 def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     meta, spec, attempt = jobset["metadata"], jobset["spec"], str(jobset.get("status", {}).get("restarts", 0))
-    workload, pods = owned_by(snapshot.workloads, meta["uid"]), pods_of(jobset, snapshot.pods)
-    hosts = _hosts(pods, attempt)
+    workload, pods = snapshot.workload_of.get(meta["uid"]), snapshot.pods_of.get(meta["uid"], [])
+    hosts, are_all_up = _hosts(pods, attempt), meta["uid"] in snapshot.all_up
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     num_slices, hosts_per_slice, size = _size(spec)
-    phase, reason = _phase(jobset, workload, snapshot, hosts)
+    running, done = _counts(hosts, size if are_all_up else None)
+    phase, reason = _phase(jobset, workload, snapshot, hosts, (running, done))
     restart_count, counted_restarts = elastic.restart_counts(jobset)
     if phase is Phase.FAILED:
         reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
-    wrong = troubles(_current(pods, attempt), events) if _is_on(phase) else ()
+    wrong = troubles(_current(pods, attempt), events) if _is_on(phase) and not are_all_up else ()
     reason = f"{reason}: {wrong[0]}" if wrong and phase is not Phase.RUNNING else reason
     queued = workload if phase is Phase.QUEUED else None
     ahead = queue_position.ahead_of(queued, snapshot) if queued else None
@@ -211,6 +234,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         maker=maker_of(jobset),
         mounts=mounts_of(_pod_spec(jobset)),
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
+        num_hosts_up=size if phase is Phase.SUCCEEDED else running + done,
         min_slices=elastic.min_slices(jobset),
     )
 
@@ -248,7 +272,10 @@ def _is_on(phase: Phase) -> bool:
     return phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING)
 
 
-def _phase(jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...]) -> tuple[Phase, str]:
+def _phase(
+    jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[HostStatus, ...], up: tuple[int, int]
+) -> tuple[Phase, str]:
+    """Return the phase and its reason. `up`: the number of running and of finished hosts."""
     for kind, phase in (("Completed", Phase.SUCCEEDED), ("Failed", Phase.FAILED)):
         if is_true(jobset, kind):
             return phase, "all hosts finished"
@@ -261,14 +288,12 @@ def _phase(jobset: Obj, workload: Obj | None, snapshot: Snapshot, hosts: tuple[H
     if jobset["spec"].get("suspend") and not workload:
         queued = bool(label(jobset, QUEUE_LABEL))
         return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")
-    return _phase_of_hosts(jobset, hosts)
+    return _phase_of_hosts(jobset, hosts, *up)
 
 
-def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...]) -> tuple[Phase, str]:
-    """Return the phase of an admitted workload."""
+def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...], running: int, done: int) -> tuple[Phase, str]:
+    """Return the phase of an admitted workload with a number of running and of finished hosts."""
     num_slices, hosts_per_slice, size = _size(jobset["spec"])
-    running = sum(host.phase == "Running" for host in hosts)
-    done = sum(host.phase == "Succeeded" for host in hosts)
     if running + done == size:
         both = f"{counted(running, 'host')} running, {done} finished"
         return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
@@ -281,6 +306,13 @@ def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...]) -> tuple[Phase, 
     if is_restart:
         return Phase.RESTARTING, f"{running} of {counted(size, 'host')} running"
     return Phase.STARTING, f"{running} of {counted(size, 'host')} running"
+
+
+def _counts(hosts: Iterable[HostStatus], all_up: int | None) -> tuple[int, int]:
+    """Return the number of running and of finished hosts; `all_up`: the number of hosts if all run or have finished."""
+    phases = [host.phase for host in hosts]
+    done = phases.count("Succeeded")
+    return phases.count("Running") if all_up is None else all_up - done, done
 
 
 def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], events: list[Obj], uid: str) -> str:

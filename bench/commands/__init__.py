@@ -1,0 +1,1 @@
+"""Measurement of commands, next to Google's xpk: `python -m bench.commands`."""
