@@ -24,6 +24,7 @@ LAZY = {  # imports by name, which linters do not see
     "xpk/__init__.py": "the Python API, when a name of it is first used",
     "xpk/capacity/gke/cloud/client.py": "Google's client libraries",
     "xpk/capacity/provider.py": "the provider that is asked for",
+    "xpk/cli/google_xpk.py": "commands of a group, when they are used",
     "xpk/cli/main.py": "its own commands",
     "xpk/jobs/create/trainer_preflight.py": "the one place where the tool asks the trainer, by its command line",
 }

@@ -193,13 +193,11 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     running, done = _counts(hosts, size if are_all_up else None)
     phase, reason = _phase(jobset, workload, snapshot, hosts, (running, done))
     restart_count, counted_restarts = elastic.restart_counts(jobset)
-    if phase is Phase.FAILED:
-        reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"])
+    reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"]) if phase is Phase.FAILED else reason
     wrong = troubles(_current(pods, attempt), events) if _is_on(phase) and not are_all_up else ()
     reason = f"{reason}: {wrong[0]}" if wrong and phase is not Phase.RUNNING else reason
-    queued = workload if phase is Phase.QUEUED else None
-    ahead = queue_position.ahead_of(queued, snapshot) if queued else None
-    annotations, kind = meta.get("annotations") or {}, _type(jobset)
+    queued, kind = workload if phase is Phase.QUEUED else None, _type(jobset)
+    ahead, annotations = queue_position.ahead_of(queued, snapshot) if queued else None, meta.get("annotations") or {}
     return WorkloadStatus(
         name=meta["name"],
         namespace=meta["namespace"],
