@@ -200,7 +200,7 @@ def test_an_incomplete_environment_describes_no_host() -> None:
     }
     host = read_host(environ)
     assert host and (host.number, host.hosts, host.address, host.port) == (1, 2, "c.b", 8478)
-    assert host.elastic == ElasticSlices(num_slices=3, min_slices=2, own=1, registry="127.0.0.1:8479")
+    assert host.elastic == ElasticSlices(num_slices=3, min_slices=2, own=1, registry="a.b:8479")
     for name in ("XPK_SLICE_REGISTRY", "TPU_WORKER_HOSTNAMES"):
         assert read_host({other: value for other, value in environ.items() if other != name}) is None
 

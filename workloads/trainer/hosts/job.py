@@ -124,14 +124,19 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
     watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
     stop = Stop(stop_now, functools.partial(_abort, host, events, finish), on_stop)
-    on_dropped = functools.partial(_end_dropped, host, events, finish)
-    slices = Membership(host, peers, on_dropped) if host.is_elastic else None
-    if slices is not None:  # without the registry, it may wait for a lost slice
-        watchdog.is_held = lambda: not slices.is_view_current
+    slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))
     job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
     if on_end is None:
         stop.install()
     return job
+
+
+def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[], None]) -> Membership | None:
+    if not host.is_elastic:
+        return None
+    slices = Membership(host, peers, on_dropped)
+    watchdog.is_held = lambda: not slices.is_view_current  # without the registry, it may wait for a lost slice
+    return slices
 
 
 def _abort(host: Host, events: Events, finish: Callable[[ExitCode, float], None], code: ExitCode) -> None:

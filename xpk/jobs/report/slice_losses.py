@@ -196,5 +196,5 @@ def _have_all_ended(events: Sequence[Event]) -> bool:
 
 def _intervals(record: RunRecord, end: float) -> Iterator[tuple[SlicesChange, float]]:
     """Yield each change of the active slices and the time until which it was in effect."""
-    untils = [change.time for change in record.changes[1:]] + [end]
-    yield from zip(record.changes, untils, strict=False)
+    ends = [change.time for change in record.changes[1:]] + [end]
+    yield from zip(record.changes, ends, strict=False)

@@ -29,7 +29,7 @@ def events_of(jobset: Obj, snapshot: Snapshot) -> list[Obj]:
     """
     meta = jobset["metadata"]
     workload = snapshot.workload_of.get(meta["uid"])
-    jobs = "|".join(re.escape(item["name"]) for item in jobs_in(jobset["spec"]))
+    jobs = "|".join(re.escape(str(item.get("name", ""))) for item in jobs_in(jobset["spec"]))
     job = re.compile(rf"{re.escape(meta['name'])}-(?:{jobs})-\d+")
     pod = re.compile(rf"{job.pattern}-\d+-\w{{5}}")
     uids = {meta["uid"], *([workload["metadata"].get("uid")] if workload else [])}
