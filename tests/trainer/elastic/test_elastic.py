@@ -206,7 +206,7 @@ def test_a_slice_with_other_settings_does_not_join(start: functools.partial[Elas
     run.kill(1)
     run.wait_for_slices([0])
     run.restart(1, ("optim.lr=0.5",))
-    assert run.processes[1, 0].wait(60) == 42
+    assert run.processes.pop((1, 0)).wait(60) == 42
     assert "slice 1 has other settings, code or library versions than the running slices" in run.logs()
     run.wait_for_step(max(run.losses()) + 3)
 

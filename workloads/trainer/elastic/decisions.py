@@ -22,6 +22,7 @@ class Decisions:
         self._job, self._membership = job, membership
         self._is_starting = False
         self._recorded: list[int] = []
+        self._lines: JsonLines | None = None  # opened once this slice leads
 
     def facts(self, *, saves: bool, run: Run) -> Facts:
         """Return what the leading slice has to know of this one."""
@@ -81,7 +82,9 @@ class Decisions:
             return
         fields = {"attempt": host.attempt, "step": step, "slices": active}
         sizes = {"num_slices": host.num_slices, "min_slices": host.min_slices}
-        JsonLines(self._job.out / FILE).write({"time": time.time()} | fields | sizes, at_once=True)
+        if self._lines is None:
+            self._lines = JsonLines(self._job.out / FILE)
+        self._lines.write({"time": time.time()} | fields | sizes, at_once=True)
         for text, numbers in (("lost", set(former) - set(active)), ("joined", set(active) - set(former))):
             if numbers and former:
                 say(f"slice {', '.join(map(str, sorted(numbers)))} {text} after step {step}")

@@ -84,6 +84,7 @@ class RegistryClient:
             self._is_lost.wait()
             with self._lock:
                 self._member = None
+            member.leave()  # ends its thread of heartbeats
             if not self._is_closed:
                 self._on_lost()
 
