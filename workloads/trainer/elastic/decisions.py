@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.elastic.reduction import Facts
 from trainer.hosts.job import Job
-from trainer.hosts.membership import Membership
+from trainer.hosts.membership import Membership, Peer
 from trainer.setup import Run
 from trainer.telemetry.metrics import JsonLines, say
 from xpk_shared.slices.roster import READY
@@ -21,7 +21,7 @@ class Decisions:
     def __init__(self, job: Job, membership: Membership) -> None:
         self._job, self._membership = job, membership
         self._is_starting = False
-        self._recorded: list[int] = []
+        self._recorded: set[Peer] = set()
         self._lines: JsonLines | None = None  # opened once this slice leads
 
     def facts(self, *, saves: bool, run: Run) -> Facts:
@@ -71,22 +71,32 @@ class Decisions:
             self._membership.changed.wait(_WAIT_SECONDS)
 
     def record(self, step: int) -> None:
-        """Record the active slices after a step if they have changed; the leading slice writes them."""
-        active = sorted(number for number, _ in self._membership.active)
+        """Record the active slices after a step if they have changed; the leading slice writes them.
+
+        A slice that was lost and has joined again within the step is recorded as both.
+        """
+        active = set(self._membership.active)
         if active == self._recorded:
             return
         former, self._recorded = self._recorded, active
-        host = self._job.host
-        self._job.events.write("slices", step, slices=active)
-        if not self._job.leads:
+        if former and not former <= active and not active <= former:
+            self._write(step, former, former & active)
+            former &= active
+        self._write(step, former, active)
+
+    def _write(self, step: int, former: set[Peer], active: set[Peer]) -> None:
+        job, host = self._job, self._job.host
+        numbers = sorted(number for number, _ in active)
+        job.events.write("slices", step, slices=numbers)
+        if not job.leads:
             return
-        fields = {"attempt": host.attempt, "step": step, "slices": active}
-        sizes = {"num_slices": host.num_slices, "min_slices": host.min_slices}
         if self._lines is None:
-            self._lines = JsonLines(self._job.out / FILE)
+            self._lines = JsonLines(job.out / FILE)
+        fields = {"attempt": host.attempt, "step": step, "slices": numbers}
+        sizes = {"num_slices": host.num_slices, "min_slices": host.min_slices}
         self._lines.write({"time": time.time()} | fields | sizes, at_once=True)
-        for text, numbers in (("lost", set(former) - set(active)), ("joined", set(active) - set(former))):
-            if numbers and former:
-                say(f"slice {', '.join(map(str, sorted(numbers)))} {text} after step {step}")
+        for text, peers in (("lost", former - active), ("joined", active - former)):
+            if peers and former:
+                say(f"slice {', '.join(str(number) for number, _ in sorted(peers))} {text} after step {step}")
         if len(active) < host.num_slices or former:
             say(f"running on {len(active)} of {host.num_slices} slices")
