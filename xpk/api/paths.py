@@ -58,7 +58,7 @@ def access_review(**attributes: str) -> Obj:
 
 def container_of(pod: Obj) -> str:
     """Return a pod's container with the user's program: xpk's, else kubectl's default container."""
-    containers = [str(container["name"]) for container in pod.get("spec", {}).get("containers") or []]
+    containers = [str(container.get("name", "")) for container in pod.get("spec", {}).get("containers") or []]
     if _OURS in containers or not containers:
         return _OURS
     annotation = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)

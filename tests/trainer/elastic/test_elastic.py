@@ -62,7 +62,7 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("victim", [(0, 0), (1, 1)])
 def test_any_host_of_a_slice_may_be_lost(start: functools.partial[ElasticRun], victim: tuple[int, int]) -> None:
     expected = undisturbed(start, hosts=2, chips=1)
     run = start("disturbed", hosts=2, chips=1)
