@@ -78,8 +78,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     When this host must end, `on_end` is called with the exit code and the seconds for flushing records. Without it the
     process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
-    finish = on_end or end
-    began = time.monotonic()
+    finish, began = on_end or end, time.monotonic()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
     lease, events = _open_records(out, host, began, finish)
 
