@@ -162,6 +162,15 @@ def test_check_prints_nothing_or_one_json_object(tmp_path: Path) -> None:
     assert [sorted(problem) for problem in problems] == [["hint", "message"]] * 2
 
 
+@pytest.mark.parametrize("elastic", [[], ["--min-slices", "1"]], ids=["joined", "elastic"])
+@pytest.mark.parametrize("setting", ["mesh.tp=0", "data.global_batch=-1", "model.seq_len=0", "mesh.dp=3"])
+def test_check_reports_numbers_out_of_range(setting: str, elastic: list[str]) -> None:
+    sizes = ("--num-slices", "2", "--hosts-per-slice", "1", "--chips-per-host", "4", *elastic)
+    result = run_alone("check", *sizes, "--set", "data.path=stdlib", "--set", setting)
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert result.returncode == 42 and problem["message"].startswith(setting.replace("=", " = "))
+
+
 CHECK = """
 import sys
 from trainer import main

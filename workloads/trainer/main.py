@@ -160,19 +160,24 @@ def _check(options: argparse.Namespace) -> int:
             raise FatalError(
                 Problem("--num-slices, --hosts-per-slice and --chips-per-host must be at least 1", "Use 1 or more")
             )
-        batch, replicas = layout.layout(config, chips).global_batch, chips.num_slices if options.min_slices else 1
-        if options.min_slices:
-            chips = dataclasses.replace(chips, num_slices=1)
-        problems = [] if options.settings_only else layout.check(config, chips, replicas)
+        problems = [] if options.settings_only else _check_layout(config, chips, is_elastic=options.min_slices > 0)
         if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
-            problems += dataset.check_source(config, batch)
+            if not any(layout.range_problems(config)):  # else the size of a batch is unknown
+                problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
         problems = list(error.problems)
     if not problems:
         return ExitCode.DONE
     print(json.dumps({"problems": [{"message": p.message, "hint": p.hint} for p in problems]}))
     return ExitCode.FATAL
+
+
+def _check_layout(config: configs.Config, chips: layout.Chips, *, is_elastic: bool) -> list[Problem]:
+    """Return the problems of a layout on all slices; elastic slices are worlds of one slice each."""
+    if is_elastic:
+        return layout.check(config, dataclasses.replace(chips, num_slices=1), chips.num_slices)
+    return layout.check(config, chips)
 
 
 def _check_output(address: str) -> list[Problem]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
-from xpk.api.base import ObjectApi
+from xpk.api.base import Obj, ObjectApi
 from xpk.model.errors import AuthorizationError, NotFoundError
 
 CONFIG = "controller_manager_config.yaml"  # key of the ConfigMap
 JOBSET_NAMESPACE, JOBSET_CONFIG_MAP = "jobset-system", "jobset-manager-config"
+JOBSET_DEPLOYMENT = "jobset-controller-manager"
 KUEUE_NAMESPACE, KUEUE_CONFIG_MAP = "kueue-system", "kueue-manager-config"
 RESTART_JOB = "RestartJob"  # JobSet's gate for slices that restart alone
 
@@ -28,6 +30,12 @@ def read_config(api: ObjectApi, name: str, namespace: str) -> dict[str, Any] | N
     return config if isinstance(config, dict) else {}
 
 
-def enabled_gates(config: dict[str, Any]) -> set[str]:
-    """Return the feature gates that a configuration turns on."""
-    return {name for name, is_on in (config.get("featureGates") or {}).items() if is_on}
+def has_gate(config: dict[str, Any], gate: str) -> bool:
+    """Return whether a configuration turns a feature gate on."""
+    return bool((config.get("featureGates") or {}).get(gate))
+
+
+def has_gate_argument(deployment: Obj, gate: str) -> bool:
+    """Return whether an argument in a controller's Deployment turns a feature gate on."""
+    words = deployment["spec"]["template"]["spec"]["containers"][0].get("args", [])
+    return any((gate, "true") in re.findall(r"(\w+)=(\w+)", word) for word in words)

@@ -28,6 +28,12 @@ def config(**gates: bool) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"controller_manager_config.yaml": text}}
 
 
+def deployment(*args: str) -> Obj:
+    meta = {"name": "jobset-controller-manager", "namespace": "jobset-system"}
+    pod = {"containers": [{"name": "manager", "args": list(args)}]}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": pod}}}
+
+
 class WithoutConfig(FakeApi):
     """An API server that does not show the controller's configuration."""
 
@@ -50,9 +56,16 @@ def request(**more: Any) -> Workload:
     return Workload(**{"name": "w", "image": "i", "num_slices": 4, "min_slices": 2, **more})
 
 
-def test_slices_restart_alone_where_jobset_can_do_that(tmp_path: Path) -> None:
+GATE_ON = (
+    [config(RestartJob=True)],
+    [config(), deployment("--zap-log-level=2", "--feature-gates=A=false,RestartJob=true")],
+)
+
+
+@pytest.mark.parametrize("settings", GATE_ON, ids=["configuration", "argument"])
+def test_slices_restart_alone_where_jobset_can_do_that(tmp_path: Path, settings: list[Obj]) -> None:
     notices: list[Notice] = []
-    place = destination(tmp_path, config(RestartJob=True))
+    place = destination(tmp_path, *settings)
     submit(request(), place, report=notices.append)
     policy = place.reached().get("JobSet", "w")["spec"]["failurePolicy"]
     assert [rule["action"] for rule in policy["rules"]] == [
@@ -65,7 +78,7 @@ def test_slices_restart_alone_where_jobset_can_do_that(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", [config(), config(RestartJob=False, InPlaceRestart=True)])
 def test_a_jobset_without_the_gate_is_rejected_before_anything_is_created(tmp_path: Path, found: Obj) -> None:
-    place = destination(tmp_path, found)
+    place = destination(tmp_path, found, deployment("--feature-gates=RestartJob=false"))
     with pytest.raises(MissingToolError, match="JobSet of cluster 'c' lacks feature gate RestartJob") as raised:
         submit(request(), place)
     assert "xpk cluster adapt c" in raised.value.hint
@@ -104,7 +117,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, more: dict[str, Any], text: str)
 
 def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
-        submit(request(command="true", min_slices=9, max_restarts=-1), destination(tmp_path, config()))
+        submit(request(command="true", min_slices=9, max_restarts=-1), destination(tmp_path, config(), deployment()))
     text = "\n".join(raised.value.problems)
     for part in ("exclude each other", "got 9", "--max-restarts must be between", "lacks feature gate RestartJob"):
         assert part in text

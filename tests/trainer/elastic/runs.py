@@ -110,6 +110,10 @@ class ElasticRun:
         """Return the losses as hex, by step."""
         return {record["step"]: record["loss_hex"] for record in self.metrics() if "loss_hex" in record}
 
+    def recorded_steps(self) -> list[int]:
+        """Return the steps in the order of their records; repeated steps occur twice."""
+        return [record["step"] for record in self.metrics() if "loss_hex" in record]
+
     def active(self) -> list[list[int]]:
         """Return the sets of active slices that the run recorded."""
         return [json.loads(line)["slices"] for line in self._read("slices.jsonl") if line.endswith("}")]

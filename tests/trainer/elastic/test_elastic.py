@@ -56,7 +56,7 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
     run.restart(1)
     assert set(run.exit_codes().values()) == {0}, run.logs()
     assert [2] in run.active()
-    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    steps = run.recorded_steps()
     assert steps == list(range(1, 61)), "each step is recorded once"
     assert run.losses() == expected
 
@@ -166,7 +166,7 @@ def test_a_run_that_is_asked_to_end_is_saved_and_resumes(start: functools.partia
     for number in ALL:
         run.start(number)
     assert set(run.exit_codes().values()) == {0}, run.logs()
-    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    steps = run.recorded_steps()
     assert steps == list(range(1, 61)), f"resumes after step {saved}"
     assert run.losses() == expected
 
@@ -181,7 +181,7 @@ def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: f
     for number in ALL:
         run.restart(number)
     assert set(run.exit_codes().values()) == {0}, run.logs()
-    steps = [line["step"] for line in run.metrics() if "loss_hex" in line]
+    steps = run.recorded_steps()
     first_again = next(step for step, before in zip(steps[1:], steps, strict=False) if step <= before)
     assert first_again > 10, "at most one interval and the save in progress are repeated"
     assert run.losses() == expected

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.hosts.membership import Peer
-from xpk_shared.links.connection import KEEPALIVE, listen
+from xpk_shared.links.connection import configure, listen
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Identity, is_same
 
 Frame = tuple[dict[str, Any], memoryview]
@@ -146,11 +146,7 @@ class _Connection:
     def configure(self) -> None:
         """Set the options of a verified connection."""
         self._sock.settimeout(None)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for option, value in KEEPALIVE.items():
-            if hasattr(socket, option):
-                self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        configure(self._sock)
 
     def limit(self, seconds: float) -> None:
         """Set the timeout of each operation."""

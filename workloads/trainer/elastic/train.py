@@ -298,8 +298,7 @@ class _Training:
         return self._flags.get("leader") == list(self._membership.own)
 
     def _save(self, *, is_final: bool) -> None:
-        checkpoints = self._run.checkpoints
-        checkpoints.take_over()
+        self._run.checkpoints.take_over()
         disk_low = bool(self._flags["disk_low"])
         saves.save(self._run, self._at, self._state, tokens=self._tokens, disk_low=disk_low, is_final=is_final)
 
@@ -373,6 +372,7 @@ class _Training:
         eval_loss = self._evaluate() if run.held_out else None
         while True:
             if self._leads and not is_saved:
+                run.checkpoints.take_over()
                 saves.save_final(run, self._at, self._state, tokens=self._tokens)
                 run.checkpoints.wait()
                 write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)

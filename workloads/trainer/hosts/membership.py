@@ -134,11 +134,6 @@ class Membership:
         return list(self._granted)
 
     @property
-    def leads(self) -> bool:
-        """True if this slice leads."""
-        return self.active[:1] == [self.own]
-
-    @property
     def is_only_group(self) -> bool:
         """True if no other slices can train without this one: the registry is connected, or they are too few."""
         return self._leader is None or self._leader.is_connected or self.is_quorum(len(self.active))

@@ -105,7 +105,7 @@ def check(config: Config, chips: Chips, replicas: int = 1) -> list[Problem]:
 
     With elastic slices, of which there are `replicas`, the chips are those of one slice.
     """
-    problems = list(_range_problems(config))
+    problems = list(range_problems(config))
     if not problems and replicas > 1:
         problems = list(_elastic_problems(config, replicas))
     if problems:
@@ -256,7 +256,7 @@ def _nearest(value: int, by: int) -> str:
     return f"{below} or {below + by}" if below else str(by)
 
 
-def _range_problems(config: Config) -> Iterator[Problem]:
+def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),

@@ -18,7 +18,7 @@ MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists al
 _CHUNK_BYTES = 1 << 16
 _FIRST_DIAL_SECONDS, DIAL_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
 _PAUSE_SECONDS = 0.01, 0.5  # between two attempts, each of which queries the name server: the first, and the longest
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class Link:
@@ -28,11 +28,7 @@ class Link:
         self.sock, self.peer, self.has_left, self.max_bytes = sock, -1, False, max_bytes
         self.received_at = time.monotonic()
         self._buffer, self._sending = bytearray(), threading.Lock()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE.items():  # a machine that fails sends no end of stream
-            if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        configure(sock)
 
     def send(self, content: bytes) -> None:
         """Send messages made by `line`. Errors are ignored: the reader detects a closed connection."""
@@ -78,6 +74,15 @@ class Link:
         """End the connection as if the other host had closed it, for the thread that reads from it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+
+
+def configure(sock: socket.socket) -> None:
+    """Send small messages at once, and detect a lost machine, which sends no end of stream."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -27,9 +27,7 @@ from xpk_shared.links.hub import Hub
 from xpk_shared.slices.roster import ACTIVE, Roster, RosterLimits, View, read_entry
 
 BEATS = Beats(seconds=0.5)
-_AWAITED_SECONDS = (
-    2.5  # of silence, after which an active slice is dropped: it may be frozen, and the others wait for it
-)
+_AWAITED_SECONDS = 2.5  # silence after which an active slice is dropped: it may be frozen while the others wait
 _POLL_SECONDS = 0.1
 
 

@@ -19,6 +19,7 @@ from xpk.api.base import MANAGER, Obj, ObjectApi
 from xpk.api.controller_config import (
     CONFIG,
     JOBSET_CONFIG_MAP,
+    JOBSET_DEPLOYMENT,
     JOBSET_NAMESPACE,
     KUEUE_CONFIG_MAP,
     KUEUE_NAMESPACE,
@@ -64,7 +65,7 @@ JOBSET = Controller(
     name="JobSet",
     version="0.12.0",
     namespace=JOBSET_NAMESPACE,
-    deployment="jobset-controller-manager",
+    deployment=JOBSET_DEPLOYMENT,
     config_map=JOBSET_CONFIG_MAP,
     gate=RESTART_JOB,
     url="https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",

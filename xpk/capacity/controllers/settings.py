@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi
-from xpk.api.controller_config import KUEUE_CONFIG_MAP, enabled_gates, read_config
+from xpk.api.controller_config import KUEUE_CONFIG_MAP, has_gate, has_gate_argument, read_config
 
 FRAMEWORK = "jobset.x-k8s.io/jobset"
 
@@ -24,12 +23,9 @@ def lacks(api: ObjectApi, deployment: Obj, config_map: str, gate: str) -> tuple[
     config = read_config(api, config_map, deployment["metadata"]["namespace"])
     if config is None:
         return ()
-    gates = enabled_gates(config)
-    for word in deployment["spec"]["template"]["spec"]["containers"][0].get("args", []):
-        gates |= {name for name, on in re.findall(r"(\w+)=(\w+)", word) if on == "true"}
     frameworks = (config.get("integrations") or {}).get("frameworks") or []
     needs_framework = config_map == KUEUE_CONFIG_MAP
     return (
         *((f"framework {FRAMEWORK}",) if needs_framework and FRAMEWORK not in frameworks else ()),
-        *((f"feature gate {gate}",) if gate not in gates else ()),
+        *((f"feature gate {gate}",) if not (has_gate(config, gate) or has_gate_argument(deployment, gate)) else ()),
     )

@@ -98,7 +98,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Content of a chart in data units. `times`: x is in seconds, otherwise in whole steps.
+    """Content of a chart in data units. `times`: x is in seconds, otherwise in whole steps. `counts`: y is whole.
 
     `marks` are (meaning, x, y, title), `rules` (x, label), `bands` (begin, end, label, title), `hover`
     (x, y, text).
@@ -107,6 +107,7 @@ class Plot:
     label: str
     x_title: str
     times: bool = False
+    counts: bool = False
     series: Sequence[Series] = ()
     marks: Sequence[tuple[str, float, float, str]] = ()
     rules: Sequence[tuple[float, str]] = ()
@@ -207,7 +208,7 @@ def draw(plot: Plot, frame: Frame) -> Chart:
         bottom=bottom,
         x_title=plot.x_title,
         x_ticks=tuple(Tick(x(at), label) for at, label in x_ticks),
-        y_ticks=tuple(Tick(y(at), label) for at, label in number_ticks(y_low, y_high, 5)),
+        y_ticks=tuple(Tick(y(at), label) for at, label in number_ticks(y_low, y_high, 5, whole=plot.counts)),
         lines=tuple(
             Line(series.meaning, path([(x(a), y(b)) for a, b in points])) for series, points in _thinned(plot.series)
         ),

@@ -148,6 +148,7 @@ def active_slices(run: Run) -> Plot:
         label="Active slices over wall time",
         x_title="time since the first start",
         times=True,
+        counts=True,
         series=[Series("steps", [(0.0, 0), (times[0], 0), *corners])],
         hover=[
             (at, count, f"{duration(at)} · {count} of {change.num_slices} slices active after step {change.step:,}")
