@@ -190,7 +190,18 @@ class Membership:
             for callback in self.views:
                 callback(view)
         if is_dropped:
+            self.end_dropped()
+
+    def end_dropped(self) -> None:
+        """End this host, whose slice the others have dropped, unless all hosts know that it leaves."""
+        if not self._is_leaving:
             self._on_dropped()
+
+    @property
+    def _is_leaving(self) -> bool:
+        """True from the decision that this slice stops, or that the run has ended."""
+        flags = self.commit.flags
+        return bool(flags.get("saved")) or flags.get("stop") == "all" or self.own[0] in flags.get("stop", ())
 
     def _grant(self, peers: Sequence[Sequence[Any]]) -> None:
         self._granted += [(slice_id, incarnation) for slice_id, incarnation in peers]
@@ -221,7 +232,7 @@ class _Leader:
             self._host.slice_id,
             entry,
             on_view=self._take_view,
-            on_evicted=self._membership._on_dropped,
+            on_evicted=self._membership.end_dropped,
             on_lost=self._lose_registry,
         )
         self._client.connect(resolve, port)

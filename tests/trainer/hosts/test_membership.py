@@ -1,0 +1,32 @@
+"""A host's view of the elastic slices."""
+
+from typing import Any
+
+import pytest
+
+from trainer.hosts.bootstrap import Host
+from trainer.hosts.membership import TRAIN, Commit, Membership, Seq
+from trainer.hosts.peers import Peers
+from xpk_shared.slices.roster import ACTIVE, Entry, View
+
+OWN, OTHER = (0, "a"), (1, "b")
+
+
+@pytest.mark.parametrize(
+    ("flags", "ends"),
+    [
+        ({"stop": []}, True),
+        ({"stop": [1]}, True),
+        ({"stop": [0]}, False),
+        ({"stop": "all"}, False),
+        ({"stop": [], "saved": True}, False),
+    ],
+)
+def test_a_dropped_slice_ends_unless_it_leaves_anyway(flags: dict[str, Any], ends: bool) -> None:
+    dropped: list[bool] = []
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda: dropped.append(True))
+    membership.own = OWN
+    membership.adopt([OWN, OTHER], Commit(Seq(1, TRAIN), flags))
+    peers.announce("slices", View(2, {1: Entry("b", ACTIVE, ())}).as_json())
+    assert bool(dropped) is ends
