@@ -7,19 +7,21 @@ from typing import Any
 
 from trainer.elastic.decisions import FILE, Decisions
 from trainer.hosts.bootstrap import Host
+from trainer.hosts.membership import TRAIN, Commit, Membership, Seq
+from trainer.hosts.peers import Peers
 from trainer.storage import open_place
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, View
 
 
 def recorded(tmp_path: Path, *sets: list[tuple[int, str]]) -> list[list[int]]:
-    """Return the sets of slices in the file, after steps with these active slices."""
+    """Return the sets of slices in the file, after steps with decisions on these active slices."""
     events = SimpleNamespace(write=lambda *words, **named: None)
     host = Host(num_slices=3, min_slices=1)
     job: Any = SimpleNamespace(host=host, events=events, leads=True, out=open_place(tmp_path))
-    membership: Any = SimpleNamespace(active=[])
+    membership: Any = None
     decisions = Decisions(job, membership)
     for step, active in enumerate(sets):
-        membership.active = active
-        decisions.record(step)
+        decisions.record(step, {"active": active, "stop": []})
     return [json.loads(line)["slices"] for line in (tmp_path / FILE).read_text().splitlines()]
 
 
@@ -31,3 +33,31 @@ def test_each_change_is_recorded_once(tmp_path: Path) -> None:
 def test_a_slice_that_is_lost_and_joins_within_a_step_is_recorded_as_lost(tmp_path: Path) -> None:
     a, b = (0, "a"), (1, "b")
     assert recorded(tmp_path, [a, b], [a, (1, "new")]) == [[0, 1], [0], [0, 1]]
+
+
+def test_slices_that_end_on_request_are_not_recorded_as_lost(tmp_path: Path) -> None:
+    events = SimpleNamespace(write=lambda *words, **named: None)
+    job: Any = SimpleNamespace(host=Host(num_slices=2), events=events, leads=True, out=open_place(tmp_path))
+    membership: Any = None
+    Decisions(job, membership).record(1, {"active": [(0, "a")], "stop": "all"})
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_decision_has_the_slices_that_are_active_after_it() -> None:
+    entries = {number: Entry(name, phase, ()) for number, name, phase in ((0, "a", ACTIVE), (2, "c", READY))}
+    host = Host(num_slices=3, min_slices=1)
+    peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(host, peers, on_dropped=lambda: None)
+    membership.own = (0, "a")
+    membership.adopt([(0, "a"), (1, "b")], Commit(Seq(1, TRAIN), {}))
+    known = {"disk_low": False, "saved": False}
+
+    def decided(**stops: bool) -> Any:
+        facts = {number: known | {"stop": stops.get(f"slice_{number}", False)} for number in (0, 1)}
+        return Decisions(SimpleNamespace(host=host), membership).decide(facts)["active"]  # type: ignore[arg-type]
+
+    peers.announce("slices", View(2, entries | {1: Entry("b", ACTIVE, ())}).as_json())
+    assert decided() == [[0, "a"], [1, "b"], [2, "c"]]
+    assert decided(slice_1=True) == [[0, "a"], [2, "c"]]
+    peers.announce("slices", View(3, entries).as_json())
+    assert decided() == [[0, "a"], [2, "c"]]

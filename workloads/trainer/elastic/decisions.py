@@ -32,8 +32,9 @@ class Decisions:
     def decide(self, facts: Mapping[int, Facts], *, grants: bool = True) -> dict[str, Any]:
         """Return the decisions at the end of a reduction; `grants` is False if no slice can receive the state after it.
 
-        grant: slices that become active. stop: slices that stop, or "all" if too few would be left. hold: wait for
-        slices before the next step. leader: this slice, which writes the files of this step and hands over its state.
+        grant: slices that become active. stop: slices that stop, or "all" if too few would be left. active: the slices
+        after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
+        and hands over its state.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
@@ -44,16 +45,17 @@ class Decisions:
             if entry.phase == READY and (number, entry.incarnation) not in granted
         ]
         stopping = sorted(number for number, known in facts.items() if known["stop"])
-        left = [number for number, _ in active if number not in stopping]
+        left = [peer for peer in active if peer[0] not in stopping]
         stops_all = bool(stopping) and len(left) < host.min_slices
         grants &= not stops_all
         expected = len(view.slices) if self._is_starting else host.min_slices
         hold = not stops_all and (len(left) + len(ready) < expected or not membership.is_only_group)
         self._is_starting &= hold
-        own = facts[membership.own[0]]
+        own, joining = facts[membership.own[0]], ready if grants else []
         return {
-            "grant": [list(peer) for peer in ready] if grants else [],
+            "grant": [list(peer) for peer in joining],
             "stop": "all" if stops_all else stopping,
+            "active": [list(peer) for peer in [*left, *joining]],
             "hold": hold,
             "leader": list(membership.own),
             "disk_low": own["disk_low"],
@@ -70,13 +72,14 @@ class Decisions:
         with self._membership.changed:
             self._membership.changed.wait(_WAIT_SECONDS)
 
-    def record(self, step: int) -> None:
+    def record(self, step: int, flags: Mapping[str, Any]) -> None:
         """Record the active slices after a step if they have changed; the leading slice writes them.
 
+        They are those of the decision: this host's own view may have changed since, before another slice leads.
         A slice that was lost and has joined again within the step is recorded as both.
         """
-        active = set(self._membership.active)
-        if active == self._recorded:
+        active = {(number, incarnation) for number, incarnation in flags["active"]}
+        if active == self._recorded or flags["stop"] == "all":  # then slices end one by one, which is no loss
             return
         former, self._recorded = self._recorded, active
         if former and not former <= active and not active <= former:

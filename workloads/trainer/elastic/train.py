@@ -334,8 +334,7 @@ class _Training:
         """Act on the decisions of the leading slice."""
         self._flags = dict(flags)
         self._membership.is_leading = self._leads
-        if flags.get("stop") != "all":  # then slices end one by one, which is no loss
-            self._decisions.record(self._at)
+        self._decisions.record(self._at, flags)
 
     def _hand_over(self, flags: Mapping[str, Any]) -> None:
         """Send the state to the slices that join, if this slice is the one that leads."""
