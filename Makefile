@@ -7,6 +7,7 @@
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
+#   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
 #   make bench     run the short benchmarks (about ten minutes) and list the long ones
 #   make check     check format, lint, spelling, prose, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
@@ -40,6 +41,11 @@ SELECTED := not extended
 # Folder of XLA's TPU compiler (libtpu, 700 MB), separate so that no other test imports it (docs/results.md).
 TPU := $(VENV)/tpu
 
+# The newest releases of JAX need a newer Python than the oldest that is supported.
+NEWEST := $(VENV)/newest
+NEWEST_PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 $$(ls -d ~/.pyenv/versions/3.1[2-9].*/bin/python3 2> /dev/null | sort -rV); do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && { echo $$python; break; }; done)
+
 # MkDocs has an environment of its own: nothing else needs its packages.
 DOCS := $(VENV)/docs
 
@@ -47,7 +53,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler bench check docs man format lock golden clean
+.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -113,6 +119,22 @@ e2e-local: $(STAMP)
 	@echo "==> drills with real processes"
 	@$(BIN)/python -m pytest e2e/test_recovery.py --timeout 900 $(PYTEST_ARGS)
 
+newest:
+ifeq ($(NEWEST_PYTHON),)
+	@echo "==> no Python newer than 3.11 found: not tested with a newer JAX"
+else
+	@$(MAKE) --no-print-directory $(NEWEST)/.installed
+	@echo "==> the trainer with $$($(NEWEST)/bin/python -c 'import jax, platform; print("JAX", jax.__version__, "on Python", platform.python_version())')"
+	@$(NEWEST)/bin/python -m pytest tests/trainer -m "not slow" $(PARALLEL) 2 --dist loadfile $(PYTEST_ARGS)
+endif
+
+$(NEWEST)/.installed: requirements/newest.txt | $(STAMP)
+	@echo "==> installing the newest JAX for $(NEWEST_PYTHON)"
+	@$(NEWEST_PYTHON) -m venv $(NEWEST)
+	@$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --require-hashes --only-binary :all: --requirement requirements/newest.txt
+	@touch $@
+
 # Each needs at most a few minutes and nothing but this machine; bench/README.md describes all.
 SHORT_BENCHES := startup commands
 PARTS := reform_member
@@ -157,6 +179,8 @@ lock: $(STAMP)
 	@$(LOCK) pyproject.toml $(IMAGE) --extra kubernetes --extra gke --extra dev --output-file requirements/development.txt
 	@$(LOCK) pyproject.toml $(IMAGE) --output-file requirements/image.txt
 	@echo mkdocs-material | $(LOCK) --output-file requirements/docs.txt -
+	@$(subst 3.11,3.12,$(filter-out --constraint constraints.txt,$(LOCK))) pyproject.toml --extra trainer --extra tokenizer --extra gcs --extra dev \
+	  --output-file requirements/newest.txt
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 
 golden: $(STAMP)

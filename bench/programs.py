@@ -30,7 +30,6 @@ from tests.trainer.small import SETTINGS, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler"
-QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}  # as the trainer compiles them
 _GRAPH = re.compile(r"^ThunkExecutor: #thunks=(\d+)", re.MULTILINE)
 _THUNK = re.compile(r"^ thunk #\d+: op_name=(\S+), kind=([\w-]+), dependencies=\[(.*?)\],", re.MULTILINE)
 _MEETING = {"collective", "while", "call", "conditional"}  # kinds that are or may contain collectives
@@ -138,6 +137,7 @@ def run_host(options: argparse.Namespace, mode: str, number: int, port: int, fol
     from trainer.parallel import layout
     from trainer.parallel.mesh import make_mesh
     from trainer.step import programs
+    from trainer.step.compiler import QUICK_ON_CPU
 
     if options.hosts > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", options.hosts, number)
@@ -147,10 +147,10 @@ def run_host(options: argparse.Namespace, mode: str, number: int, port: int, fol
     mesh = make_mesh(sizes, jax.devices(), 1)
     slots = batches.make_slots(mesh, options.hosts, options.hosts, chips)
     built, file = programs.build(made, mesh, slots, sizes), folder / "program"
-    state = built.init.lower(np.uint32(0)).compile(QUICK)(np.uint32(0))
+    state = built.init.lower(np.uint32(0)).compile(QUICK_ON_CPU)(np.uint32(0))
     watch = time.monotonic()
     if mode == "compile":
-        step = built.train.lower(built.state, built.blocks, built.flags).compile(QUICK)
+        step = built.train.lower(built.state, built.blocks, built.flags).compile(QUICK_ON_CPU)
     else:
         step = serialized.deserialize_and_load(*pickle.loads(file.read_bytes()))
     seconds = time.monotonic() - watch

@@ -42,8 +42,6 @@ LENGTH = (
     *("run.steps=1000000", "run.eval_every=0", "checkpoint.every=1000000", "optim.schedule=constant"),
     *("model.remat=none", "data.max_bytes=2000000", "data.path=stdlib"),
 )
-QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}  # the trainer's, on emulated chips
-PEERS: dict[str, dict[str, Any]] = {"plain loop": {}, "plain loop, compiled as the trainer compiles": QUICK}
 
 
 def main() -> None:
@@ -77,14 +75,16 @@ def measure(folder: Path, platform: str, blocks: int, more: list[str]) -> dict[s
     from trainer import config
     from trainer.hosts import job as jobs
     from trainer.hosts.bootstrap import Host
+    from trainer.step.compiler import QUICK_ON_CPU
     from trainer.train import steps
 
     settings = [*SIZES[platform], *LENGTH, *more, f"run.output_dir={folder}"]
     made = config.load("tiny", settings)
     job = jobs.open_job(made, Host(), lambda code, seconds: None)
     runs: dict[str, Iterator[Any]] = {"trainer": steps(job, jobs.meet(job))}
-    quick = platform == "cpu" and jax.device_count() > 1
-    runs |= {name: plain_loop(made, options) for name, options in PEERS.items() if quick or not options}
+    runs["plain loop"] = plain_loop(made, {})
+    if platform == "cpu" and jax.device_count() > 1:
+        runs["plain loop, compiled as the trainer compiles"] = plain_loop(made, QUICK_ON_CPU)
     for run in runs.values():
         block(run)
     seconds: dict[str, list[float]] = {name: [] for name in runs}

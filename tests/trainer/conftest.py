@@ -1,8 +1,11 @@
 """Eight emulated chips in this process, set before anything imports JAX."""
 
+import importlib.metadata
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # Half the compile time; the trainer sets this itself for emulated chips.
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1"
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"

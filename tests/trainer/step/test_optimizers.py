@@ -22,7 +22,7 @@ from trainer.step import learning_rate, optimizers
 
 _ALL = decoder.shapes(Model(embed=8, heads=2, head_dim=4, mlp=12, layers=3, vocab=10))
 SHAPES = {"embed": _ALL["embed"], "layers": {name: _ALL["layers"][name] for name in ("qkv", "mlp_norm", "up")}}
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = {"xla_backend_optimization_level": 0}
 STEPS = 6
 CASES = {
     "adamw": Optim(name="adamw", lr=0.01, warmup=2, schedule="cosine", grad_clip_norm=0.5),
