@@ -8,7 +8,8 @@
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
-#   make bench     run the short benchmarks (about ten minutes) and list the long ones
+#   make bench     run the short benchmarks (about 20 minutes), write docs/performance.md, and list the long ones
+#   make gate      compare startup times with the stored ratios, as CI does
 #   make check     check format, lint, spelling, prose, types and layers, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
 #   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
@@ -53,7 +54,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench check docs man format lock golden clean
+.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -137,14 +138,19 @@ $(NEWEST)/.installed: requirements/newest.txt | $(STAMP)
 
 # Each needs at most a few minutes and nothing but this machine; bench/README.md describes all.
 SHORT_BENCHES := startup commands
-PARTS := reform_member
+PARTS := reform_member performance
 LONG_BENCHES := $(filter-out $(SHORT_BENCHES) $(PARTS),$(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py)) \
   $(patsubst bench/%.py,%,$(shell grep -l "__main__" bench/*.py)))
 
 bench: $(STAMP)
 	@set -e; for name in $(SHORT_BENCHES); do echo "==> $$name"; $(BIN)/python -m bench.$$name; done
+	@echo "==> docs/performance.md"; $(BIN)/python -m bench.performance
 	@echo "==> long benchmarks, not run (bench/README.md):"
 	@for name in $(sort $(LONG_BENCHES)); do echo "  python -m bench.$$name"; done
+
+gate: $(STAMP)
+	@echo "==> startup next to the stored ratios"
+	@$(BIN)/python -m bench.startup --gate --runs 9
 
 check: $(STAMP)
 	@echo "==> format"; $(BIN)/ruff format --check --quiet . || { echo "  next: make format" >&2; exit 1; }

@@ -1,0 +1,188 @@
+"""Text, table and ratios of each benchmark on the page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.performance import plots
+
+Content = Mapping[str, Any]
+Rows = Iterator[list[str]]  # the first one is the header
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio to a peer; above 1 if xpk is better."""
+
+    value: float
+    what: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A benchmark. `name` begins the names of its files."""
+
+    name: str
+    title: str
+    command: str
+    text: str
+    table: Callable[[Content], Rows]
+    headline: Callable[[Content], Iterator[Ratio]]
+    draw: plots.Draw | None = None
+
+
+def _commands(content: Content) -> Rows:
+    yield ["command", "ratio", "xpk, s", "Google's xpk, s", "xpk, MB", "Google's xpk, MB", "xpk, requests"]
+    for row in content["commands"]:
+        ours, theirs = row["ours"], row["upstream"]
+        peer = isinstance(theirs, dict)
+        yield [
+            f"`{row['command']}`",
+            f"{row['wall_ratio']:.1f}" if peer else "no such command",
+            f"{ours['wall_seconds']:.2f}",
+            f"{theirs['wall_seconds']:.2f}" if peer else "",
+            f"{ours['peak_mb']:.0f}",
+            f"{theirs['peak_mb']:.0f}" if peer else "",
+            str(ours["api_calls"]),
+        ]
+
+
+def _command_ratios(content: Content) -> Iterator[Ratio]:
+    ratios = [row["wall_ratio"] for row in content["commands"] if "wall_ratio" in row]
+    peer = f"Google's xpk {content['upstream']}"
+    yield Ratio(statistics.median(ratios), f"time of a command, median of {len(ratios)}", peer)
+    yield Ratio(min(ratios), "time of the command with the lowest ratio", peer)
+
+
+def _startup(content: Content) -> Rows:
+    yield ["command", "time next to `import click`", "CPU time next to it", "seconds"]
+    for name, one in content["commands"].items():
+        yield [f"`{name}`", f"{one['ratio']:.2f}", f"{one['cpu_ratio']:.2f}", f"{one['median_seconds']:.3f}"]
+
+
+def _startup_ratio(content: Content) -> Iterator[Ratio]:
+    yield Ratio(1 / content["commands"]["xpk --help"]["ratio"], "time of `xpk --help`", "`python -c 'import click'`")
+
+
+def _install(content: Content) -> Rows:
+    yield ["extra", "MB", "packages"]
+    for one in content["installations"]:
+        yield [one["extra"] or "none", f"{one['megabytes']:.1f}", str(one["packages"])]
+
+
+def _recovery(content: Content) -> Rows:
+    parts = list(plots.recovery_parts(content))
+    yield ["case", "seconds", "lowest to highest", *parts]
+    for case in content["cases"].values():
+        seconds = [one["seconds"] for one in case["recoveries"]]
+        medians = (plots.median_part(case, part) for part in parts)
+        yield [
+            case["what"],
+            f"{statistics.median(seconds):.2f}",
+            f"{min(seconds):.2f} to {max(seconds):.2f} ({len(seconds)})",
+            *("" if value is None else f"{value:.2f}" for value in medians),
+        ]
+
+
+def _recovery_ratios(content: Content) -> Iterator[Ratio]:
+    cases = {
+        name: statistics.median(one["seconds"] for one in case["recoveries"]) for name, case in content["cases"].items()
+    }
+    if "kill" in cases and "kill-new-host" in cases:
+        ratio = cases["kill-new-host"] / cases["kill"]
+        yield Ratio(ratio, "SIGKILL of a trainer to the next step, restart in place", "new hosts")
+
+
+def _kind(content: Content) -> Rows:
+    yield ["case", "manifest", "seconds until all hosts run", "lowest to highest"]
+    for case in content["cases"].values():
+        seconds = [one["all run"] for one in case["seconds"] if one["all run"] is not None]
+        median = f"{statistics.median(seconds):.2f}" if seconds else "never"
+        limits = f"{min(seconds):.2f} to {max(seconds):.2f} ({len(seconds)})" if seconds else ""
+        yield [case["what"], case["manifest"], median, limits]
+
+
+def _elastic(content: Content) -> Rows:
+    yield ["model", "step with joined slices / with elastic slices", "95% interval"]
+    for name, one in content["ratio"].items():
+        yield [name, f"{1 / one['median']:.3f}", f"{1 / one['high']:.3f} to {1 / one['low']:.3f}"]
+
+
+def _elastic_ratios(content: Content) -> Iterator[Ratio]:
+    for name, one in content["ratio"].items():
+        yield Ratio(1 / one["median"], f"step with elastic slices, {name}", "the same with slices that JAX joins")
+
+
+def _soak(content: Content) -> Rows:
+    yield ["faults", "survived", "steps", "steps with another loss"]
+    yield [str(content[key]) for key in ("faults", "survived", "steps", "steps_with_another_loss")]
+
+
+def _no_ratio(content: Content) -> Iterator[Ratio]:
+    return iter(())
+
+
+SECTIONS = (
+    Section(
+        name="commands",
+        title="Commands next to Google's xpk",
+        command="python -m bench.commands",
+        text="The external programs that Google's xpk calls are replaced by scripts that answer at once.",
+        table=_commands,
+        headline=_command_ratios,
+        draw=plots.draw_commands,
+    ),
+    Section(
+        name="startup",
+        title="Startup",
+        command="python -m bench.startup",
+        text="Whole processes, measured in turn. The limit of `xpk --help` is 2.",
+        table=_startup,
+        headline=_startup_ratio,
+    ),
+    Section(
+        name="recovery",
+        title="Recovery on one machine",
+        command="python -m bench.recovery",
+        text="Seconds from the signal to the end of the next finished step, with 2 slices of 2 hosts, as medians.",
+        table=_recovery,
+        headline=_recovery_ratios,
+        draw=plots.draw_recovery,
+    ),
+    Section(
+        name="recovery-kind",
+        title="Recovery on kind",
+        command="python -m bench.recovery_kind",
+        text="A host's process is killed, or a node is frozen. `upstream` is the manifest of Google's xpk.",
+        table=_kind,
+        headline=_no_ratio,
+    ),
+    Section(
+        name="elastic",
+        title="Elastic slices without failures",
+        command="python -m bench.elastic",
+        text="Blocks of steps of two runs in turn: elastic slices, and slices that JAX joins.",
+        table=_elastic,
+        headline=_elastic_ratios,
+    ),
+    Section(
+        name="soak",
+        title="Random faults",
+        command="python -m e2e.soak",
+        text="Every fault is followed by a comparison of all losses to those of an undisturbed run, bit by bit.",
+        table=_soak,
+        headline=_no_ratio,
+    ),
+    Section(
+        name="install",
+        title="Size of an installation",
+        command="python -m bench.install",
+        text="New environments, without bytecode. Google's xpk takes 382 MB.",
+        table=_install,
+        headline=_no_ratio,
+    ),
+)
