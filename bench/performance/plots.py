@@ -48,6 +48,20 @@ def draw_recovery(content: Mapping[str, Any], file: Path) -> None:
     _save(figure, file)
 
 
+def draw_start(content: Mapping[str, Any], file: Path) -> None:
+    """Draw the seconds of a start against the number of hosts."""
+    figure, axes = plt.subplots(figsize=(7, 3.2))
+    for variant, sizes in content["summary"]["running_seconds"].items():
+        points = sorted((int(hosts), seconds) for hosts, seconds in sizes.items())
+        axes.plot(*zip(*points, strict=True), marker="o", label=variant)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("hosts")
+    axes.set_ylabel("seconds until all run")
+    axes.legend(frameon=False)
+    _save(figure, file)
+
+
 def recovery_parts(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the parts of a recovery, in order."""
     first = next(iter(content["cases"].values()))

@@ -122,6 +122,56 @@ def _soak(content: Content) -> Rows:
     yield [str(content[key]) for key in ("faults", "survived", "steps", "steps_with_another_loss")]
 
 
+def _at_scale(content: Content, key: str) -> Rows:
+    """Yield medians by number of hosts, with a column for each variant."""
+    medians = content["summary"][key] if "summary" in content else content[key]
+    yield ["hosts", *(f"{variant}, s" for variant in medians)]
+    for hosts in sorted({hosts for sizes in medians.values() for hosts in sizes}, key=int):
+        cells = (medians[variant].get(hosts) for variant in medians)
+        yield [f"{int(hosts):,}", *("" if seconds is None else f"{seconds:.1f}" for seconds in cells)]
+
+
+def _start(content: Content) -> Rows:
+    yield from _at_scale(content, "running_seconds")
+    exponents = content["summary"]["exponent"]
+    yield ["exponent", *("" if exponents.get(name) is None else f"{exponents[name]:.2f}" for name in exponents)]
+
+
+def _start_ratios(content: Content) -> Iterator[Ratio]:
+    medians = content["summary"]["running_seconds"]
+    for peer in [name for name in medians if name != "ours"]:
+        if shared := medians["ours"].keys() & medians[peer].keys():
+            most = max(shared, key=int)
+            yield Ratio(medians[peer][most] / medians["ours"][most], f"start of {int(most):,} hosts", peer)
+
+
+def _restart(content: Content) -> Rows:
+    yield from _at_scale(content, "median_seconds")
+
+
+def _queue(content: Content) -> Rows:
+    classes = list(next(iter(content["queues"].values()))["classes"])
+    yield ["queue", "seconds to the end", "admissions a second", "use of the quota", *(f"{c} wait, s" for c in classes)]
+    for name, one in content["queues"].items():
+        waits = (f"{one['classes'][c]['wait_mean']:.1f}" for c in classes)
+        rate = f"{one['admissions_per_second']:.1f}"
+        yield [name, f"{one['makespan']:.0f}", rate, f"{one['average_use_of_quota']:.0%}", *waits]
+
+
+def _queue_ratio(content: Content) -> Iterator[Ratio]:
+    ours, peer = content["queues"]["local"], content["queues"]["Kueue"]
+    what = f"{ours['workloads']} workloads through the local queue"
+    yield Ratio(peer["makespan"] / ours["makespan"], what, "the real Kueue on this machine")
+
+
+def _pools(content: Content) -> Rows:
+    yield ["cloud", "slices", "plan, s", "plan and apply, s", "CPU, s", "requests to the cloud"]
+    for one in content["creates"]:
+        both = one["plan_and_apply"]
+        seconds = [f"{value:.1f}" for value in (one["plan"]["wall_seconds"], both["wall_seconds"], both["cpu_seconds"])]
+        yield [one["name"], str(one["num_slices"]), *seconds, str(sum(both["cloud_calls"].values()))]
+
+
 def _no_ratio(content: Content) -> Iterator[Ratio]:
     return iter(())
 
@@ -159,6 +209,39 @@ SECTIONS = (
         command="python -m bench.recovery_kind",
         text="A host's process is killed, or a node is frozen. `upstream` is the manifest of Google's xpk.",
         table=_kind,
+        headline=_no_ratio,
+    ),
+    Section(
+        name="start-at-scale",
+        title="Start of thousands of hosts",
+        command="python -m bench.start_at_scale",
+        text="From the submission to the last running pod, with real controllers and KWOK's nodes, 64 hosts a slice.",
+        table=_start,
+        headline=_start_ratios,
+        draw=plots.draw_start,
+    ),
+    Section(
+        name="restart-at-scale",
+        title="Restart of thousands of hosts",
+        command="python -m bench.restart_at_scale",
+        text="One host fails: new pods for all hosts, or new processes in the same pods.",
+        table=_restart,
+        headline=_no_ratio,
+    ),
+    Section(
+        name="queue",
+        title="Queues",
+        command="python -m bench.queue",
+        text="Small, medium and full-size workloads with rising priorities, by the classes of Kueue's scalability test.",
+        table=_queue,
+        headline=_queue_ratio,
+    ),
+    Section(
+        name="gke-scale",
+        title="Clusters on GKE",
+        command="python -m bench.gke_scale",
+        text="`cluster create` against the emulator, whose cloud is instant, or takes the times assumed for GKE.",
+        table=_pools,
         headline=_no_ratio,
     ),
     Section(
