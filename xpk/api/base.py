@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 Obj = dict[str, Any]
 Objs = list[Obj]  # an alias, since inside the protocol `list` is a method
 Connection = socket.socket
-Applied = Literal["created", "configured", "unchanged"]
 MANAGER = "xpk"  # the field manager of server-side apply
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
 
@@ -84,8 +83,8 @@ class ObjectApi(Protocol):
         """Create an object that must not exist yet; return it as stored."""
         ...
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Set the given fields, leave fields that others own, and return what changed.
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
+        """Set the given fields, leave fields that others own; return the object as stored.
 
         `force` takes over fields that another manager has set to other values.
         """

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from xpk.api import connection
 from xpk.api.answers import WatchError, event_of, object_of, page_of
-from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs, Selector
+from xpk.api.base import MANAGER, Change, Connection, LogLine, Obj, Objs, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
@@ -81,16 +81,13 @@ class KubernetesApi:
         made = self._transport.call("POST", path_of(kind, namespace), query, obj, about=obj)
         return object_of(self._transport.host, kind, made)
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
         """See `ObjectApi.apply`. Without `force`, a field that another manager set otherwise is a ConflictError."""
-        meta = obj["metadata"]
-        path = path_of(kind_of(obj["kind"]), meta.get("namespace", "default"), meta["name"])
-        before = self._find(path)
+        kind, meta = kind_of(obj["kind"]), obj["metadata"]
+        path = path_of(kind, meta.get("namespace", "default"), meta["name"])
         query = dry(dry_run, fieldManager=MANAGER, force=str(force).lower())
-        after = self._transport.call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
-        if before is None:
-            return "created"
-        return "unchanged" if _content(before) == _content(after) else "configured"
+        applied = self._transport.call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
+        return object_of(self._transport.host, kind, applied)
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
@@ -219,12 +216,6 @@ class KubernetesApi:
                     raise
                 self._pause(backoff.next())
 
-    def _find(self, path: str) -> Obj | None:
-        try:
-            return self._transport.call("GET", path)
-        except NotFoundError:
-            return None
-
     def _list(self, kind: Kind, namespace: str | None, selecting: Mapping[str, str]) -> tuple[Objs, str]:
         backoff = Backoff()
         with time_limit(_LIST_SECONDS):
@@ -298,12 +289,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _content(obj: Obj) -> Obj:
-    """Return an object without the fields that every write changes, since a dry run has no new version to compare."""
-    volatile = ("managedFields", "resourceVersion", "generation")
-    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
 
 
 def _difference(known: dict[str, Obj], objs: Objs) -> Iterator[tuple[Change, Obj]]:
