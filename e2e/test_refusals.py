@@ -84,7 +84,7 @@ NEEDED = [
     ("list", "events", False, STATUS),
     ("create", "jobs.batch", False, CACHE_LATER),
     ("patch", "configmaps", False, CACHE_LATER),
-    ("get", "daemonsets.apps", False, CACHE_LATER),
+    ("get", "daemonsets.apps", False, CACHE),
     (
         "create",
         "daemonsets.apps",

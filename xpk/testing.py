@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Change, Connection, LogLine, Obj, Objs, Selector, is_selected
+from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import EVERY_KIND
 from xpk.local.objects import merge_patch
 from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, ProtectedError
@@ -108,11 +108,12 @@ class FakeApi:
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
         self._note("list", kind, "")
         return [
-            copy.deepcopy(obj)
+            (keep or copy.deepcopy)(obj)
             for (of_kind, where, _), obj in sorted(self.objects.items(), key=lambda item: item[0])
             if of_kind == kind
             and (namespace is None or where in (namespace, ""))

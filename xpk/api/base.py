@@ -7,7 +7,7 @@ Objects are plain dicts in Kubernetes' shape. There are two implementations, Kub
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -17,6 +17,7 @@ Objs = list[Obj]  # an alias, since inside the protocol `list` is a method
 Connection = socket.socket
 MANAGER = "xpk"  # the field manager of server-side apply
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
+Keep = Callable[[Obj], Obj]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,13 @@ class ObjectApi(Protocol):
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """Return the objects of a kind, sorted by name; `namespace=None` means all namespaces.
 
         `fields`: field selectors by path; servers support only a few of them, such as `reason` of events.
+        `keep`: returns the fields of an object that the caller reads, so that long lists take little time and memory.
+        It must accept fields of any type, because objects are checked afterwards.
         """
         ...
 

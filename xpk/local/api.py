@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Change, Connection, LogLine, Obj, Objs, Selector, is_selected
+from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
 from xpk.local import daemon_control, logs, peer_secrets, process
 from xpk.local import objects as o
@@ -106,13 +106,15 @@ class LocalApi:
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         stored_namespace = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
             daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+            listed = [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+        return [keep(obj) for obj in listed] if keep else listed
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
