@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, cast
 
 from xpk.api.base import Change, Keep, Obj, Objs
@@ -232,6 +233,7 @@ def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
     return isinstance(value, shape)
 
 
+@lru_cache(maxsize=4096)  # the pods of a workload have few different times
 def _is_time(text: str) -> bool:
     try:
         datetime.fromisoformat(text)
