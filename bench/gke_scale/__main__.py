@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from typing import Any
 from google.cloud.container_v1 import Operation
 
 from bench.commands.cluster import missing
+from bench.gke_scale import memory
 from bench.gke_scale.cases import POLL_SECONDS, TPU_TYPE, Case, cases
 from bench.gke_scale.cloud import Cost, Project, project
 from e2e.machine import machine
@@ -47,6 +49,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         assert not any(again.calls[method] for method in _CHANGES), "nothing is left to do"
         row: dict[str, Any] = {
             **asdict(case),
+            "load_average": round(os.getloadavg()[0], 1),
             "plan": _cost(plan),
             "plan_and_apply": _cost(create),
             "apply_seconds": round(create.sample.wall_seconds - plan.sample.wall_seconds, 2),
@@ -54,7 +57,8 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
             "most_operations_at_once": max(call.operations for call in calls),
         }
         if case.is_instant:
-            return row
+            (folder / "memory").mkdir()
+            return row | {"in_memory": memory.measure(case, folder / "memory")}
         times = sorted(call.time * case.speed for call in calls)
         return row | {
             "cloud_seconds": round(create.sample.wall_seconds * case.speed, 1),
@@ -131,8 +135,10 @@ def line(row: dict[str, Any]) -> str:
     changes, polls = sum(calls.get(method, 0) for method in _CHANGES), calls.get("ListOperations", 0)
     counts = [str(changes), str(polls), str(sum(calls.values()) - changes - polls)]
     if "cloud_seconds" not in row:
+        own = row["in_memory"]
         cells = [
-            f"{row['num_slices']}", f"{plan['wall_seconds']:.2f}", f"{row['apply_seconds']:.2f}",
+            f"{row['num_slices']}", f"{own['plan_seconds'] + own['apply_seconds']:.2f}",
+            f"{own['cpu_seconds_with_emulator']:.2f}", f"{plan['wall_seconds']:.2f}", f"{row['apply_seconds']:.2f}",
             f"{create['wall_seconds']:.2f}", f"{create['cpu_seconds']:.2f}", f"{again['wall_seconds']:.2f}",
             f"{create['peak_mb']}", *counts, str(sum(create["api_requests"].values())),
             f"{create['emulator_cpu_seconds']:.2f}", f"{create['api_server_cpu_seconds']:.2f}",

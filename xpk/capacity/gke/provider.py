@@ -247,10 +247,9 @@ class GkeProvider:
     def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`. Slices are node pools; workloads are included if the cluster is reachable."""
         place, cluster = self._found(name)
-        location = f"{place.project}/{place.location} ({place.zone})"
-        identity = {"name": name, "provider": self.name, "location": location}
-        specs, api = self._specs(name, cluster), partial(self._api, name, cluster)
-        return description.describe(cluster, specs, api, brief=brief, **identity)
+        known = {"name": name, "provider": self.name, "location": f"{place.project}/{place.location} ({place.zone})"}
+        api = partial(self._api, name, cluster)
+        return description.describe(cluster, self._specs(name, cluster), api, brief=brief, **known)
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
         """See `Counts.slices_of`. Excludes autoprovisioned ones."""
