@@ -19,6 +19,7 @@ _JOBSET_NAME = f"{PREFIX}/jobset-name"
 _MAX_NAMES = 40  # in a selector, which is a part of the URL
 _RUNNING = "Running"
 _OF_SPEC = ("nodeName", "readinessGates")
+_UNREAD = ("managedFields", "ownerReferences", "finalizers")
 
 
 def read_pods(
@@ -58,8 +59,8 @@ def needed_fields(pod: Obj) -> Obj:
     for key in ("containers", "initContainers"):
         if isinstance(items := spec.get(key), list):
             kept[key] = [_named(item) for item in items]
-    shared = {key: _shared(meta[key]) for key in ("labels", "annotations") if key in meta}
-    return {**pod, "metadata": {**meta, **shared}, "spec": kept}
+    kept_meta = {key: _shared(value) for key, value in meta.items() if key not in _UNREAD}
+    return {**pod, "metadata": kept_meta, "spec": kept}
 
 
 def _named(container: Any) -> Any:
