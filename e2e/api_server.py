@@ -25,11 +25,18 @@ def missing(*programs: str) -> str:
 
 @contextmanager
 def api_server(
-    folder: Path, binaries: Path, users: Sequence[str] = (), *, etcd_port: int | None = None
+    folder: Path,
+    binaries: Path,
+    users: Sequence[str] = (),
+    *,
+    etcd_port: int | None = None,
+    flags: Sequence[str] = (),
+    started: list[int] | None = None,
 ) -> Iterator[Path]:
     """Run a server that keeps its state in `folder`; give the kubeconfig that reaches it.
 
     It has a context for each of `users` too, who may do nothing until they are given a role.
+    `flags`: more flags of kube-apiserver; `started` receives the IDs of the processes.
     """
     etcd, peer, api = free_ports(3)
     etcd = etcd_port or etcd
@@ -49,6 +56,7 @@ def api_server(
             "--service-account-issuer=https://e2e", f"--service-account-key-file={folder / 'service-accounts.key'}",
             f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
             "--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.0.0.0/24",
+            *flags,
         ],
     ]  # fmt: skip
     running: list[subprocess.Popen[bytes]] = []
@@ -56,6 +64,8 @@ def api_server(
         for argv in programs:
             with (folder / f"{Path(argv[0]).name}.log").open("wb") as log:
                 running.append(subprocess.Popen(argv, stdout=log, stderr=log))
+        if started is not None:
+            started.extend(process.pid for process in running)
         _await_ready(folder, api)
         yield _kubeconfig(folder, api, users)
     finally:

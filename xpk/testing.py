@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, Selector, is_selected
+from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import EVERY_KIND
 from xpk.local.objects import merge_patch
 from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, ProtectedError
@@ -85,18 +85,16 @@ class FakeApi:
             raise NameTaken(f"{label} already exists", resource=label)
         return copy.deepcopy(obj) if dry_run else self._store(obj)
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
         """See `ObjectApi.apply`. Lists are replaced, previously applied fields removed; fields have no other owners."""
         self._note("apply", obj["kind"], obj["metadata"]["name"])
         before = self.objects.get(_key_of(obj))
         merged = merge_patch(_without(before, self._applied.get(_key_of(obj)), obj), obj) if before else obj
         if not dry_run:
             self._applied[_key_of(obj)] = copy.deepcopy(obj)
-        if before is not None and merged == before:
-            return "unchanged"
-        if not dry_run:
-            self._store(merged)
-        return "configured" if before else "created"
+        if dry_run or (before is not None and merged == before):
+            return copy.deepcopy(merged)
+        return copy.deepcopy(self._store(merged))
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
@@ -110,11 +108,12 @@ class FakeApi:
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
         self._note("list", kind, "")
         return [
-            copy.deepcopy(obj)
+            (keep or copy.deepcopy)(obj)
             for (of_kind, where, _), obj in sorted(self.objects.items(), key=lambda item: item[0])
             if of_kind == kind
             and (namespace is None or where in (namespace, ""))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -115,7 +116,7 @@ class Bench:
                 theirs.append(upstream.run(_numbered(case.upstream or (), run)))
         case.before()
         processes, requests = self.ours.count(_numbered(case.ours, repeat + 1))
-        row: dict[str, Any] = {"command": case.name}
+        row: dict[str, Any] = {"command": case.name, "load_average": round(os.getloadavg()[0], 1)}
         row["ours"] = {**_medians(mine), "api_calls": requests, "processes": processes}
         row["upstream"] = "no such command" if case.upstream is None else None
         if upstream:
@@ -187,18 +188,23 @@ def main() -> int:
             if options.only in case.name:
                 rows.append(bench.measure(case, options.repeat))
                 print(line(rows[-1]), flush=True)
-                if not options.only:  # after each row, as the last ones take minutes
-                    _write(rows, click, None if upstream is None else upstream.version)
+                # After each row, as the last ones take minutes.
+                _write(rows, click, None if upstream is None else upstream.version)
     return 0
 
 
 def _write(rows: list[dict[str, Any]], click: Sequence[Sample], version: str | None) -> None:
+    """Write the rows; those of other commands in today's file stay."""
     today = datetime.now(UTC).date().isoformat()
+    file = RESULTS / f"commands-{today}.json"
+    earlier = json.loads(file.read_text(encoding="utf-8"))["commands"] if file.exists() else []
+    all_rows = {row["command"]: row for row in [*earlier, *rows]}
     report = {
-        "date": today, "machine": machine(), "upstream": version, "import_click": _medians(click), "commands": rows
+        "date": today, "machine": machine(), "upstream": version, "import_click": _medians(click),
+        "commands": list(all_rows.values()),
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"commands-{today}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,18 +6,16 @@ them, written to etcd directly: 12,736 pods take seconds instead of minutes.
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
-import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from bench.commands.etcd import Etcd
 from e2e.api_server import BINARIES, api_server, await_kinds, free_ports
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
@@ -28,8 +26,6 @@ from xpk.render import render_queues, render_workload
 NAME = "bench"
 CACHE = BINARIES.parent
 _MANIFESTS = ("jobset.yaml", "kueue.yaml")
-_BATCH_BYTES = 1_000_000  # etcd refuses requests of more than 1.5 MiB
-_BATCH_OBJECTS = 100  # and of more than 128 operations
 _CREATED = "2026-11-01T08:00:00Z"
 _PREFIX = "jobset.sigs.k8s.io"
 _FOLDERS = {
@@ -55,7 +51,7 @@ class BenchCluster:
 
     kubeconfig: Path
     api: KubernetesApi
-    etcd_port: int
+    etcd: Etcd
 
     def add_workloads(self, count: int, shape: SliceShape, num_slices: int, prefix: str) -> list[Obj]:
         """Store running workloads `PREFIX0`, `PREFIX1`, ... with their pods; return all objects."""
@@ -68,8 +64,7 @@ class BenchCluster:
     def remove_all(self) -> None:
         """Remove all workloads, their pods, Secrets and code."""
         for folder in (*_FOLDERS.values(), "secrets/default", "configmaps/default"):
-            start = f"/registry/{folder}/"
-            self._etcd("deleterange", {"key": _base64(start), "range_end": _base64(start[:-1] + "0")})
+            self.etcd.remove(f"/registry/{folder}/")
 
     def _one(self, shape: SliceShape, num_slices: int, name: str) -> tuple[Obj, Obj, Obj]:
         """Return a JobSet, its Workload and its first pod, as the server stores them; they are removed again."""
@@ -100,25 +95,12 @@ class BenchCluster:
         return stored[0], stored[1], stored[2]
 
     def _store(self, objects: list[Obj]) -> None:
-        """Write objects to etcd, several in one request."""
-        batches: list[list[Obj]] = [[]]
-        size = 0
+        """Write objects to etcd."""
+        stored = {}
         for obj in objects:
-            meta = obj["metadata"]
-            text = json.dumps({**obj, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}})
-            if size + len(text) > _BATCH_BYTES * 3 // 4 or len(batches[-1]) == _BATCH_OBJECTS:
-                batches.append([])
-                size = 0
-            size += len(text)
-            key = f"/registry/{_FOLDERS[obj['kind']]}/{meta['namespace']}/{meta['name']}"
-            batches[-1].append({"requestPut": {"key": _base64(key), "value": _base64(text)}})
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda batch: self._etcd("txn", {"success": batch}), batches))
-
-    def _etcd(self, method: str, body: Obj) -> None:
-        url = f"http://127.0.0.1:{self.etcd_port}/v3/kv/{method}"
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=60):
-            pass
+            meta = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+            stored[f"/registry/{_FOLDERS[obj['kind']]}/{meta['namespace']}/{meta['name']}"] = {**obj, "metadata": meta}
+        self.etcd.put(stored)
 
 
 @contextmanager
@@ -127,24 +109,24 @@ def bench_cluster(folder: Path, shape: SliceShape, num_slices: int) -> Iterator[
     (etcd_port,) = free_ports(1)
     with api_server(folder, BINARIES, etcd_port=etcd_port) as kubeconfig:
         api = KubernetesApi(kubeconfig=kubeconfig)
-        for crd in _crds():
+        for crd in crds():
             api.create(crd)
         await_kinds(kubeconfig)
         for obj in render_queues(ClusterSpec(name=NAME, shape=shape, num_slices=num_slices)):
             api.create(obj)
-        yield BenchCluster(kubeconfig, api, etcd_port)
+        yield BenchCluster(kubeconfig, api, Etcd(etcd_port))
 
 
-def _crds() -> list[Obj]:
+def crds() -> list[Obj]:
     """Return the CRDs of the releases, without the webhooks that convert between their versions."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    crds = []
+    found = []
     for name in _MANIFESTS:
         for obj in yaml.load_all((CACHE / name).read_text(encoding="utf-8"), Loader=loader):
             if obj and obj["kind"] == "CustomResourceDefinition":
                 obj["spec"].pop("conversion", None)
-                crds.append(obj)
-    return crds
+                found.append(obj)
+    return found
 
 
 def _copies(jobset: Obj, workload: Obj, pod: Obj, name: str, shape: SliceShape, num_slices: int) -> Iterator[Obj]:
@@ -253,7 +235,3 @@ _ADMITTED: Obj = {
 def _owner(jobset: Obj) -> Obj:
     meta = jobset["metadata"]
     return {"apiVersion": jobset["apiVersion"], "kind": "JobSet", "name": meta["name"], "uid": meta["uid"]}
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()

@@ -47,6 +47,16 @@ def test_an_expired_list_is_restarted(tmp_path: Path) -> None:
         assert [obj["metadata"]["name"] for obj in api(tmp_path, server).list("Pod")] == ["a", "b"]
 
 
+def test_a_list_keeps_only_the_requested_fields(tmp_path: Path) -> None:
+    script = Script({"*": [page("a", more="x"), page("b")]})
+    with serving(script) as server:
+        kept = api(tmp_path, server).list("Pod", keep=lambda pod: {"metadata": {"name": pod["metadata"]["name"]}})
+    assert [(pod["metadata"]["name"], pod["metadata"]["uid"], pod["kind"]) for pod in kept] == [
+        ("a", "", "Pod"),
+        ("b", "", "Pod"),
+    ]
+
+
 def test_an_expired_list_of_a_watch_is_restarted(tmp_path: Path) -> None:
     script = Script({"*": [page("a", more="x"), GONE, page("a"), (200, {"type": "ERROR", "object": {}})]})
     with serving(script) as server:

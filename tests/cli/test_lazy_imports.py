@@ -39,3 +39,12 @@ def test_a_cluster_loads_only_its_provider(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     provider, *imported = done.stdout.split()
     assert provider == "kind" and "xpk.capacity.gke.provider" not in imported
+
+
+def test_the_api_server_is_reached_without_the_models_of_all_kinds() -> None:
+    """Importing them takes half a second; only a connection to a pod's port needs some."""
+    program = "import sys, xpk.api.kubernetes; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert "kubernetes.client.api_client" in imported
+    assert not [name for name in imported if name.startswith(("kubernetes.client.models.v1", "kubernetes.client.api."))]

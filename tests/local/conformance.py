@@ -53,26 +53,28 @@ def create_rejects_existing_objects(api: ObjectApi, namespace: str) -> None:
 @case
 def dry_run_stores_nothing(api: ObjectApi, namespace: str) -> None:
     api.create(queue("a", namespace), dry_run=True)
-    assert api.apply(queue("b", namespace), dry_run=True) == "created"
+    assert api.apply(queue("b", namespace), dry_run=True)["metadata"]["name"] == "b"
     assert api.list("LocalQueue", namespace) == []
     api.apply(queue("a", namespace))
-    assert api.apply(queue("a", namespace, x="1"), dry_run=True) == "configured"
+    assert api.apply(queue("a", namespace, x="1"), dry_run=True)["metadata"]["labels"] == {"x": "1"}
     assert "x" not in api.get("LocalQueue", "a", namespace)["metadata"].get("labels", {})
 
 
 @case
-def apply_returns_its_effect(api: ObjectApi, namespace: str) -> None:
-    assert api.apply(queue("a", namespace, x="1")) == "created"
-    assert api.apply(queue("a", namespace, x="1")) == "unchanged"
-    assert api.apply(queue("a", namespace, x="2")) == "configured"
-    assert api.get("LocalQueue", "a", namespace)["metadata"]["labels"]["x"] == "2"
+def apply_returns_the_stored_object(api: ObjectApi, namespace: str) -> None:
+    made = api.apply(queue("a", namespace, x="1"))
+    assert made["metadata"]["uid"] == api.get("LocalQueue", "a", namespace)["metadata"]["uid"]
+    for value in ("1", "2"):
+        applied = api.apply(queue("a", namespace, x=value))
+        assert (applied["metadata"]["uid"], applied["metadata"]["labels"]) == (made["metadata"]["uid"], {"x": value})
+        assert api.get("LocalQueue", "a", namespace)["metadata"]["labels"]["x"] == value
 
 
 @case
 def apply_removes_its_own_fields_and_keeps_those_of_others(api: ObjectApi, namespace: str) -> None:
     api.apply(queue("a", namespace, mine="1", also="1"))
     api.patch("LocalQueue", "a", {"metadata": {"labels": {"theirs": "1"}}}, namespace)
-    assert api.apply(queue("a", namespace, mine="2")) == "configured"
+    api.apply(queue("a", namespace, mine="2"))
     assert api.get("LocalQueue", "a", namespace)["metadata"]["labels"] == {"mine": "2", "theirs": "1"}
 
 

@@ -167,9 +167,9 @@ def test_queues_that_kueue_rejects(
 
 def test_immutable_fields_of_a_jobset(api: LocalApi) -> None:
     api.delete("LocalQueue", "multislice-queue")
-    assert api.apply(jobset("a", "true")) == "created"
-    assert api.apply(jobset("a", "true")) == "unchanged"
-    assert api.apply(jobset("a", "true", ttl=5)) == "configured"
+    made = api.apply(jobset("a", "true"))
+    assert api.apply(jobset("a", "true"))["spec"] == made["spec"]
+    assert api.apply(jobset("a", "true", ttl=5))["spec"]["ttlSecondsAfterFinished"] == 5
     assert api.get("JobSet", "a")["spec"]["suspend"] is True
     for dry_run in (True, False):
         with pytest.raises(UsageError, match=r"JobSet\.spec\.replicatedJobs is immutable"):

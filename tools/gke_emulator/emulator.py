@@ -14,16 +14,17 @@ from tools.gke_emulator.service import Service
 
 
 class GkeEmulator:
-    """A GKE control plane on this machine; knobs are those of `Options`.
+    """A GKE control plane on this machine; knobs are those of `Options`, `nodes` where the nodes of pools appear.
 
     with GkeEmulator(speed=1000) as gke:
         channel = grpc.insecure_channel(gke.grpc_target)
     """
 
-    def __init__(self, options: Options | None = None, **knobs: Any) -> None:
+    def __init__(self, options: Options | None = None, *, nodes: Nodes | None = None, **knobs: Any) -> None:
         self.options = options or Options(**knobs)
         self.record = Record()
-        nodes: Nodes = NoNodes()
+        if nodes is None:
+            nodes = NoNodes()
         if self.options.api_server:
             # Imported here, because the emulator alone does not need the Kubernetes client.
             from tools.gke_emulator.cluster import ApiServerNodes

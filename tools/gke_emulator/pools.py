@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -156,8 +157,7 @@ class Pools:
             able, error = (
                 _faulty(plane, target, pool, args) if "fault" in args else plane.capacity.take(path, pool, missing)
             )
-            names = [_node_name(target, pool.message) for _ in range(min(able, missing))]
-            pool.nodes.extend(names)
+            pool.nodes.extend(new_node_names(target, pool.message, min(able, missing), pool.nodes))
             plane.store.put_pool(path, pool)
             everyone = list(pool.nodes)
         # Includes existing nodes, because an interrupted operation is repeated from the start.
@@ -276,12 +276,17 @@ def _put(into: Any, name: str, content: Any) -> None:
         getattr(into, name).extend(content)
 
 
-def _node_name(target: Target, message: Any) -> str:
-    """Return the name of an instance; those of TPU slices have a different format."""
-    end = "".join(random.choices(string.ascii_lowercase + string.digits, k=4))
+def new_node_names(target: Target, message: Any, count: int, taken: Collection[str]) -> list[str]:
+    """Return the names of new instances, none of them `taken`; those of TPU slices have a different format."""
+    start = defaults.group_name(target).removesuffix("-grp")
     if message.placement_policy.tpu_topology:
-        return f"gke-tpu-{defaults.digest(target.path)}-{end}"
-    return f"{defaults.group_name(target).removesuffix('-grp')}-{end}"
+        start = f"gke-tpu-{defaults.digest(target.path)}"
+    names: dict[str, None] = {}
+    while len(names) < count:
+        name = f"{start}-{''.join(random.choices(string.ascii_lowercase + string.digits, k=4))}"
+        if name not in taken:
+            names[name] = None
+    return list(names)
 
 
 def _target(path: str) -> Target:

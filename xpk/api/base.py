@@ -7,7 +7,7 @@ Objects are plain dicts in Kubernetes' shape. There are two implementations, Kub
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 Obj = dict[str, Any]
 Objs = list[Obj]  # an alias, since inside the protocol `list` is a method
 Connection = socket.socket
-Applied = Literal["created", "configured", "unchanged"]
 MANAGER = "xpk"  # the field manager of server-side apply
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
+Keep = Callable[[Obj], Obj]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class ObjectApi(Protocol):
         """Create an object that must not exist yet; return it as stored."""
         ...
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Set the given fields, leave fields that others own, and return what changed.
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
+        """Set the given fields, leave fields that others own; return the object as stored.
 
         `force` takes over fields that another manager has set to other values.
         """
@@ -102,10 +102,13 @@ class ObjectApi(Protocol):
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """Return the objects of a kind, sorted by name; `namespace=None` means all namespaces.
 
         `fields`: field selectors by path; servers support only a few of them, such as `reason` of events.
+        `keep`: returns the fields of an object that the caller reads, so that long lists take little time and memory.
+        It must accept fields of any type, because objects are checked afterwards.
         """
         ...
 

@@ -21,14 +21,13 @@ from urllib3.exceptions import HTTPError
 
 from xpk.api import connection
 from xpk.api.answers import WatchError, event_of, object_of, page_of
-from xpk.api.base import MANAGER, Applied, Change, Connection, LogLine, Obj, Objs, Selector
+from xpk.api.base import MANAGER, Change, Connection, Keep, LogLine, Obj, Objs, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.api.kubeconfig import new_client
 from xpk.api.limits import DEFAULT, Limits
 from xpk.api.paths import access_review, container_of, dry, kind_of, path_of, selecting
 from xpk.api.podlog import AWAY, read_log
-from xpk.api.portforward import open_port
 from xpk.api.server_errors import GoneError
 from xpk.api.timing import Backoff, Pace, seconds_left, time_limit
 from xpk.api.transport import Transport
@@ -81,16 +80,13 @@ class KubernetesApi:
         made = self._transport.call("POST", path_of(kind, namespace), query, obj, about=obj)
         return object_of(self._transport.host, kind, made)
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
         """See `ObjectApi.apply`. Without `force`, a field that another manager set otherwise is a ConflictError."""
-        meta = obj["metadata"]
-        path = path_of(kind_of(obj["kind"]), meta.get("namespace", "default"), meta["name"])
-        before = self._find(path)
+        kind, meta = kind_of(obj["kind"]), obj["metadata"]
+        path = path_of(kind, meta.get("namespace", "default"), meta["name"])
         query = dry(dry_run, fieldManager=MANAGER, force=str(force).lower())
-        after = self._transport.call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
-        if before is None:
-            return "created"
-        return "unchanged" if _content(before) == _content(after) else "configured"
+        applied = self._transport.call("PATCH", path, query, obj, content="application/apply-patch+yaml", about=obj)
+        return object_of(self._transport.host, kind, applied)
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """See `ObjectApi.get`."""
@@ -105,9 +101,10 @@ class KubernetesApi:
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """See `ObjectApi.list`."""
-        return self._list(kind_of(kind), namespace, selecting(selector) | selecting(fields, "fieldSelector"))[0]
+        return self._list(kind_of(kind), namespace, selecting(selector) | selecting(fields, "fieldSelector"), keep)[0]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`."""
@@ -188,6 +185,8 @@ class KubernetesApi:
 
     def connect(self, pod: Obj, port: int) -> Connection:
         """See `ObjectApi.connect`."""
+        from xpk.api.portforward import open_port  # imports the models of all kinds, which takes half a second
+
         return open_port(self._client, pod, port)
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
@@ -219,29 +218,26 @@ class KubernetesApi:
                     raise
                 self._pause(backoff.next())
 
-    def _find(self, path: str) -> Obj | None:
-        try:
-            return self._transport.call("GET", path)
-        except NotFoundError:
-            return None
-
-    def _list(self, kind: Kind, namespace: str | None, selecting: Mapping[str, str]) -> tuple[Objs, str]:
+    def _list(
+        self, kind: Kind, namespace: str | None, selecting: Mapping[str, str], keep: Keep | None = None
+    ) -> tuple[Objs, str]:
         backoff = Backoff()
         with time_limit(_LIST_SECONDS):
             for _ in range(_LISTS):
                 self._pace.take()
                 try:
-                    return self._pages(kind, namespace, {"limit": str(_PAGE), **selecting})
+                    return self._pages(kind, namespace, {"limit": str(_PAGE), **selecting}, keep)
                 except GoneError:  # continue tokens expire after some minutes
                     self._pause(backoff.next())
         raise UnavailableError(f"the list of {kind.plural} expired while it was being read", hint="try again")
 
-    def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> tuple[Objs, str]:
+    def _pages(self, kind: Kind, namespace: str | None, query: dict[str, str], keep: Keep | None) -> tuple[Objs, str]:
         objs: Objs = []
         host = self._transport.host
         for _ in range(_MAX_PAGES):
             with _no_collection():
-                items, version, more = page_of(host, kind, self._transport.call("GET", path_of(kind, namespace), query))
+                answer = self._transport.call("GET", path_of(kind, namespace), query)
+                items, version, more = page_of(host, kind, answer, keep)
             objs += items
             if not more:
                 return objs, version
@@ -298,12 +294,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _content(obj: Obj) -> Obj:
-    """Return an object without the fields that every write changes, since a dry run has no new version to compare."""
-    volatile = ("managedFields", "resourceVersion", "generation")
-    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
 
 
 def _difference(known: dict[str, Obj], objs: Objs) -> Iterator[tuple[Change, Obj]]:

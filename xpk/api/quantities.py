@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from xpk.api.base import Obj
 from xpk.model.errors import UsageError
 
@@ -13,7 +15,11 @@ _UNITS = {
 
 def quantity(text: object) -> float:
     """Return a quantity, such as `4`, `500m` or `16Gi`, as a number. Raises UsageError."""
-    value = str(text)
+    return _parsed(str(text))
+
+
+@lru_cache(maxsize=1024)  # the hosts of a cluster have few different ones
+def _parsed(value: str) -> float:
     unit = next((unit for unit in _UNITS if value.endswith(unit)), "")
     try:
         return float(value[: len(value) - len(unit)]) * _UNITS.get(unit, 1)

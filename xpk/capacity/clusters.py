@@ -68,16 +68,20 @@ def find_clusters(
     provider: str | None = None,
     options: ProviderOptions | None = None,
     *,
+    brief: bool = False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> list[ClusterInfo]:
-    """Return the descriptions of all clusters, or of those of one provider; `warn` gets the errors of broken ones."""
+    """Return the descriptions of all clusters, or of those of one provider; `warn` gets the errors of broken ones.
+
+    `brief`: see `Provider.describe`.
+    """
     clusters = []
     provider = requested_provider(provider, options)
     for kind in [provider] if provider else provider_names():
         source = load_provider(kind, options)
         for name in source.names():
             try:
-                clusters.append(source.describe(name))
+                clusters.append(source.describe(name, brief=brief))
             except XpkError as error:  # a broken cluster must not hide the others
                 warn(error.message)
     return clusters

@@ -92,8 +92,11 @@ class Provider(Protocol):
         """Return the names of the existing clusters."""
         ...
 
-    def describe(self, name: str) -> ClusterInfo:
-        """Return a cluster's description. Raises NotFoundError."""
+    def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
+        """Return a cluster's description. Raises NotFoundError.
+
+        `brief`: without the workloads on its slices, for which all pods have to be read.
+        """
         ...
 
     def connect(self, name: str) -> ObjectApi:

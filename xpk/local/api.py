@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xpk.api.base import Applied, Change, Connection, LogLine, Obj, Objs, Selector, is_selected
+from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
 from xpk.local import daemon_control, logs, peer_secrets, process
 from xpk.local import objects as o
@@ -60,8 +60,8 @@ class LocalApi:
                 _put_new(tx, new)
         return new
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Set the given fields, leave fields that others own, and return what changed."""
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
+        """Set the given fields, leave fields that others own; return the object as stored."""
         new = validated(obj)
         with self._change(dry_run=dry_run) as tx:
             live = _find(tx, new)
@@ -70,18 +70,16 @@ class LocalApi:
                 if not dry_run:
                     _put_new(tx, new)
                     tx.set_applied(new, validated(obj))
-                return "created"
+                return new
             _check_revision(live, new)
             merged: Any = o.merge_applied(live, tx.applied(live), new)
             merged["metadata"] |= {k: v for k, v in live["metadata"].items() if k in _SERVER_FIELDS}
             check_unchanged(live, merged)
             check_priority(tx, merged, live)
-            if merged == live:
-                return "unchanged"
-            if not dry_run:
+            if merged != live and not dry_run:
                 tx.put(merged)
                 tx.set_applied(merged, new)
-        return "configured"
+        return dict(merged)
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
         """Return one object. The only Secrets are those of JobSets' hosts."""
@@ -108,13 +106,15 @@ class LocalApi:
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         stored_namespace = _namespace(kind, namespace)
         if kind in ("JobSet", "Pod", "Workload"):
             daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+            listed = [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+        return [keep(obj) for obj in listed] if keep else listed
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """Merge a JSON merge patch (RFC 7386) into an object; return the result."""

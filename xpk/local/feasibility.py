@@ -10,6 +10,7 @@ from xpk.local.store import Transaction
 
 POOLS = "node pools"
 Pools = Mapping[str, Sequence[Obj]]
+Slices = frozenset[tuple[frozenset[tuple[str, float]], int]]  # requests of a host, and hosts, of each kind of slice
 
 
 def needs_of(jobset: Obj) -> dict[str, int]:
@@ -44,23 +45,33 @@ def _hosts(node: Obj, requests: Mapping[str, float]) -> int:
     )
 
 
-def fitting_pools(pools: Pools, jobset: Obj) -> int:
-    """Return how many empty node pools could take a slice of a JobSet."""
+def fitting_pools(pools: Pools, jobset: Obj, known: dict[Slices, int]) -> int:
+    """Return how many empty node pools could take a slice of a JobSet. `known`: results of this call for `pools`."""
     if o.TOPOLOGY not in jobset["metadata"].get("annotations", {}):
         return len(pools)
-    slices = [job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
-    return sum(
-        any(sum(_hosts(n, o.requests(s["template"]["spec"])) for n in nodes) >= s["parallelism"] for s in slices)
-        for nodes in pools.values()
-    )
+    specs = [job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
+    slices = frozenset((frozenset(o.requests(s["template"]["spec"]).items()), s["parallelism"]) for s in specs)
+    if slices not in known:
+        known[slices] = sum(
+            any(sum(_hosts(node, dict(requests)) for node in nodes) >= hosts for requests, hosts in slices)
+            for nodes in pools.values()
+        )
+    return known[slices]
 
 
-def never_fits(workload: Obj, jobset: Obj, maximums: Mapping[str, int], pools: Pools, flavor: str) -> tuple[str, str]:
+def never_fits(
+    workload: Obj,
+    jobset: Obj,
+    maximums: Mapping[str, int],
+    pools: Pools,
+    flavor: str,
+    known: dict[Slices, int],
+) -> tuple[str, str]:
     """Return a reason and Kueue's message if a workload would not fit even into the empty cluster, else nothing.
 
-    `maximums`: its queue's maximum of each resource, including borrowing.
+    `maximums`: its queue's maximum of each resource, including borrowing. `known`: see `fitting_pools`.
     """
-    needs, room = needs_of(jobset), fitting_pools(pools, jobset)
+    needs, room = needs_of(jobset), fitting_pools(pools, jobset, known)
     shortfall = {**dict.fromkeys(needs, 0), POOLS: needs.get(POOLS, 0) - room}
     over = any(amount > maximums.get(name, 0) for name, amount in needs.items() if name != POOLS)
     if not over and shortfall[POOLS] <= 0:

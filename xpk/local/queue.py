@@ -9,7 +9,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.local import objects as o
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
-from xpk.local.feasibility import POOLS, needs_of, never_fits, usable_pools, waiting_message
+from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.jobset import restarts_alone
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
@@ -68,7 +68,7 @@ def _evict(tx: Transaction, workload: Obj, reason: str, message: str, *, preempt
 
 def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
     """Synchronize a JobSet and its workload."""
-    active = workload["spec"].get("active", True)
+    active, is_changed = workload["spec"].get("active", True), True
     reserved, evicted = o.is_true(workload, "QuotaReserved"), o.is_true(workload, "Evicted")
     if jobset.get("status", {}).get("terminalState"):
         done = o.condition(jobset, "Completed") or o.condition(jobset, "Failed")
@@ -98,7 +98,10 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
             ran = old.get("status") == "True" or old.get("reason") == "WaitForRecovery"
             reason = "WaitForRecovery" if ran else "WaitForStart"
             o.set_condition(workload, "PodsReady", False, reason, "not all hosts are running")
-    tx.put(workload)
+    else:
+        is_changed = False
+    if is_changed:
+        tx.put(workload)
     run = o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted")
     if not jobset.get("status", {}).get("terminalState") and jobset["spec"].get("suspend", False) is run:
         jobset["spec"]["suspend"] = not run
@@ -131,6 +134,9 @@ def _admit(tx: Transaction, workload: Obj, queue: str, flavor: str) -> None:
 
 
 def _refuse(tx: Transaction, workload: Obj, message: str, reason: str = "Pending") -> None:
+    before = o.condition(workload, "QuotaReserved")
+    if (before.get("status"), before.get("reason"), before.get("message")) == ("False", reason, message):
+        return  # as for most of a long queue: writing compares the whole object
     o.set_condition(workload, "QuotaReserved", False, reason, message)
     if tx.put(workload):
         tx.event(workload, reason, message, warning=True)
@@ -189,10 +195,10 @@ def _schedule(
     queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
     ceilings = {name: _ceilings(name, queues) for name in queues}
-    running, waiting = [], []
+    running, waiting, known = list[Claim](), list[Claim](), dict[Slices, int]()
     for uid, (jobset, workload, name) in entries.items():
         claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
-        reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor)
+        reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor, known)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             running.append(claim)
             if reason and _is_stalled(workload, jobset, reason):
@@ -285,7 +291,8 @@ def reconcile(tx: Transaction) -> None:
         if not o.label(jobset, o.QUEUE_LABEL):
             continue
         workload = workloads[uid] = workloads.get(uid) or _create_workload(tx, jobset)
-        _sync(tx, jobset, workload, uid in alive)
+        if not (o.is_true(workload, "Finished") and jobset.get("status", {}).get("terminalState")):
+            _sync(tx, jobset, workload, uid in alive)
         if o.is_true(workload, "Finished"):
             continue
         local = tx.get("LocalQueue", jobset["metadata"]["namespace"], workload["spec"]["queueName"])

@@ -145,7 +145,8 @@ class Transaction:
         meta = about["metadata"]
         owner = label(about, "jobset.sigs.k8s.io/jobset-name") or meta["name"]
         namespace = meta.get("namespace", "default")
-        events = [e for e in self.list("Event", namespace) if label(e, "xpk.local/about") == owner]
+        every = self._load("Event").items()
+        events = [e for (where, _), e in every if where == namespace and label(e, "xpk.local/about") == owner]
         for event in events:
             involved = event["involvedObject"].get("uid"), event["reason"], event["message"]
             if involved == (meta.get("uid"), reason, message):

@@ -20,9 +20,10 @@ from typing import Any, Literal
 from tests.capacity.gke.site import RegisteredApi, Site
 from tools.gke_emulator.emulator import GkeEmulator
 from tools.gke_emulator.record import Call
-from xpk.api.base import Applied, Obj
+from xpk.api.base import Obj
 from xpk.capacity.plan.plan import Plan
 from xpk.model.errors import XpkError
+from xpk.testing import _key_of
 
 Kill = int | Literal["change"] | None  # after this number of steps; after a change; not at all
 TASKS: dict[str, Callable[[Site], Plan]] = {
@@ -53,12 +54,13 @@ class ServedApi(RegisteredApi):
             self._on_change()
         return made
 
-    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Applied:
+    def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
         """See `ObjectApi.apply`."""
-        done = super().apply(obj, dry_run=dry_run, force=force)
-        if not dry_run and done != "unchanged":
+        before = self.objects.get(_key_of(obj))
+        applied = super().apply(obj, dry_run=dry_run, force=force)
+        if self.objects.get(_key_of(obj)) is not before:
             self._on_change()
-        return done
+        return applied
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`."""

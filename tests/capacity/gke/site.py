@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tests.capacity.machine import CONTROLLER, _react
 from tools.gke_emulator.emulator import GkeEmulator
-from xpk.api.base import Obj, ObjectApi, Selector
+from xpk.api.base import Keep, Obj, ObjectApi, Selector
 from xpk.capacity.gke.api_access import ClusterLocation
 from xpk.capacity.gke.cloud.configuration import Endpoints
 from xpk.capacity.gke.observed.gpudirect import INSTALLERS
@@ -133,11 +133,12 @@ class RegisteredApi(FakeApi):
         selector: Selector | None = None,
         *,
         fields: Selector | None = None,
+        keep: Keep | None = None,
     ) -> list[Obj]:
         """See `ObjectApi.list`."""
         if kind == "Node":
             self._register()
-        return super().list(kind, namespace, selector, fields=fields)
+        return super().list(kind, namespace, selector, fields=fields, keep=keep)
 
     def _register(self) -> None:
         store = self._gke.plane.store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.capacity.gke.conftest import MakeSite
 from tests.capacity.gke.site import Site
+from tests.waiting import until
 from tools.gke_emulator.faults import CallFault, OperationFault, PoolFault
 from xpk.model.errors import (
     AuthorizationError,
@@ -152,6 +155,33 @@ def test_too_many_operations_at_once(make_site: MakeSite) -> None:
     site = make_site(concurrent_operations=2)
     site.create(4)
     assert set(site.pools().values()) == {"RUNNING"} and len(site.pools()) == 5
+
+
+def test_a_low_limit_of_operations_is_waited_for(make_site: MakeSite) -> None:
+    """Pools wait for each other longer than for any other busy server, and longer than one operation may take."""
+    site = make_site(concurrent_operations=1, speed=1000, seconds={"CREATE_NODE_POOL": 600.0}, seconds_per_node=0.0)
+    began = time.monotonic()
+    site.create(6, timeout_seconds=2)
+    assert time.monotonic() - began > 2, "the pools together have to take longer than the time limit of one"
+    assert set(site.pools().values()) == {"RUNNING"} and len(site.pools()) == 7
+    refused = [call for call in site.gke.calls if call.method == "CreateNodePool" and call.code != "OK"]
+    assert len(refused) < 250, "one pool at a time asks again"
+
+
+def test_an_interrupted_plan_starts_no_waiting_operation(make_site: MakeSite) -> None:
+    site = make_site(concurrent_operations=1, speed=1000, seconds={"CREATE_NODE_POOL": 1e6})
+    plan = site.plan(3)
+
+    def run() -> None:
+        with pytest.raises(XpkError, match="interrupted"):
+            plan.carry_out(lambda title: None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: sum("other operations" in state for state in plan.activity.now().values()) == 2)
+    plan.activity.stop.set()
+    thread.join(timeout=30)
+    assert not thread.is_alive() and len(site.pools()) == 2, "the default pool and one slice"
 
 
 def test_a_broken_cluster_is_rejected(site: Site) -> None:

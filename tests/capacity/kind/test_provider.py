@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,9 @@ def test_a_second_create_has_nothing_to_do(machine: Machine) -> None:
     info = provider.describe("dev")
     assert (info.state, info.num_slices, info.hosts_per_slice, info.chips) == ("Ready", 2, 2, 16)
     assert [(item.node_pool, len(item.hosts)) for item in info.slices] == [("dev-np-0", 2), ("dev-np-1", 2)]
+    read = len(machine.api("dev").calls)
+    assert replace(provider.describe("dev", brief=True), slices=()) == replace(info, slices=())
+    assert ("list", "Pod", "") not in machine.api("dev").calls[read:], "a list of clusters reads no pods"
     target = provider.target("dev")
     assert target.trainer_image == "xpk-trainer:given"
     assert target.fenced

@@ -153,12 +153,13 @@ class AdaptedProvider:
         """See `Provider.names`."""
         return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
 
-    def describe(self, name: str) -> ClusterInfo:
+    def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`."""
         api = self.connect(name)
         nodes, kind = slice_nodes(api), (recorded(api) or {}).get("accelerator-type")
         spec = next((candidate for candidate in specs_of(name, nodes) if candidate.shape.name == kind), None)
-        return cluster_info(api, spec, nodes, name=name, provider=self.name, location=self._context_of(name))
+        location = self._context_of(name)
+        return cluster_info(api, spec, nodes, brief=brief, name=name, provider=self.name, location=location)
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`. `context:NAME` is a context of the user's kubeconfig."""

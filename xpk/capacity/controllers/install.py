@@ -36,7 +36,8 @@ Pause = Callable[[float], None]
 Version = tuple[int, ...]
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
-_READY_SECONDS, _POLL_SECONDS = 300.0, 1.0
+_READY_SECONDS = 300.0
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.1, 1.0
 _PATIENT_SECONDS = 10  # the releases' one second is too short on a busy machine
 _LAST = ("Deployment",)  # set last, so its absence marks an interrupted installation, which is repeated
 _FIRST = ("Namespace", "CustomResourceDefinition")
@@ -226,7 +227,7 @@ def wait_until_ready(
     api: ObjectApi, controller: Controller, *, pause: Pause = time.sleep, seconds: float = _READY_SECONDS
 ) -> None:
     """Wait until the controller runs and its webhooks accept xpk's objects. Raises TimedOutError."""
-    waited, reason = 0.0, ""
+    waited, reason, poll = 0.0, "", _FIRST_POLL_SECONDS
     while True:
         try:
             if _runs(api.get("Deployment", controller.deployment, controller.namespace)):
@@ -244,8 +245,9 @@ def wait_until_ready(
                 hint=f"`kubectl get events -n {controller.namespace}` shows more; run the same command again to "
                 "continue",
             )
-        pause(_POLL_SECONDS)
-        waited += _POLL_SECONDS
+        pause(poll)
+        waited += poll
+        poll = min(_POLL_SECONDS, 1.5 * poll)
 
 
 def _place(deployment: Obj, *, pinned: bool) -> None:

@@ -17,21 +17,29 @@ from xpk.model.specs import ClusterSpec
 
 
 def describe(
-    cluster: Mapping[str, Any], specs: Sequence[ClusterSpec], connect: Callable[[], ObjectApi], **known: str
+    cluster: Mapping[str, Any],
+    specs: Sequence[ClusterSpec],
+    connect: Callable[[], ObjectApi],
+    *,
+    brief: bool = False,
+    **known: str,
 ) -> ClusterInfo:
-    """Return a cluster's description. `specs`: its slices by type; `known`: its name, provider and location."""
+    """Return a cluster's description. `specs`: its slices by type; `known`: its name, provider and location.
+
+    `brief`: see `Provider.describe`.
+    """
     pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
     types = slices_of_pools(pools, every=True)
     spec = specs[0] if len(specs) == 1 else None
     state = "Incomplete" if cluster.get("status") == "RUNNING" else str(cluster.get("status", "")).capitalize()
     with suppress(XpkError):  # the node pools are known even if the cluster does not answer yet
         api = connect()
-        info = cluster_info(api, spec, slice_nodes(api), **known)
+        info = cluster_info(api, spec, slice_nodes(api), brief=brief, **known)
         if spec and len(info.slices) == spec.num_slices:
             return info
         if specs and has_queues(api, *specs):
             state = "Ready"
-    occupied = shrinking.read_pool_state(known["name"], connect).occupied
+    occupied = {} if brief else shrinking.read_pool_state(known["name"], connect).occupied
     return ClusterInfo(
         **known,
         accelerator_type=",".join(kind.shape.name for kind in specs) or "unknown",

@@ -244,12 +244,12 @@ class GkeProvider:
             cluster_names |= {str(cluster["name"]) for cluster in listed.get("clusters", [])}
         return sorted(cluster_names)
 
-    def describe(self, name: str) -> ClusterInfo:
+    def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`. Slices are node pools; workloads are included if the cluster is reachable."""
         place, cluster = self._found(name)
-        location = f"{place.project}/{place.location} ({place.zone})"
-        identity = {"name": name, "provider": self.name, "location": location}
-        return description.describe(cluster, self._specs(name, cluster), lambda: self._api(name, cluster), **identity)
+        known = {"name": name, "provider": self.name, "location": f"{place.project}/{place.location} ({place.zone})"}
+        api = partial(self._api, name, cluster)
+        return description.describe(cluster, self._specs(name, cluster), api, brief=brief, **known)
 
     def slices_of(self, name: str, shape: SliceShape) -> int:
         """See `Counts.slices_of`. Excludes autoprovisioned ones."""

@@ -138,12 +138,13 @@ class KindProvider:
         """See `Provider.names`. Those that xpk created: asking kind would cost every command a process."""
         return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
 
-    def describe(self, name: str) -> ClusterInfo:
+    def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`."""
         api = self.connect(name)
         nodes = slice_nodes(api)
         spec = spec_of(name, nodes)
-        return cluster_info(api, spec, nodes, name=name, provider=self.name, location=str(self._root / name))
+        location = str(self._root / name)
+        return cluster_info(api, spec, nodes, brief=brief, name=name, provider=self.name, location=location)
 
     def connect(self, name: str) -> ObjectApi:
         """See `Provider.connect`."""

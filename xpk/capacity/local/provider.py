@@ -129,11 +129,11 @@ class LocalProvider:
         """See `Provider.names`."""
         return list_clusters(self._root)
 
-    def describe(self, name: str) -> ClusterInfo:
+    def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`."""
         api = self.connect(name)
         pools = pools_of(api.list("Node"))
-        workloads, spec = holders(api), self._spec(name)
+        workloads, spec = {} if brief else holders(api), self._spec(name)
         slices = tuple(slice_info(pool, members, len(members), workloads) for pool, members in pools.items())
         return ClusterInfo(
             name=name,

@@ -87,10 +87,15 @@ def spec_of(name: str, nodes: Objs) -> ClusterSpec | None:
     return ClusterSpec(name=name, shape=shape, num_slices=len(pools), queued=shape in queued_types(nodes))
 
 
-def cluster_info(api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, **known: str) -> ClusterInfo:
-    """Return a Kubernetes cluster's slices. `known`: its name, provider and location."""
+def cluster_info(
+    api: ObjectApi, spec: ClusterSpec | None, nodes: Objs, *, brief: bool = False, **known: str
+) -> ClusterInfo:
+    """Return a Kubernetes cluster's slices. `known`: its name, provider and location.
+
+    `brief`: see `Provider.describe`.
+    """
     pools, spare = pools_of(nodes), pools_of(nodes, spare=True)
-    workloads = holders(api) if nodes else {}
+    workloads = holders(api) if nodes and not brief else {}
     num_slices, hosts = (spec.num_slices, spec.shape.hosts) if spec else (len(pools), 0)
     slices = [slice_info(pool, members, hosts, workloads) for pool, members in pools.items()]
     slices += [slice_info(pool, members, hosts, workloads, spare=True) for pool, members in spare.items()]
@@ -174,7 +179,7 @@ def holders(api: ObjectApi) -> dict[str, str]:
     A workload by its qualified name; a plain pod with chips as "Pod NAME", which `names.deletion_command` understands.
     """
     try:
-        pods = api.list("Pod", None)
+        pods = api.list("Pod", None, keep=_placement)
     except AuthorizationError:
         return {node["metadata"]["name"]: "unknown" for node in slice_nodes(api)}
     return {
@@ -183,6 +188,18 @@ def holders(api: ObjectApi) -> dict[str, str]:
         if pod["spec"].get("nodeName")
         and (holder := _workload_of(pod) or _with_chips(pod))
         and pod.get("status", {}).get("phase", "Pending") in ("Pending", "Running")
+    }
+
+
+def _placement(pod: Obj) -> Obj:
+    """Return a pod without the fields that `holders` does not read, which are most of it."""
+    spec, meta = pod.get("spec"), pod.get("metadata")
+    if not isinstance(spec, dict) or not isinstance(meta, dict):
+        return pod
+    return {
+        "metadata": {key: meta[key] for key in ("name", "namespace", "labels") if key in meta},
+        "spec": {key: spec[key] for key in ("nodeName", "containers") if key in spec},
+        "status": pod.get("status"),
     }
 
 

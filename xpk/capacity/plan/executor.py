@@ -100,10 +100,14 @@ class PlanExecutor:
     def _take_all(self, executor: ThreadPoolExecutor) -> list[Step]:
         waiting, running = list(self._steps), dict[Future[None], Step]()
         while waiting or running:
-            ready = [step for step in waiting if self._is_ready(step)][: self._at_once - len(running)]
-            for step in ready:
-                running[executor.submit(step.act)] = step
-            waiting = [step for step in waiting if step not in ready]
+            free, later = self._at_once - len(running), list[Step]()
+            for step in waiting:
+                if free and self._is_ready(step):
+                    running[executor.submit(step.act)] = step
+                    free -= 1
+                else:
+                    later.append(step)
+            waiting = later
             if not running:
                 return waiting
             finished, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)

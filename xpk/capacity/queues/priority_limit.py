@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from xpk.api.base import ObjectApi
+from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.apply import apply_all
 from xpk.capacity.plan.plan import Step
 from xpk.model import names
@@ -23,11 +23,11 @@ def enforcing(api: ObjectApi, spec: QueueSpec) -> tuple[list[Step], tuple[str, .
         return [], ()
     objects = render_priority_limit(spec.name, spec.max_priority)
     try:
-        changes = [api.apply(obj, dry_run=True) for obj in objects]
+        is_set = all([_is_unchanged(api, obj) for obj in objects])  # a list: every object is checked
     except MissingToolError:
         return [], () if _is_local(api) else (NOTE,)
     title = f"reject priorities above {spec.max_priority} in queue '{spec.name}'"
-    return ([Step(title, partial(apply_all, api, objects))] if set(changes) != {"unchanged"} else []), ()
+    return ([Step(title, partial(apply_all, api, objects))] if not is_set else []), ()
 
 
 def lifting(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None) -> list[Step]:
@@ -43,6 +43,21 @@ def remove(api: ObjectApi, queue: str) -> None:
         for name in names.limit_names(queue):
             with suppress(NotFoundError, MissingToolError):
                 api.delete(kind, name)
+
+
+def _is_unchanged(api: ObjectApi, obj: Obj) -> bool:
+    """Return whether applying an object would change nothing. Raises ConflictError if another manager owns a field."""
+    applied = api.apply(obj, dry_run=True)
+    try:
+        return _content(api.get(obj["kind"], obj["metadata"]["name"])) == _content(applied)
+    except NotFoundError:
+        return False
+
+
+def _content(obj: Obj) -> Obj:
+    """Return an object without the fields that every write changes: a dry run has no new version to compare."""
+    volatile = ("managedFields", "resourceVersion", "generation")
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in volatile}}
 
 
 def _is_local(api: ObjectApi) -> bool:

@@ -168,7 +168,8 @@ def list_(console: Console, /, provider: str | None, output: str | None, **flags
     flag_names = given_flags(flags)
     provider = chosen_provider(provider, flag_names) if flag_names else provider
     options = valid_options(provider, flags) if provider and flag_names else None
-    infos = find_clusters(provider, options, warn=console.warn)
+    shows_free = console.is_data or console.output == "wide" or console.sort_by in _WIDE
+    infos = find_clusters(provider, options, brief=not shows_free, warn=console.warn)
     console.items(infos, columns=_COLUMNS, wide=_WIDE, data=asdict)
     if not infos:
         console.tell("no clusters; `xpk cluster create dev --tpu-type v5litepod-8` creates one")

@@ -6,7 +6,9 @@ whose hosts all run; then the server is asked only for pods that do not run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from xpk.api.base import NotIn, Obj, ObjectApi, Selector
 from xpk.jobs.status.diagnosis import attempt_of
@@ -16,6 +18,8 @@ from xpk.jobs.status.fields import PREFIX, is_true, jobs_in, label
 _JOBSET_NAME = f"{PREFIX}/jobset-name"
 _MAX_NAMES = 40  # in a selector, which is a part of the URL
 _RUNNING = "Running"
+_OF_SPEC = ("nodeName", "readinessGates")
+_UNREAD = ("managedFields", "ownerReferences", "finalizers")
 
 
 def read_pods(
@@ -30,14 +34,46 @@ def read_pods(
     # Of these, pods that do not run tell the cause. With elastic slices, a host may have a former pod and a newer one.
     failed = [jobset for jobset in jobsets if is_true(jobset, "Failed") and min_slices(jobset) is None]
     settled = [jobset for jobset in jobsets if not is_final(jobset) and are_all_ready(jobset)]
-    pods = api.list("Pod", namespace, own or _without(finished, jobsets), fields={"status.phase": NotIn((_RUNNING,))})
+    pods = api.list(
+        "Pod",
+        namespace,
+        own or _without(finished, jobsets),
+        fields={"status.phase": NotIn((_RUNNING,))},
+        keep=needed_fields,
+    )
     settled = [jobset for jobset in settled if not _contradicts(jobset, pods)]
     known = {jobset["metadata"]["uid"] for jobset in [*settled, *finished, *failed]} | {*queued}
     if any(jobset["metadata"]["uid"] not in known for jobset in jobsets):
         others = own or _without([*settled, *finished], jobsets)
-        pods += api.list("Pod", namespace, others, fields={"status.phase": _RUNNING})
+        pods += api.list("Pod", namespace, others, fields={"status.phase": _RUNNING}, keep=needed_fields)
     unique = {pod["metadata"]["uid"]: pod for pod in pods}  # one may have started to run in between
     return list(unique.values()), {jobset["metadata"]["uid"] for jobset in settled}
+
+
+def needed_fields(pod: Obj) -> Obj:
+    """Return a pod without the fields that no status needs: most of its spec, which takes most of the memory."""
+    spec, meta = pod.get("spec"), pod.get("metadata")
+    if not isinstance(spec, dict) or not isinstance(meta, dict):
+        return pod
+    kept = {key: spec[key] for key in _OF_SPEC if key in spec}
+    for key in ("containers", "initContainers"):
+        if isinstance(items := spec.get(key), list):
+            kept[key] = [_named(item) for item in items]
+    kept_meta = {key: _shared(value) for key, value in meta.items() if key not in _UNREAD}
+    return {**pod, "metadata": kept_meta, "spec": kept}
+
+
+def _named(container: Any) -> Any:
+    if not isinstance(container, dict):
+        return container
+    return {key: container[key] for key in ("name", "image") if key in container}
+
+
+def _shared(texts: Any) -> Any:
+    """Return texts by key, equal ones as one object: those of a workload's pods are mostly equal."""
+    if not isinstance(texts, dict):
+        return texts
+    return {key: sys.intern(value) if type(value) is str else value for key, value in texts.items()}
 
 
 def are_all_ready(jobset: Obj) -> bool:

@@ -129,7 +129,8 @@ def take(
         queued = {uid for workload in workloads if not is_true(workload, "Admitted") for uid in owners_of(workload)}
         pods, all_up = pod_selection.read_pods(api, namespace, jobsets, queued, name)
     else:
-        pods = api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name} if name else None)
+        own = {f"{PREFIX}/jobset-name": name} if name else None
+        pods = api.list("Pod", namespace, own, keep=pod_selection.needed_fields)
     routine = {"reason": NotIn(happened.ROUTINE_OF_HOSTS)} if brief else None
     return Snapshot(
         jobsets=jobsets,

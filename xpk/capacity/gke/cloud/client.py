@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from xpk.capacity.gke.cloud.configuration import Endpoints
-from xpk.capacity.gke.cloud.failure import blocker, explained, is_passing
+from xpk.capacity.gke.cloud.failure import blocker, explained, is_operation_limit, is_passing
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
 
 Dict = dict[str, Any]
@@ -202,6 +202,12 @@ def blocked(error: XpkError) -> str | None:
     """Return the operation that has to end before a rejected call can be retried."""
     cause = error.__cause__
     return blocker(cause.text) if isinstance(cause, RefusedError) else None
+
+
+def is_crowded(error: XpkError) -> bool:
+    """Return whether a call was rejected because too many operations run on the cluster."""
+    cause = error.__cause__
+    return isinstance(cause, RefusedError) and is_operation_limit(cause.text)
 
 
 def is_existing(error: XpkError) -> bool:

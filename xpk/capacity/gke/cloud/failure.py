@@ -21,6 +21,7 @@ _STOCKOUT = re.compile(
 _RESERVED = re.compile(r"[Rr]eservation '[^']*' does not have enough|reservation .*(exhausted|insufficient)")
 _QUOTA = re.compile(r"QUOTA_EXCEEDED|quota '|insufficient (regional|project) quota|quota .* exceeded", re.I)
 _RATE = re.compile(r"per minute|per 100 seconds|rate limit|requests per|concurrent operations|try again later", re.I)
+_CROWDED = re.compile(r"concurrent operations quota", re.I)
 _ADDRESSES = re.compile(r"IP_SPACE_EXHAUSTED|IP space .* exhausted", re.I)
 _BUSY = re.compile(r"incompatible operation (operation-[\w-]+)")
 _ZONE = re.compile(r"zones/([a-z0-9-]+)")
@@ -92,8 +93,15 @@ def blocker(text: str) -> str | None:
     return match[1] if match else None
 
 
+def is_operation_limit(text: str) -> bool:
+    """Return whether as many operations run on the cluster as GKE allows."""
+    return bool(_CROWDED.search(text))
+
+
 def is_passing(code: str, text: str) -> bool:
-    """Return whether a retry may help."""
+    """Return whether a retry may help soon."""
+    if is_operation_limit(text):
+        return False  # only once another operation has ended, which takes minutes
     if code in ("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL"):
         return True
     return code == "RESOURCE_EXHAUSTED" and not (_QUOTA.search(text) and not _RATE.search(text))

@@ -216,9 +216,9 @@ class GkeOptions(ControllerOptions):
     # Execution
     roll_back: bool = _switch("delete what this command created if it fails.", commands=_CARRIED)
     at_once: int = _option(
-        100,
+        256,
         "N",
-        "maximum number of concurrent steps. [default: 100]",
+        "maximum number of concurrent steps. [default: 256]",
         parse_whole((2, None)),
         limits=(2, None),
         commands=_CARRIED,

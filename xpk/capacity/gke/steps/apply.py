@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from xpk.capacity.gke.cloud.client import Google, blocked, is_existing, maybe
+from xpk.capacity.gke.cloud.client import Google, blocked, is_crowded, is_existing, maybe
 from xpk.capacity.gke.cloud.failure import AGAIN, explained, of_operation
 from xpk.capacity.gke.desired.request_bodies import needs_beta
 from xpk.capacity.gke.planning.difference import Change
@@ -21,10 +21,14 @@ from xpk.model.errors import NotFoundError, TimedOutError, XpkError
 Dict = dict[str, Any]
 
 _POLL_SECONDS = 5.0
+_FIRST_POLL, _GROWTH = 0.1, 0.25  # of the longest pause; of the time since the operation started
 
 
 class Applier:
-    """Applies changes to one cluster. All waiting steps share one listing of operations per `poll` seconds."""
+    """Applies changes to one cluster. All waiting steps share listings of operations.
+
+    `timeout`: seconds of one operation. `poll`: longest pause between two polls, in seconds.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Applier:
         self._timeout, self._poll = timeout, poll
         self._vpc = Vpc(google, project, region_of(location), self._again)
         self._lock, self._listed, self._listed_at = threading.Lock(), dict[str, Dict](), float("-inf")
+        self._queue, self._advanced_at = threading.Lock(), float("-inf")
 
     @property
     def parent(self) -> str:
@@ -121,7 +126,7 @@ class Applier:
         start = time.monotonic()
         while True:
             try:
-                return str(self._google.call(method, request, beta=beta)["name"])
+                return self._begin(partial(self._google.call, method, request, beta=beta), title)
             except XpkError as error:
                 if other := blocked(error):
                     self._activity.update(title, f"waiting for {other}")
@@ -134,6 +139,33 @@ class Applier:
                 else:
                     raise
             self._again(start)
+
+    def _begin(self, ask: Callable[[], Dict], title: str) -> str:
+        """Start an operation and return its name.
+
+        GKE limits the number of operations on a cluster, without a way to read the limit. Once it is reached, one step
+        at a time repeats its request. Their time limit starts again whenever an operation starts or ends.
+        """
+        start = time.monotonic()
+        if not self._queue.locked():
+            try:
+                return str(ask()["name"])
+            except XpkError as error:
+                if not is_crowded(error):
+                    raise
+        self._activity.update(title, "waiting until other operations end")
+        with self._queue:
+            self._activity.pause(0)  # raises if the plan was interrupted meanwhile
+            while True:
+                try:
+                    operation = str(ask()["name"])
+                except XpkError as error:
+                    if not is_crowded(error):
+                        raise
+                    self._again(max(start, self._advanced_at))
+                else:
+                    self._advanced_at = time.monotonic()
+                    return operation
 
     def _await_state(self, subject: str | None, title: str) -> None:
         """Wait until a node pool, or the cluster, is neither being created nor deleted. Raises XpkError on failure."""
@@ -153,20 +185,20 @@ class Applier:
         """Wait until an operation is done. Raises XpkError with the cause if it failed, TimedOutError."""
         start = time.monotonic()
         self._activity.update(title, "pending")
-        self._activity.pause(self._poll)  # by then, the shared listing includes it
         while True:
-            operation = self._look(name)
+            self._again(start)
+            operation = self._look(name, start)
             if operation.get("status") == "DONE":
+                self._advanced_at = time.monotonic()
                 if error := of_operation(operation):
                     raise error
                 return
             self._activity.update(title, _progress(operation))
-            self._again(start)
 
     def _wait_for_other(self, name: str) -> None:
         """Wait for another client's operation; its result is not checked."""
         start = time.monotonic()
-        while self._look(name).get("status", "DONE") != "DONE":
+        while self._look(name, start).get("status", "DONE") != "DONE":
             self._again(start)
 
     def _await_change(self, change: Change, title: str) -> None:
@@ -179,18 +211,20 @@ class Applier:
         finally:
             self._activity.clear(title)
 
-    def _look(self, name: str) -> Dict:
-        operation = self._list().get(name)
+    def _look(self, name: str, start: float) -> Dict:
+        operation = self._list(start).get(name)
         if operation is None:
             operation = maybe(lambda: self._google.call("get_operation", {"name": f"{self.parent}/operations/{name}"}))
         return operation or {"status": "DONE"}
 
-    def _list(self) -> Dict:
+    def _list(self, start: float) -> Dict:
+        """Return the operations, as listed after `start` and no longer ago than the current pause."""
         with self._lock:
-            if time.monotonic() - self._listed_at >= self._poll:
+            now = time.monotonic()
+            if self._listed_at < max(start, now - self._pause_seconds(start)):
                 listed = self._google.call("list_operations", {"parent": self.parent})
                 self._listed = {operation["name"]: operation for operation in listed.get("operations", [])}
-                self._listed_at = time.monotonic()
+                self._listed_at = now
             return self._listed
 
     def _again(self, start: float) -> None:
@@ -200,7 +234,11 @@ class Applier:
                 f"timed out after {self._timeout:.0f}s",
                 hint=f"{AGAIN}, and running operations continue; --timeout TIME waits longer",
             )
-        self._activity.pause(self._poll)
+        self._activity.pause(self._pause_seconds(start))
+
+    def _pause_seconds(self, start: float) -> float:
+        """Return the pause before the next poll: short at first, then a share of the time since `start`."""
+        return min(self._poll, max(self._poll * _FIRST_POLL, (time.monotonic() - start) * _GROWTH))
 
     def _pool(self, pool: str | None) -> str:
         return f"{self.name}/nodePools/{pool}"
