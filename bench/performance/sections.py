@@ -232,7 +232,7 @@ SECTIONS = (
         name="queue",
         title="Queues",
         command="python -m bench.queue",
-        text="Small, medium and full-size workloads with rising priorities, by the classes of Kueue's scalability test.",
+        text="Small, medium and full-size workloads of rising priority: the classes of Kueue's scalability test.",
         table=_queue,
         headline=_queue_ratio,
     ),
