@@ -199,7 +199,7 @@ def _placement(pod: Obj) -> Obj:
     return {
         "metadata": {key: meta[key] for key in ("name", "namespace", "labels") if key in meta},
         "spec": {key: spec[key] for key in ("nodeName", "containers") if key in spec},
-        "status": pod.get("status"),
+        "status": pod.get("status") or {},
     }
 
 
