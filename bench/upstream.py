@@ -48,7 +48,7 @@ class Upstream:
         tpu_type: str = "v5litepod-8",
         webhook: bool = True,
     ) -> dict[str, Any]:
-        """Return the JobSet of a workload. `webhook`: add what GKE's webhook would add to its pods, and nothing else."""
+        """Return the JobSet of a workload. `webhook`: with what GKE's webhook would add to its pods."""
         file = self._folder / f"{name}.yaml"
         size = ("--tpu-type", tpu_type, "--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
         what = ("--workload", name, "--docker-image", image, "--command", command, "--output-manifest-file", str(file))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.at_scale.nodes import CLUSTER, create_nodes
+from bench.at_scale.profiles import Profiler
 from bench.at_scale.server import Server
 from bench.upstream import Upstream
 from e2e.api_server import missing
@@ -23,17 +24,20 @@ from xpk.render import render_priorities, render_queues
 SHAPE = find_shape("v5litepod-256")  # 64 hosts
 _ENDPOINTS = ("endpoints-controller", "endpointslice-controller")
 # Limits that do not bind: all clients together reach less than a tenth of them on two cores.
+_KWOK = Path(__file__).with_name("kwok.yaml")
 _RATES = ("--kube-api-qps=1000", "--kube-api-burst=2000")
 FLAGS: Mapping[str, Sequence[str]] = {
     "etcd": ("--quota-backend-bytes=8589934592",),
     # Nodes are ready when they are created, and need no taint until a controller sees it.
     # Hosts of Google's xpk are privileged.
     "kube-apiserver": (
-        "--disable-admission-plugins=TaintNodesByCondition", "--event-ttl=10m", "--allow-privileged=true",
+        "--disable-admission-plugins=TaintNodesByCondition",
+        "--event-ttl=10m",
+        "--allow-privileged=true",
     ),
     "kube-controller-manager": (f"--controllers={','.join((*BASIC, *_ENDPOINTS))}", *_RATES),
     "kube-scheduler": _RATES,
-    "kwok": ("--cidr=10.128.0.1/9", "--node-lease-duration-seconds=0", "-v=WARN"),
+    "kwok": ("--cidr=10.128.0.1/9", "--node-lease-duration-seconds=0", "-v=WARN", f"--config={_KWOK}"),
 }
 
 
@@ -50,9 +54,9 @@ class ScaleCluster:
     api: KubernetesApi
     server: Server
     upstream: Upstream
-    folder: Path
     shape: SliceShape
     num_slices: int = 0
+    profiler: Profiler | None = None
     node_seconds: dict[int, float] = field(default_factory=dict)
 
     def grow(self, num_slices: int) -> None:
@@ -65,11 +69,12 @@ class ScaleCluster:
 
 @contextmanager
 def scale_cluster(
-    folder: Path, upstream: Upstream, max_slices: int, flags: Mapping[str, Sequence[str]] = FLAGS
+    folder: Path, upstream: Upstream, max_slices: int, profiler: Profiler | None = None
 ) -> Iterator[ScaleCluster]:
     """Run a cluster without nodes, with JobSet, Kueue and a queue as `xpk cluster create` sets them up."""
     state = folder / "server"
     state.mkdir()
+    flags = profiler.flags(FLAGS, folder / "serving") if profiler else FLAGS
     with (
         control_plane(state, flags) as kubeconfig,
         controllers(folder / "controllers", kubeconfig) as manifests,
@@ -81,4 +86,4 @@ def scale_cluster(
         spec = ClusterSpec(name=CLUSTER, shape=SHAPE, num_slices=max_slices)
         for obj in (*render_priorities(), *render_queues(spec)):
             api.apply(obj)
-        yield ScaleCluster(api, Server(kubeconfig), upstream, folder, SHAPE)
+        yield ScaleCluster(api, Server(kubeconfig), upstream, SHAPE, profiler=profiler)

@@ -102,9 +102,7 @@ def await_condition(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _follow(
-    server: Server, path: str, see: Callable[[str, Row, float], None], stopped: threading.Event
-) -> None:
+def _follow(server: Server, path: str, see: Callable[[str, Row, float], None], stopped: threading.Event) -> None:
     """Watch until stopped. A server that is short of time ends the watches of slow clients: list again."""
     while not stopped.is_set():
         try:

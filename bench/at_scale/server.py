@@ -1,4 +1,4 @@
-"""Requests to the API server that `ObjectApi` does not have: tables, metrics and subresources, over kept connections."""
+"""Requests to the API server that `ObjectApi` does not have: tables, metrics and subresources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import urllib3
 import yaml
@@ -52,7 +53,11 @@ class Server:
 
     def text(self, path: str) -> str:
         """Return an answer's text, such as that of `/metrics`."""
-        return self._pool.request("GET", self._url + path, headers=self._headers).data.decode()
+        return self.data(path).decode()
+
+    def data(self, path: str) -> bytes:
+        """Return an answer's content."""
+        return self._pool.request("GET", self._url + path, headers=self._headers).data
 
     def rows(self, path: str) -> tuple[list[Row], str]:
         """Return a list as the rows that `kubectl get -o wide` prints, and its resource version."""
@@ -84,8 +89,6 @@ def each(action: Callable[[Item], object], items: Iterable[Item]) -> None:
 
 def query(path: str, **parameters: str) -> str:
     """Return a path with parameters."""
-    from urllib.parse import urlencode
-
     return f"{path}?{urlencode(parameters)}"
 
 

@@ -1,4 +1,4 @@
-"""The manifests that are compared: ours, that of Google's xpk, and changes of ours that were tried."""
+"""The manifests that are compared: ours and that of Google's xpk; `candidates` has changes of ours."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Submitted:
     subdomain: str
     render_seconds: float
     submit_seconds: float
+    first_job: str = names.SLICE_JOB
 
     @property
     def coordinator(self) -> str:
         """Return the host name of slice 0 host 0."""
-        return f"{self.name}-{names.SLICE_JOB}-0-0"
+        return f"{self.name}-{self.first_job}-0-0"
 
 
 Submit = Callable[[ScaleCluster, str, int], Submitted]
@@ -76,24 +77,16 @@ def changed(change: Callable[[ScaleCluster, Obj, int], None]) -> Submit:
         change(cluster, jobset, num_slices)
         rendered = time.monotonic()
         cluster.api.create(jobset)
-        return Submitted(name, names.subdomain(name), rendered - start, time.monotonic() - rendered)
+        first = jobset["spec"]["replicatedJobs"][0]["name"]
+        return Submitted(name, names.subdomain(name), rendered - start, time.monotonic() - rendered, first)
 
     return submit
 
 
-def _add_service(cluster: ScaleCluster, jobset: Obj, num_slices: int) -> None:
-    name = jobset["metadata"]["name"]
-    cluster.api.apply(
-        {
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": jobset["spec"]["network"]["subdomain"], "namespace": "default"},
-            "spec": {
-                "clusterIP": "None", "publishNotReadyAddresses": True,
-                "selector": {"jobset.sigs.k8s.io/jobset-name": name},
-                "ports": [{"name": "none", "port": 1, "targetPort": "none"}],
-            },
-        }
-    )  # fmt: skip
+def pod_spec(jobset: Obj) -> Obj:
+    """Return the specification of a JobSet's pods."""
+    spec: Obj = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return spec
 
 
-VARIANTS: dict[str, Submit] = {"ours": submit_ours, "upstream": submit_upstream, "service": changed(_add_service)}
+VARIANTS: dict[str, Submit] = {"ours": submit_ours, "upstream": submit_upstream}

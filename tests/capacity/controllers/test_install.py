@@ -84,6 +84,18 @@ def test_webhooks_of_jobset_for_its_own_pods_are_kept() -> None:
     assert [hook["name"] for hook in kept["webhooks"]] == ["mpod", "mjobset"]
 
 
+def test_jobset_validates_only_pods_that_await_their_node_pool() -> None:
+    of_pods = {"objectSelector": {"matchExpressions": []}}
+    hooks = [webhook("vpod.kb.io", "", **of_pods), webhook("vjobset.kb.io", "jobset.x-k8s.io")]
+    (kept,) = install.prepare(
+        [{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "w"}, "webhooks": hooks}], pinned=False
+    )
+    of_pod, of_jobset = kept["webhooks"]
+    assert of_pod["objectSelector"] == of_pods["objectSelector"] and "matchConditions" not in of_jobset
+    (condition,) = of_pod["matchConditions"]
+    assert "in object.spec.nodeSelector" in condition["expression"]
+
+
 class Slow(FakeApi):
     """An API server whose webhooks respond at the third attempt."""
 

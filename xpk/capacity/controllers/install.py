@@ -27,6 +27,7 @@ from xpk.api.controller_config import (
 from xpk.capacity.controllers import release_manifest
 from xpk.capacity.controllers.resources import enlarge, more_memory
 from xpk.capacity.controllers.settings import configured, lacks
+from xpk.capacity.controllers.webhooks import limited
 from xpk.capacity.options import ControllerOptions
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
@@ -212,7 +213,7 @@ def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
         elif obj["kind"] == "ConfigMap" and CONFIG in obj.get("data", {}):
             obj["data"][CONFIG] = _configured(obj["data"][CONFIG], pinned=pinned)
         elif obj["kind"].endswith("WebhookConfiguration"):
-            obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
+            obj["webhooks"] = [limited(hook) for hook in obj["webhooks"] if _is_wanted(hook)]
     _stamp(objects)
 
     def rank(obj: Obj) -> int:
