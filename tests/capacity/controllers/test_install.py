@@ -85,7 +85,7 @@ def test_webhooks_of_jobset_for_its_own_pods_are_kept() -> None:
 
 
 def test_jobset_validates_only_pods_that_await_their_node_pool() -> None:
-    of_pods = {"objectSelector": {"matchExpressions": []}}
+    of_pods: Obj = {"objectSelector": {"matchExpressions": []}}
     hooks = [webhook("vpod.kb.io", "", **of_pods), webhook("vjobset.kb.io", "jobset.x-k8s.io")]
     (kept,) = install.prepare(
         [{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "w"}, "webhooks": hooks}], pinned=False
