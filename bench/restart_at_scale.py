@@ -23,8 +23,7 @@ from bench.at_scale.lifecycle import await_start, fail_host, remove
 from bench.at_scale.observation import await_condition, watching
 from bench.at_scale.supervisors import running_hosts
 from bench.at_scale.workload import MAX_RESTARTS, VARIANTS
-from bench.commands.google_xpk import CACHE
-from bench.upstream import VERSION, Upstream
+from bench.upstream import VERSION
 
 IN_PLACE = "in place"
 _ATTEMPT = {"jobset.sigs.k8s.io/restart-attempt": "1"}
@@ -102,13 +101,9 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             print(line(row), flush=True)
     if not options.slices:
         return rows
-    upstream = Upstream(CACHE)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    upstream.install()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        scale_cluster(Path(folder), upstream, max(options.slices)) as cluster,
-    ):
+    with tempfile.TemporaryDirectory() as folder, scale_cluster(Path(folder), max(options.slices)) as cluster:
+        if "upstream" in options.variant:
+            cluster.install_upstream()
         for num_slices in options.slices:
             cluster.grow(num_slices)
             for _ in range(options.repeat):

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,14 @@ from bench.at_scale.lifecycle import await_start, remove
 from bench.at_scale.observation import Marks, watching
 from bench.at_scale.profiles import Profiler
 from bench.at_scale.workload import VARIANTS
-from bench.commands.google_xpk import CACHE
-from bench.upstream import VERSION, Upstream
+from bench.upstream import VERSION
 
 ALL = VARIANTS | CANDIDATES
 PHASES = ("admitted", "jobs", "created", "bound", "running", "coordinator", "published")
 
 
 def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) -> dict[str, Any]:
-    """Start a workload, delete it, and return the measurements."""
+    """Start a workload and return the measurements."""
     hosts, name = num_slices * cluster.shape.hosts, f"{variant[:14].rstrip('-')}-{num_slices}"
     load, before = os.getloadavg()[0], usage.look(cluster.server)
     with watching(cluster.server, name) as marks, _profiling(cluster, name, hosts):
@@ -48,7 +47,8 @@ def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) 
             "submit": round(submitted.submit_seconds, 3),
             **_phases(marks, start, published),
         }
-        row = {
+        return {
+            "name": name,
             "variant": variant,
             "hosts": hosts,
             "nodes": cluster.num_slices * cluster.shape.hosts,
@@ -60,8 +60,6 @@ def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) 
             "writes_per_pod": spent.writes_per_pod(hosts),
             "webhook_calls_per_pod": spent.webhook_calls_per_pod(hosts),
         }
-    seconds["deletion"] = round(remove(cluster, name, limit), 1)
-    return row
 
 
 def _profiling(cluster: ScaleCluster, name: str, hosts: int) -> AbstractContextManager[None]:
@@ -83,20 +81,26 @@ def _phases(marks: Marks, start: float, published: Mapping[str, float]) -> dict[
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure all sizes and variants in one cluster; return the results."""
-    upstream = Upstream(CACHE)
-    if any(name.startswith("upstream") for name in options.variant):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        upstream.install()
-    rows = []
+    rows: list[dict[str, Any]] = []
     profiler = Profiler.into(options.profiles) if options.profiles else None
-    with scale_cluster(folder, upstream, max(*options.slices, options.node_slices), profiler) as cluster:
-        for num_slices in options.slices:
+    with scale_cluster(folder, max(*options.slices, options.node_slices), profiler) as cluster:
+        if "upstream" in options.variant:
+            cluster.install_upstream()
+        for num_slices, variant in plan(options):
+            if rows:
+                rows[-1]["seconds"]["deletion"] = round(remove(cluster, rows[-1]["name"], options.limit), 1)
             cluster.grow(max(num_slices, options.node_slices))
-            for repeat in range(options.repeat):
-                for variant in options.variant if repeat % 2 == 0 else reversed(options.variant):
-                    rows.append(measure(cluster, variant, num_slices, options.limit))
-                    print(line(rows[-1]), flush=True)
+            rows.append(measure(cluster, variant, num_slices, options.limit))
+            print(line(rows[-1]), flush=True)
         return {"google_xpk": VERSION, "node_seconds": cluster.node_seconds, "runs": rows}
+
+
+def plan(options: argparse.Namespace) -> Iterator[tuple[int, str]]:
+    """Yield the runs in their order: sizes ascend, and variants alternate. The last workload ends with the cluster."""
+    for num_slices in options.slices:
+        for repeat in range(options.repeat):
+            for variant in options.variant if repeat % 2 == 0 else reversed(options.variant):
+                yield num_slices, variant
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.at_scale.nodes import CLUSTER, create_nodes
 from bench.at_scale.profiles import Profiler
 from bench.at_scale.server import Server
+from bench.commands.google_xpk import CACHE
 from bench.upstream import Upstream
 from e2e.api_server import missing
 from e2e.control_plane import CONTROLLERS as BASIC
@@ -53,11 +54,16 @@ class ScaleCluster:
 
     api: KubernetesApi
     server: Server
-    upstream: Upstream
-    shape: SliceShape
+    shape: SliceShape = SHAPE
+    upstream: Upstream = field(default_factory=lambda: Upstream(CACHE))
     num_slices: int = 0
     profiler: Profiler | None = None
     node_seconds: dict[int, float] = field(default_factory=dict)
+
+    def install_upstream(self) -> None:
+        """Install Google's xpk, unless it is there. Raises CalledProcessError."""
+        CACHE.mkdir(parents=True, exist_ok=True)
+        self.upstream.install()
 
     def grow(self, num_slices: int) -> None:
         """Create nodes until there are this many slices."""
@@ -68,9 +74,7 @@ class ScaleCluster:
 
 
 @contextmanager
-def scale_cluster(
-    folder: Path, upstream: Upstream, max_slices: int, profiler: Profiler | None = None
-) -> Iterator[ScaleCluster]:
+def scale_cluster(folder: Path, max_slices: int, profiler: Profiler | None = None) -> Iterator[ScaleCluster]:
     """Run a cluster without nodes, with JobSet, Kueue and a queue as `xpk cluster create` sets them up."""
     state = folder / "server"
     state.mkdir()
@@ -86,4 +90,4 @@ def scale_cluster(
         spec = ClusterSpec(name=CLUSTER, shape=SHAPE, num_slices=max_slices)
         for obj in (*render_priorities(), *render_queues(spec)):
             api.apply(obj)
-        yield ScaleCluster(api, Server(kubeconfig), upstream, SHAPE, profiler=profiler)
+        yield ScaleCluster(api, Server(kubeconfig), profiler=profiler)
