@@ -23,7 +23,7 @@ def await_start(
     def has_coordinator() -> bool:
         return submitted.coordinator in published_hosts(cluster.server, submitted.subdomain)
 
-    if await_condition(has_coordinator, limit / 4):
+    if await_condition(has_coordinator, limit):
         times["coordinator"] = time.monotonic()
         if await_condition(lambda: len(marks.running) == hosts, limit) and await_condition(
             lambda: len(published_hosts(cluster.server, submitted.subdomain)) == hosts, limit / 4
