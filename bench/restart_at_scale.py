@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ from bench.at_scale.cluster import SHAPE, ScaleCluster, missing_programs, scale_
 from bench.at_scale.lifecycle import await_start, fail_host, remove
 from bench.at_scale.observation import await_condition, watching
 from bench.at_scale.supervisors import running_hosts
-from bench.at_scale.workload import MAX_RESTARTS, VARIANTS
+from bench.at_scale.workload import VARIANTS
 from bench.upstream import VERSION
 
 IN_PLACE = "in place"
@@ -92,15 +93,12 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
-def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure all sizes."""
-    rows = []
     for num_slices in options.in_place_slices:
-        for row in in_place(num_slices, options.repeat, options.limit):
-            rows.append(row)
-            print(line(row), flush=True)
+        yield from in_place(num_slices, options.repeat, options.limit)
     if not options.slices:
-        return rows
+        return
     with tempfile.TemporaryDirectory() as folder, scale_cluster(Path(folder), max(options.slices)) as cluster:
         if "upstream" in options.variant:
             cluster.install_upstream()
@@ -108,9 +106,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             cluster.grow(num_slices)
             for _ in range(options.repeat):
                 for variant in options.variant:
-                    rows.append(recreate(cluster, variant, num_slices, options.limit))
-                    print(line(rows[-1]), flush=True)
-    return rows
+                    yield recreate(cluster, variant, num_slices, options.limit)
 
 
 def main() -> None:
@@ -126,14 +122,14 @@ def main() -> None:
     options.variant = options.variant or list(VARIANTS)
     if problem := missing_programs():
         sys.exit(f"error: {problem}")
-    rows = run(options)
-    content = {
-        "google_xpk": VERSION,
-        "max_restarts": MAX_RESTARTS,
-        "median_seconds": results.medians(rows, "seconds"),
-        "restarts": rows,
-    }
-    print(results.write("restart-at-scale", content, options.output))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the cluster, too
+    rows: list[dict[str, Any]] = []
+    for row in run(options):
+        rows.append(row)
+        print(line(row), flush=True)
+        content = {"google_xpk": VERSION, "median_seconds": results.medians(rows, "seconds"), "restarts": rows}
+        file = results.write("restart-at-scale", content, options.output)
+    print(file)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -79,8 +80,8 @@ def _phases(marks: Marks, start: float, published: Mapping[str, float]) -> dict[
     return {name: round(ends[name] - start, 2) for name in PHASES if ends.get(name)}
 
 
-def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Measure all sizes and variants in one cluster; return the results."""
+def run(options: argparse.Namespace, folder: Path) -> Path:
+    """Measure all sizes and variants in one cluster; return the file of the results, which each run completes."""
     rows: list[dict[str, Any]] = []
     profiler = Profiler.into(options.profiles) if options.profiles else None
     with scale_cluster(folder, max(*options.slices, options.node_slices), profiler) as cluster:
@@ -92,7 +93,19 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             cluster.grow(max(num_slices, options.node_slices))
             rows.append(measure(cluster, variant, num_slices, options.limit))
             print(line(rows[-1]), flush=True)
-        return {"google_xpk": VERSION, "node_seconds": cluster.node_seconds, "runs": rows}
+            file = results.write("start-at-scale", content(cluster, rows), options.output)
+    return file
+
+
+def content(cluster: ScaleCluster, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of the results' file."""
+    return {
+        "google_xpk": VERSION,
+        "node_seconds": cluster.node_seconds,
+        "load_after": round(os.getloadavg()[0], 2),
+        "summary": summary(rows),
+        "runs": rows,
+    }
 
 
 def plan(options: argparse.Namespace) -> Iterator[tuple[int, str]]:
@@ -142,11 +155,9 @@ def main() -> None:
     options.variant = options.variant or ["ours", "upstream"]
     if problem := missing_programs():
         sys.exit(f"error: {problem}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the cluster, too
     with tempfile.TemporaryDirectory() as folder:
-        measured = run(options, Path(folder))
-    measured |= {"summary": summary(measured["runs"]), "load_after": round(os.getloadavg()[0], 2)}
-    print(measured["summary"])
-    print(results.write("start-at-scale", measured, options.output))
+        print(run(options, Path(folder)))
 
 
 if __name__ == "__main__":
