@@ -25,18 +25,20 @@ from bench.at_scale.cluster import ScaleCluster, missing_programs, scale_cluster
 from bench.at_scale.lifecycle import await_start, remove
 from bench.at_scale.observation import Marks, watching
 from bench.at_scale.profiles import Profiler
-from bench.at_scale.workload import VARIANTS
+from bench.at_scale.release_webhooks import release_webhooks
+from bench.at_scale.workload import VARIANTS, submit_upstream
 from bench.upstream import VERSION
 
-ALL = VARIANTS | CANDIDATES
+WITH_ITS_WEBHOOKS = "upstream-webhooks"
+ALL = VARIANTS | {WITH_ITS_WEBHOOKS: submit_upstream} | CANDIDATES
 PHASES = ("admitted", "jobs", "created", "bound", "running", "coordinator", "published")
 
 
 def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) -> dict[str, Any]:
     """Start a workload and return the measurements."""
-    hosts, name = num_slices * cluster.shape.hosts, f"{variant[:14].rstrip('-')}-{num_slices}"
-    load, before = os.getloadavg()[0], usage.look(cluster.server)
-    with watching(cluster.server, name) as marks, _profiling(cluster, name, hosts):
+    hosts, name = num_slices * cluster.shape.hosts, f"{variant[:18].rstrip('-')}-{num_slices}"
+    with _webhooks(cluster, variant), watching(cluster.server, name) as marks, _profiling(cluster, name, hosts):
+        load, before = os.getloadavg()[0], usage.look(cluster.server)
         start = time.monotonic()
         submitted = ALL[variant](cluster, name, num_slices)
         start += submitted.render_seconds
@@ -63,6 +65,11 @@ def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) 
         }
 
 
+def _webhooks(cluster: ScaleCluster, variant: str) -> AbstractContextManager[None]:
+    """Call the webhooks that the variant's tool leaves in a cluster."""
+    return release_webhooks(cluster) if variant == WITH_ITS_WEBHOOKS else nullcontext()
+
+
 def _profiling(cluster: ScaleCluster, name: str, hosts: int) -> AbstractContextManager[None]:
     """Profile the middle of a start, if profiles are requested."""
     if cluster.profiler is None:
@@ -85,7 +92,7 @@ def run(options: argparse.Namespace, folder: Path) -> Path:
     rows: list[dict[str, Any]] = []
     profiler = Profiler.into(options.profiles) if options.profiles else None
     with scale_cluster(folder, max(*options.slices, options.node_slices), profiler) as cluster:
-        if "upstream" in options.variant:
+        if any(name.startswith("upstream") for name in options.variant):
             cluster.install_upstream()
         for num_slices, variant in plan(options):
             if rows:

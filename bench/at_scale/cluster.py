@@ -54,6 +54,7 @@ class ScaleCluster:
 
     api: KubernetesApi
     server: Server
+    manifests: tuple[Path, ...]  # of JobSet's and Kueue's releases
     shape: SliceShape = SHAPE
     upstream: Upstream = field(default_factory=lambda: Upstream(CACHE))
     num_slices: int = 0
@@ -90,4 +91,4 @@ def scale_cluster(folder: Path, max_slices: int, profiler: Profiler | None = Non
         spec = ClusterSpec(name=CLUSTER, shape=SHAPE, num_slices=max_slices)
         for obj in (*render_priorities(), *render_queues(spec)):
             api.apply(obj)
-        yield ScaleCluster(api, Server(kubeconfig), profiler=profiler)
+        yield ScaleCluster(api, Server(kubeconfig), tuple(map(Path, manifests.values())), profiler=profiler)
