@@ -250,6 +250,19 @@ def test_jobset_is_reconfigured_to_restart_slices_alone(tmp_path: Path) -> None:
     assert install.missing_step(api, JOBSET) is None and install.notes_of(api, hosts=4, fenced=True) == ()
 
 
+def test_webhook_of_a_jobset_that_an_earlier_xpk_installed_is_limited(tmp_path: Path) -> None:
+    api = installed(JOBSET, tmp_path, hosts=4)
+    hook = webhook("vpod.kb.io", "", objectSelector={"matchExpressions": []})
+    name = "jobset-validating-webhook-configuration"
+    meta: Obj = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    configuration = {"kind": "ValidatingWebhookConfiguration", **meta, "webhooks": [hook]}
+    api.create(configuration)
+    assert install.missing_step(api, JOBSET) == "call the webhook of JobSet for fewer pods"
+    (prepared,) = install.prepare([{**configuration, "webhooks": [hook]}], pinned=False)
+    api.patch("ValidatingWebhookConfiguration", name, {"webhooks": prepared["webhooks"]})
+    assert install.missing_step(api, JOBSET) is None
+
+
 def test_another_tools_jobset_without_the_gate_is_noted(tmp_path: Path) -> None:
     api = installed(JOBSET, tmp_path, hosts=4)
     stored = api.objects["Deployment", JOBSET.namespace, JOBSET.deployment]
