@@ -12,7 +12,7 @@ from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape
 
 CLUSTER = "bench"
-_SETTLED_SECONDS = 3.0  # without a further list of KWOK's, which lists the pods of each new node
+_SETTLED_SECONDS = 6.0  # without a further list of KWOK's, which lists the pods of each new node
 _LIST_SECONDS = 600.0
 _OTHER_ALLOCATABLE = {"cpu": "111", "memory": "186Gi", "pods": "15"}
 _CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready")
