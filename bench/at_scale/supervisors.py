@@ -89,7 +89,9 @@ def running_hosts(folder: Path, hosts: int, max_restarts: int) -> Iterator[Hosts
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Kill the supervisors first, so that none restarts its command, and then the commands."""
+    """Kill supervisors and commands; a stopped supervisor starts no further command meanwhile."""
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
     commands = [child for process in processes for child in _children(process.pid)]
     for process in processes:
         process.kill()
