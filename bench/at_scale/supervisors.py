@@ -17,7 +17,7 @@ from e2e.api_server import free_ports
 from xpk.render.supervisor import supervisor_archive
 
 _HOSTS_PER_SLICE = 64
-_AT_ONCE = 32  # further supervisors start once this many or fewer are missing
+_AT_ONCE = 8  # further supervisors start once this many or fewer are missing
 _POLL_SECONDS = 0.05
 # Every attempt leaves a file; then the command waits as a training process would.
 _COMMAND = 'touch "$XPK_OUTPUT_DIR/up-$XPK_RESTARTS_IN_PLACE-$MEGASCALE_SLICE_ID-$TPU_WORKER_ID"; exec sleep 100000'
@@ -85,21 +85,19 @@ def running_hosts(folder: Path, hosts: int, max_restarts: int) -> Iterator[Hosts
                 started.processes.append(subprocess.Popen(argv, env=environ | own, stdout=log, stderr=log, cwd=folder))
         yield started
     finally:
-        _end(started.processes)
+        _end(folder, started.processes)
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Kill supervisors and commands; a stopped supervisor starts no further command meanwhile."""
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    commands = [child for process in processes for child in _children(process.pid)]
+def _end(folder: Path, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Kill the supervisors and then their commands, which are sessions of their own but share the folder."""
     for process in processes:
         process.kill()
-    for child in commands:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
     for process in processes:
         process.wait()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # a process that has ended, or another user's
+            if entry.name.isdigit() and os.readlink(entry / "cwd") == str(folder):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
