@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 VERSION = "1.16.0"
-_ASKED = ("--cluster", "c", "--project", "p", "--zone", "us-central1-a", "--tpu-type", "v5litepod-8")
+_ASKED = ("--cluster", "c", "--project", "p", "--zone", "us-central1-a")
 # A peer that crashes may be restarted too; by default it would fail the whole workload.
 _OPTIONS = ("--skip-validation", "--restart-on-exit-codes", "1-126", "--dry-run")
 # On GKE a webhook sets these for TPU pods; kind has none.
@@ -37,14 +37,26 @@ class Upstream:
         subprocess.run([*pip, "--disable-pip-version-check"], check=True, env=self._environ())
         stamp.touch()
 
-    def render(self, name: str, *, command: str, image: str, num_slices: int, max_restarts: int) -> dict[str, Any]:
-        """Return the JobSet of a workload; only what GKE's webhook would add is added."""
+    def render(
+        self,
+        name: str,
+        *,
+        command: str,
+        image: str,
+        num_slices: int,
+        max_restarts: int,
+        tpu_type: str = "v5litepod-8",
+        webhook: bool = True,
+    ) -> dict[str, Any]:
+        """Return the JobSet of a workload. `webhook`: with what GKE's webhook would add to its pods."""
         file = self._folder / f"{name}.yaml"
-        size = ("--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
+        size = ("--tpu-type", tpu_type, "--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
         what = ("--workload", name, "--docker-image", image, "--command", command, "--output-manifest-file", str(file))
         argv = [str(self._folder / "venv" / "bin" / "xpk"), "workload", "create", *_ASKED, *size, *what, *_OPTIONS]
         subprocess.run(argv, check=True, env=self._environ(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         jobset: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not webhook:
+            return jobset
         (container,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
         container["env"] = [
             *(container.get("env") or []),

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 BINARIES = Path(os.environ.get("XPK_E2E_CACHE", Path.home() / ".cache" / "xpk-e2e")) / "bin"
 _TOKEN = "e2e"  # of a server that only this machine can reach, for the length of a test
 _SECONDS = 240.0
+NO_FLAGS: Mapping[str, Sequence[str]] = {}
 
 
 def missing(*programs: str) -> str:
@@ -30,13 +31,13 @@ def api_server(
     users: Sequence[str] = (),
     *,
     etcd_port: int | None = None,
-    flags: Sequence[str] = (),
+    flags: Mapping[str, Sequence[str]] = NO_FLAGS,
     started: list[int] | None = None,
 ) -> Iterator[Path]:
     """Run a server that keeps its state in `folder`; give the kubeconfig that reaches it.
 
     It has a context for each of `users` too, who may do nothing until they are given a role.
-    `flags`: more flags of kube-apiserver; `started` receives the IDs of the processes.
+    `flags`: further ones by program; `started` receives the IDs of the processes.
     """
     etcd, peer, api = free_ports(3)
     etcd = etcd_port or etcd
@@ -47,7 +48,7 @@ def api_server(
         [
             str(binaries / "etcd"), f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync",
             f"--listen-client-urls=http://127.0.0.1:{etcd}", f"--advertise-client-urls=http://127.0.0.1:{etcd}",
-            f"--listen-peer-urls=http://127.0.0.1:{peer}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}", *flags.get("etcd", ()),
         ],
         [
             str(binaries / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}",
@@ -56,7 +57,7 @@ def api_server(
             "--service-account-issuer=https://e2e", f"--service-account-key-file={folder / 'service-accounts.key'}",
             f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
             "--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.0.0.0/24",
-            *flags,
+            *flags.get("kube-apiserver", ()),
         ],
     ]  # fmt: skip
     running: list[subprocess.Popen[bytes]] = []

@@ -125,7 +125,9 @@ def project(folder: Path, poll_seconds: float, options: Mapping[str, Any]) -> It
     audit = (f"--audit-policy-file={server / 'policy.yaml'}", f"--audit-log-path={server / 'audit.log'}")
     (etcd_port,) = free_ports(1)
     started = list[int]()
-    with api_server(server, BINARIES, [_HARNESS], etcd_port=etcd_port, flags=audit, started=started) as kubeconfig:
+    with api_server(
+        server, BINARIES, [_HARNESS], etcd_port=etcd_port, flags={"kube-apiserver": audit}, started=started
+    ) as kubeconfig:
         admin = KubernetesApi(kubeconfig=kubeconfig)
         admin.create(_harness_role())
         api = KubernetesApi(kubeconfig=kubeconfig, context=_HARNESS)

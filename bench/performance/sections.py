@@ -122,18 +122,12 @@ def _soak(content: Content) -> Rows:
     yield [str(content[key]) for key in ("faults", "survived", "steps", "steps_with_another_loss")]
 
 
-def _at_scale(content: Content, key: str) -> Rows:
-    """Yield medians by number of hosts, with a column for each variant."""
-    medians = content["summary"][key] if "summary" in content else content[key]
+def _start(content: Content) -> Rows:
+    medians, exponents = content["summary"]["running_seconds"], content["summary"]["exponent"]
     yield ["hosts", *(f"{variant}, s" for variant in medians)]
     for hosts in sorted({hosts for sizes in medians.values() for hosts in sizes}, key=int):
         cells = (medians[variant].get(hosts) for variant in medians)
         yield [f"{int(hosts):,}", *("" if seconds is None else f"{seconds:.1f}" for seconds in cells)]
-
-
-def _start(content: Content) -> Rows:
-    yield from _at_scale(content, "running_seconds")
-    exponents = content["summary"]["exponent"]
     yield ["exponent", *("" if exponents.get(name) is None else f"{exponents[name]:.2f}" for name in exponents)]
 
 
@@ -146,7 +140,10 @@ def _start_ratios(content: Content) -> Iterator[Ratio]:
 
 
 def _restart(content: Content) -> Rows:
-    yield from _at_scale(content, "median_seconds")
+    yield ["restart", "hosts", "seconds until all run again", "API writes a host", "CPU-ms a host"]
+    for row in content["restarts"]:
+        writes, cpu = row["writes_per_host"]["total"], row["cpu_ms_per_host"]["total"]
+        yield [row["variant"], f"{row['hosts']:,}", f"{row['seconds']:.1f}", f"{writes:.1f}", f"{cpu:.1f}"]
 
 
 def _queue(content: Content) -> Rows:

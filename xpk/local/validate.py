@@ -25,7 +25,9 @@ _CONTAINER = {
 _POD = {
     **{"restartPolicy": {"Never"}, "terminationGracePeriodSeconds": int, "nodeSelector": _TEXTS},
     "containers": [_CONTAINER],
-    **dict.fromkeys(("automountServiceAccountToken", "tolerations", "securityContext"), _ANY),
+    **dict.fromkeys(
+        ("automountServiceAccountToken", "tolerations", "topologySpreadConstraints", "securityContext"), _ANY
+    ),
     **dict.fromkeys(("serviceAccountName", "imagePullSecrets", "enableServiceLinks"), _ANY),
 }
 _EXIT_CODES = {"containerName": str, "operator": {"In", "NotIn"}, "values": [int]}

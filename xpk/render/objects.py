@@ -213,6 +213,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "fatal_exit_codes": sorted(fatal),
         "judged_exit_codes": sorted({143, *fatal}),  # codes that have rules of their own
         "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
+        "no_topology": names.NO_TOPOLOGY_LABEL,
         "tolerated": capacities.tolerated(spec.capacity),
         "command": [*START] if supervised else command,
         "args": command if supervised else [],

@@ -84,6 +84,18 @@ def test_webhooks_of_jobset_for_its_own_pods_are_kept() -> None:
     assert [hook["name"] for hook in kept["webhooks"]] == ["mpod", "mjobset"]
 
 
+def test_jobset_validates_only_pods_that_await_their_node_pool() -> None:
+    of_pods: Obj = {"objectSelector": {"matchExpressions": []}}
+    hooks = [webhook("vpod.kb.io", "", **of_pods), webhook("vjobset.kb.io", "jobset.x-k8s.io")]
+    (kept,) = install.prepare(
+        [{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "w"}, "webhooks": hooks}], pinned=False
+    )
+    of_pod, of_jobset = kept["webhooks"]
+    assert of_pod["objectSelector"] == of_pods["objectSelector"] and "matchConditions" not in of_jobset
+    (condition,) = of_pod["matchConditions"]
+    assert "in object.spec.nodeSelector" in condition["expression"]
+
+
 class Slow(FakeApi):
     """An API server whose webhooks respond at the third attempt."""
 
@@ -236,6 +248,19 @@ def test_jobset_is_reconfigured_to_restart_slices_alone(tmp_path: Path) -> None:
     stored = api.get("ConfigMap", JOBSET.config_map, JOBSET.namespace)["data"]["controller_manager_config.yaml"]
     assert yaml.safe_load(stored)["featureGates"] == {"RestartJob": True}
     assert install.missing_step(api, JOBSET) is None and install.notes_of(api, hosts=4, fenced=True) == ()
+
+
+def test_webhook_of_a_jobset_that_an_earlier_xpk_installed_is_limited(tmp_path: Path) -> None:
+    api = installed(JOBSET, tmp_path, hosts=4)
+    hook = webhook("vpod.kb.io", "", objectSelector={"matchExpressions": []})
+    name = "jobset-validating-webhook-configuration"
+    meta: Obj = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    configuration = {"kind": "ValidatingWebhookConfiguration", **meta, "webhooks": [hook]}
+    api.create(configuration)
+    assert install.missing_step(api, JOBSET) == "call the webhook of JobSet for fewer pods"
+    (prepared,) = install.prepare([{**configuration, "webhooks": [hook]}], pinned=False)
+    api.patch("ValidatingWebhookConfiguration", name, {"webhooks": prepared["webhooks"]})
+    assert install.missing_step(api, JOBSET) is None
 
 
 def test_another_tools_jobset_without_the_gate_is_noted(tmp_path: Path) -> None:

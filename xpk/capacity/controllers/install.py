@@ -28,6 +28,7 @@ from xpk.api.controller_config import (
 from xpk.capacity.controllers import release_manifest
 from xpk.capacity.controllers.resources import enlarge, more_memory
 from xpk.capacity.controllers.settings import configured, lacks
+from xpk.capacity.controllers.webhooks import is_unlimited, limited
 from xpk.capacity.options import ControllerOptions
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
@@ -108,6 +109,8 @@ def missing_step(api: ObjectApi, controller: Controller, *, hosts: int = 0) -> s
             return f"allow {controller.name} {more}, for {hosts:,} hosts"
         if settings := lacks(api, deployment, controller.config_map, controller.gate):
             return f"set up {controller.name} {controller.version} with {' and '.join(settings)}"
+        if controller is JOBSET and is_unlimited(api):
+            return f"call the webhook of {controller.name} for fewer pods"
         if _is_stale(api, controller, deployment):
             return f"restart {controller.name} with its newest configuration"
     return None if _runs(deployment) else f"wait until {controller.name} runs"
@@ -214,7 +217,7 @@ def prepare(objects: list[Obj], *, pinned: bool, hosts: int = 0) -> list[Obj]:
         elif obj["kind"] == "ConfigMap" and CONFIG in obj.get("data", {}):
             obj["data"][CONFIG] = _configured(obj["data"][CONFIG], pinned=pinned)
         elif obj["kind"].endswith("WebhookConfiguration"):
-            obj["webhooks"] = [hook for hook in obj["webhooks"] if _is_wanted(hook)]
+            obj["webhooks"] = [limited(hook) for hook in obj["webhooks"] if _is_wanted(hook)]
     _stamp(objects)
 
     def rank(obj: Obj) -> int:

@@ -1,0 +1,1 @@
+"""Workloads of thousands of hosts on real controllers, with nodes and pods emulated by KWOK."""
