@@ -148,6 +148,7 @@ def _member(python: Path, log: Path, chips: int, arguments: list[str]) -> Iterat
         "XLA_FLAGS": "--xla_cpu_enable_concurrency_optimized_scheduler=false",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'workloads'}",
         "BENCH_HLO": f"{log}.hlo.txt",
+        "TMPDIR": str(log.parent),  # a member is killed in the end, and leaves what it has written
     }
     command = [str(python), "-m", "bench.maxtext_member", *arguments]
     with log.open("w") as errors:
