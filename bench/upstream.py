@@ -55,6 +55,7 @@ class Upstream:
         argv = [str(self._folder / "venv" / "bin" / "xpk"), "workload", "create", *_ASKED, *size, *what, *_OPTIONS]
         subprocess.run(argv, check=True, env=self._environ(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         jobset: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        file.unlink()
         if not webhook:
             return jobset
         (container,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
