@@ -3,17 +3,18 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from trainer.config import Quant
-from trainer.parallel.mesh import BATCH, sharding
+from trainer.parallel.mesh import BATCH, sharding, torus_sides
 from trainer.parallel.quantization import product
+from trainer.parallel.shared_weight import SharedWeight
 
 PRODUCT = "product"  # checkpoint name of the activations that a backward pass may keep
 
@@ -37,8 +38,11 @@ class Execution:
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed
 
-    def product(self, x: Array, w: Array, summed: int, key: Array | None) -> Array:
+    def product(self, x: Array, w: Array, spec: P, summed: int, key: Array | None) -> Array:
         """Multiply activations by a layer's weights as `trainer.parallel.quantization.product` does."""
-        shares = math.prod(self.mesh.shape[axis] for axis in self.batch)
-        named: Array = checkpoint_name(product(self.quant, x, w, summed, shares, key), PRODUCT)
+        named: Array = checkpoint_name(product(self.quant, x, w, summed, self.weight(spec), key), PRODUCT)
         return named
+
+    def weight(self, spec: P) -> SharedWeight:
+        """Return how the chips share a weight of this sharding."""
+        return SharedWeight(self.mesh, self.batch, spec, torus_sides(self.mesh, "fsdp"))

@@ -142,7 +142,8 @@ class _Functions:
     def evaluate(self, params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
         context = Context(averages or {}, None, None)
         sums = self.model.sums(self.config.model, self.execution, params, context, *self.gather(blocks))
-        return sums._replace(averages={})
+        totals: Sums = jax.tree.map(jnp.sum, sums._replace(averages={}))
+        return totals
 
     def flattening(self, abstract: State) -> Flattening:
         """Return the form of a share's gradients and averages as vectors."""
