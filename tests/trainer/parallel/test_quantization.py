@@ -36,7 +36,7 @@ by_rows = jax.jit(functools.partial(quantize, axes=(1,)))
 def shared(chips: int) -> SharedWeight:
     """Return a replicated weight of a batch that is sharded over this many chips."""
     mesh = Mesh(np.array(jax.devices()[:chips]).reshape(chips, 1, 1, 1), ALL_AXES)
-    return SharedWeight(mesh, BATCH, P(), (1,))
+    return SharedWeight(mesh, BATCH, P())
 
 
 @given(nps.arrays(np.float32, (3, 4), elements=finite))

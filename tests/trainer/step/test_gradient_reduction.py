@@ -70,18 +70,16 @@ def test_explicit_reduction_sends_each_gradient_over_dcn_once_and_scattered() ->
     automatic = over_dcn(trainer())
     # XLA reduces over all replicas at once, so that chips of one slice send the same sums.
     assert any(len(group) > 2 for one in automatic for group in one.groups)
-    assert sum(one.bytes for one in explicit) < 0.75 * sum(one.bytes for one in automatic)
+    assert sum(one.bytes for one in explicit) < sum(one.bytes for one in automatic) / 2
 
 
 @pytest.mark.slow
 def test_dcn_traffic_is_bfloat16() -> None:
     programs = trainer("mesh.grad_reduction=explicit").programs
     text = programs.train.lower(programs.state, programs.blocks, programs.flags).as_text()
-    found = re.findall(
-        r'"stablehlo.(all_reduce|reduce_scatter|all_gather)".*?: \(tensor<((?:\d+x)*)(\w+)>\)', text, re.DOTALL
+    types = re.findall(
+        r'"stablehlo.(all_reduce|reduce_scatter|all_gather)".*?: \(tensor<\d*x?(\w+)>\)', text, re.DOTALL
     )
-    # The gradients of the backward pass keep their shape; those that replicas exchange are flat.
-    types = [(kind, dtype) for kind, shape, dtype in found if shape.count("x") < 2]
     assert {kind for kind, _ in types} == {"all_reduce", "reduce_scatter", "all_gather"}
     assert {dtype for _, dtype in types} == {"bf16"}
 
@@ -117,7 +115,6 @@ def test_replicas_use_their_own_rows() -> None:
 
     made = Explicit(how, sums, P(None), 2, "float32")
     tokens, weight = jnp.arange(16.0).reshape(8, 2), jnp.array([1.0, 0, 1, 1, 1, 1, 1, 1])
-    context = Context({}, None, None)
-    grads = jax.grad(lambda params: jnp.sum(made.sums(params, context, tokens, weight).loss))(jnp.ones((4, 2)))
+    grads = jax.grad(lambda params: made.sums(params, Context({}, None, None), tokens, weight).loss)(jnp.ones((4, 2)))
     expected = (tokens * weight[:, None]).reshape(4, 2, 2).sum(1)
     np.testing.assert_allclose(grads, expected)

@@ -58,7 +58,7 @@ def training_flops(config: Config) -> Flops:
     execution, model = Execution(one_chip, quant=config.quant), family(config.model)
 
     def loss(params: Params, record_BS: jax.Array, weight_B: jax.Array) -> jax.Array:
-        return jnp.sum(model.sums(model_config, execution, params, Context({}, None, None), record_BS, weight_B).loss)
+        return model.sums(model_config, execution, params, Context({}, None, None), record_BS, weight_B).loss
 
     params = jax.eval_shape(functools.partial(model.init, model_config), jax.random.key(0))
     example = jax.ShapeDtypeStruct((1, record(model_config).length), record(model_config).dtype)

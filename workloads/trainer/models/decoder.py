@@ -23,7 +23,7 @@ from trainer.models.document_masks import Documents, documents, next_token_weigh
 from trainer.models.loss import Project, cross_entropies
 from trainer.parallel.partitioning import PRODUCT, Execution
 from trainer.parallel.pipeline import apply_pipeline
-from trainer.parallel.shared_weight import copies
+from trainer.parallel.shared_weight import SharedWeight
 
 Params = dict[str, Any]
 Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
@@ -178,13 +178,13 @@ def apply_layers(
     return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
 
 
-def look_up(execution: Execution, embed_SVE: Array, tokens_SbT: Array) -> Array:
+def look_up(execution: Execution, table: SharedWeight, embed_SVE: Array, tokens_SbT: Array) -> Array:
     """Return the embeddings [S, b, T, E] of tokens from every share's copy of the table.
 
-    Every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of T: XLA would
-    gather the whole table instead, and add its gradient on all chips.
+    On a torus every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of
+    T: XLA would gather the whole table instead, and add its gradient on all chips.
     """
-    if execution.mesh.shape["tp"] == 1:
+    if execution.mesh.shape["tp"] == 1 or not table.sides:
         x_SbTE: Array = jax.vmap(lambda embed_VE, token_bT: embed_VE[token_bT])(embed_SVE, tokens_SbT)
         return x_SbTE
 
@@ -217,9 +217,9 @@ def hidden(
     """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
     # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
-    table, gain = execution.weight(TABLE), execution.weight(P(None))
-    embed_SVE, gain_SE = copies((table, gain), params["embed"].astype(dtype), params["final_norm"])
-    x_BTE = look_up(execution, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
+    table = execution.table(TABLE)
+    embed_SVE = table.copies(params["embed"].astype(dtype))
+    x_BTE = look_up(execution, table, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
     x_BTE = execution.shard(x_BTE * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
     x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
@@ -227,8 +227,7 @@ def hidden(
         logits_SbTV = jnp.einsum("SbTE,SVE->SbTV", table.split(y_BTE), embed_SVE, preferred_element_type=jnp.float32)
         return execution.shard(logits_SbTV.reshape(*y_BTE.shape[:2], -1), execution.batch, "stage", "tp")
 
-    y_BTE = rms_norm(table.split(x_BTE), gain_SE[:, None, None]).reshape(x_BTE.shape)
-    return y_BTE, project
+    return rms_norm(x_BTE, params["final_norm"]), project
 
 
 def logits(model: Model, execution: Execution, params: Params, tokens_BT: Array, key: Array | None = None) -> Array:
@@ -237,28 +236,20 @@ def logits(model: Model, execution: Execution, params: Params, tokens_BT: Array,
     return project(y_BTE)
 
 
-def losses(
+def loss_sums(
     model: Model, execution: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return every example's (sum of the weighted cross entropies in nats, sum of the weights) [B], over its tokens.
+    """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
-    Records have T + 1 tokens, of which the last T are the targets; packed ones have more (data/records.py). The sums
-    over all examples are global, so their quotient is the mean over real tokens however padding is distributed.
+    Records have T + 1 tokens, of which the last T are the targets; packed ones have more (data/records.py). Both sums
+    are global, so their quotient is the mean over real tokens however padding is distributed over chips.
     """
     tokens, number_BS = unpack(record_BS, packed=model.packed)
     packed = None if number_BS is None else documents(number_BS[:, :-1])
     y_BTE, project = hidden(model, execution, params, tokens[:, :-1], key, packed)
     if number_BS is None:
         loss_B = cross_entropies(execution, project, y_BTE, tokens[:, 1:], model.loss_chunk)
-        return loss_B * weight_B, weight_B * y_BTE.shape[1]
+        return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]
     weight_BT = weight_B[:, None] * next_token_weights(number_BS)
     loss_B = cross_entropies(execution, project, y_BTE, tokens[:, 1:], model.loss_chunk, weight_BT)
-    return loss_B, jnp.sum(weight_BT, axis=1)
-
-
-def loss_sums(
-    model: Model, execution: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
-) -> tuple[Array, Array]:
-    """Return the sums over all examples of what `losses` returns."""
-    loss_B, weight_B = losses(model, execution, params, record_BS, weight_B, key)
-    return jnp.sum(loss_B), jnp.sum(weight_B)
+    return jnp.sum(loss_B), jnp.sum(weight_BT)

@@ -22,11 +22,7 @@ class Context(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the whole batch, whatever its sharding; their quotients are means over items without padding.
-
-    A family may return sums over parts of the batch, in arrays of any shape, which the training step adds after the
-    gradients: the addition over chips then does not wait for, or delay, anything.
-    """
+    """Sums over the whole batch, whatever its sharding; their quotients are means over items without padding."""
 
     loss: Array  # sum of the weighted losses, in nats
     weight: Array  # sum of the weights

@@ -32,8 +32,8 @@ def flops_per_record(model: Model) -> float:
 def _decoder_sums(
     model: Model, execution: Execution, params: Params, context: Context, tokens_BS: Array, weight_B: Array
 ) -> Sums:
-    loss_B, weight_B = decoder.losses(model, execution, params, tokens_BS, weight_B, context.key)
-    return Sums(loss_B, weight_B, None, context.averages)
+    loss, weight = decoder.loss_sums(model, execution, params, tokens_BS, weight_B, context.key)
+    return Sums(loss, weight, None, context.averages)
 
 
 _FAMILIES = {

@@ -77,12 +77,12 @@ def make_mesh(layout: Layout, devices: Sequence[jax.Device], hosts_per_slice: in
 def torus_sides(mesh: Mesh, axis: str) -> tuple[int, ...]:
     """Return the sides of the part of a slice's torus that an axis spans, in the order of the axis.
 
-    Devices other than TPUs, and chips that do not fill a part of a torus, are one side.
+    Chips that do not fill a part of a torus are one side; devices other than TPUs have none.
     """
     size = mesh.shape[axis]
     chips = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0).reshape(size, -1)[:, 0]
     if chips[0].platform != "tpu":
-        return (size,)
+        return ()
     places = np.array([chip.coords for chip in chips])
     places -= places[0]
     for order in itertools.permutations(np.flatnonzero(places.any(axis=0))):

@@ -27,6 +27,7 @@ class Execution:
     batch: tuple[str, ...] = BATCH  # axes that its examples are sharded over
     microbatches: int = 1  # of the pipeline; 1 if there is only one stage
     quant: Quant = dataclasses.field(default_factory=Quant)
+    torus: tuple[int, ...] | None = None  # sides of the part that "fsdp" spans; None = as the mesh's devices are placed
 
     @property
     def stages(self) -> int:
@@ -45,4 +46,10 @@ class Execution:
 
     def weight(self, spec: P) -> SharedWeight:
         """Return how the chips share a weight of this sharding."""
-        return SharedWeight(self.mesh, self.batch, spec, torus_sides(self.mesh, "fsdp"))
+        sides = torus_sides(self.mesh, "fsdp") if self.torus is None else self.torus
+        return SharedWeight(self.mesh, self.batch, spec, sides)
+
+    def table(self, spec: P) -> SharedWeight:
+        """Return how the chips share a weight of several products; without a torus the batch is one share."""
+        weight = self.weight(spec)
+        return weight if weight.sides else dataclasses.replace(weight, batch=())

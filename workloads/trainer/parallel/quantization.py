@@ -33,7 +33,7 @@ def product(quant: Quant, x: Array, w: Array, summed: int, weight: SharedWeight,
     as an int32 sum over all chips would overflow and be twice as large to send. `key` is for stochastic rounding of
     gradients; without one they are rounded to the nearest.
     """
-    if not quant.products and weight.shares == 1:
+    if not quant.products and (weight.shares == 1 or not weight.sides):
         return _plain(x, w, _forward_dims(x, summed))
     return _product(quant, summed, weight, x, w, key)
 

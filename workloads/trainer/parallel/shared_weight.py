@@ -31,7 +31,7 @@ class SharedWeight:
     mesh: Mesh
     batch: tuple[str, ...]  # mesh axes of the examples
     spec: P
-    sides: tuple[int, ...]  # of the part of a torus that "fsdp" spans; their product is its size
+    sides: tuple[int, ...] = ()  # of the part of a torus that "fsdp" spans; without a torus, XLA adds gradients its way
 
     @property
     def shares(self) -> int:
@@ -47,11 +47,9 @@ class SharedWeight:
         gathered: Array = jax.lax.with_sharding_constraint(w, sharding(self.mesh, *self._gathered))
         return gathered
 
-    def copy(self, w: Array) -> Array:
-        """Return a copy of the weight for every share [S, *w]."""
-        copies_S = jnp.broadcast_to(self.gather(w)[None], (self.shares, *w.shape))
-        placed: Array = jax.lax.with_sharding_constraint(copies_S, sharding(self.mesh, *self.copy_spec))
-        return placed
+    def copies(self, w: Array) -> Array:
+        """Return a copy of the weight for every share [S, *w]; their gradients are added once, when all are known."""
+        return _copies(self, w)
 
     def add(self, parts_S: Array) -> Array:
         """Return the sum of every share's part of the gradient [S, *w] as an array [*w] that is sharded as the weight.
@@ -60,8 +58,11 @@ class SharedWeight:
         """
         if self.shares == 1:
             return jnp.squeeze(parts_S, 0)
+        if not self.sides:
+            whole: Array = jax.lax.reduce(parts_S, jnp.zeros((), parts_S.dtype), jax.lax.add, (0,))
+            return whole
         add = jax.shard_map(
-            lambda part_1: self.add_part(part_1[0]),
+            lambda part_1: self._add(part_1[0]),
             mesh=self.mesh,
             in_specs=(self.copy_spec,),
             out_specs=self.spec,
@@ -70,8 +71,8 @@ class SharedWeight:
         total: Array = add(parts_S)
         return total
 
-    def add_part(self, part: Array) -> Array:
-        """Return a chip's piece of the sum, given its part; inside `shard_map`."""
+    def _add(self, part: Array) -> Array:
+        """Return a chip's piece of the sum, given its part."""
         axes = [axis for axis in self.batch if self.mesh.shape[axis] > 1]
         if _SHARDED in self.spec and _SHARDED in axes:
             part = self._scatter(part, self.spec.index(_SHARDED))
@@ -104,39 +105,18 @@ class SharedWeight:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def copies(weights: tuple[SharedWeight, ...], *arrays: Array) -> tuple[Array, ...]:
-    """Return a copy of each weight for every share of the batch [S, *w].
-
-    The gradients of the copies are added once, when all are complete, one weight after the other: collectives without
-    an order would keep a program from being loaded on emulated chips (step/collective_order.py).
-    """
-    return tuple(weight.copy(w) for weight, w in zip(weights, arrays, strict=True))
+def _copies(weight: SharedWeight, w: Array) -> Array:
+    copies_S = jnp.broadcast_to(weight.gather(w)[None], (weight.shares, *w.shape))
+    placed: Array = jax.lax.with_sharding_constraint(copies_S, sharding(weight.mesh, *weight.copy_spec))
+    return placed
 
 
-def _copies_forward(weights: tuple[SharedWeight, ...], *arrays: Array) -> tuple[tuple[Array, ...], None]:
-    return copies(weights, *arrays), None
+def _copies_forward(weight: SharedWeight, w: Array) -> tuple[Array, None]:
+    return _copies(weight, w), None
 
 
-def _copies_backward(weights: tuple[SharedWeight, ...], _: None, parts_S: tuple[Array, ...]) -> tuple[Array, ...]:
-    if weights[0].shares == 1:
-        return tuple(jnp.squeeze(part_S, 0) for part_S in parts_S)
-
-    def add(*parts_1: Array) -> tuple[Array, ...]:
-        totals: list[Array] = []
-        for weight, part_1 in zip(weights, parts_1, strict=True):
-            part_1 = after(totals[-1].reshape(-1)[0], part_1) if totals else part_1
-            totals.append(weight.add_part(part_1[0]))
-        return tuple(totals)
-
-    specs = tuple(weight.copy_spec for weight in weights), tuple(weight.spec for weight in weights)
-    mapped = jax.shard_map(add, mesh=weights[0].mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
-    totals: tuple[Array, ...] = mapped(*parts_S)
-    return totals
+def _copies_backward(weight: SharedWeight, _: None, parts_S: Array) -> tuple[Array]:
+    return (weight.add(parts_S),)
 
 
-copies.defvjp(_copies_forward, _copies_backward)
-
-
-def after(earlier: Array, x: Array) -> Array:
-    """Return `x`, computed after numbers that can be added to it and are finite unless training has failed."""
-    return x + (earlier == -jnp.inf).astype(x.dtype)
+_copies.defvjp(_copies_forward, _copies_backward)

@@ -10,7 +10,6 @@ from jax import Array
 
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
-from trainer.parallel.shared_weight import after
 from trainer.step.gradient_reduction import Automatic, Explicit
 
 Rows = tuple[Array, Array]  # records [B, S] and their weights [B]
@@ -37,14 +36,10 @@ def sum_gradients(
     def sums_and_gradients(context: Context, part: Rows) -> tuple[Sums, Any]:
         def loss(params: Any) -> tuple[Array, Sums]:
             sums = reduction.sums(params, context, *part)
-            return jnp.sum(sums.loss), sums
+            return sums.loss, sums
 
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(split_params)
-        # Added after the gradients, so that the order of the program's collectives follows from data.
-        last_R = min(jax.tree.leaves(grads), key=jnp.size).reshape(reduction.copies, -1)[:, 0]
-        loss_RN, weight_RN = (x.reshape(reduction.copies, -1) for x in (sums.loss, sums.weight))
-        total, weight = (jnp.sum(after(last_R[:, None], x_RN)) for x_RN in (loss_RN, weight_RN))
-        return sums._replace(loss=total, weight=weight), grads
+        return sums, grads
 
     def add(totals: Any, part_and_key: tuple[Rows, Array | None]) -> tuple[Any, None]:
         total, weight, averages, grads = totals

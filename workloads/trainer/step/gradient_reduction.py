@@ -31,7 +31,6 @@ class Automatic:
 
     execution: Execution
     sums_of: SumsOf
-    copies = 1  # of the parameters that are differentiated
 
     def split(self, params: Any) -> Any:
         """Return the parameters to differentiate with respect to."""
@@ -62,7 +61,7 @@ class Explicit:
 
     def split(self, params: Any) -> Any:
         """Return a copy of the parameters for every replica [R, ...]; each has them already, so nothing is sent."""
-        replicas = self.copies
+        replicas = self._replicas
 
         def replicate(spec: P, w: Array) -> Array:
             return self.execution.shard(jnp.broadcast_to(w[None], (replicas, *w.shape)), "dp", *spec)
@@ -70,7 +69,7 @@ class Explicit:
         return jax.tree.map(replicate, self.specs, params)
 
     def sums(self, params_R: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:
-        """Return every replica's sums over its rows, with its own parameters; averages are the replicas' mean."""
+        """Return the sums over all rows; each replica takes its own parameters, and averages are their mean."""
         execution = dataclasses.replace(
             self.execution, batch=tuple(axis for axis in self.execution.batch if axis != "dp")
         )
@@ -78,12 +77,13 @@ class Explicit:
         def replica_sums(params: Any, record_bS: Array, weight_b: Array, key: Array | None) -> Sums:
             return self.sums_of(execution, params, context._replace(key=key), record_bS, weight_b)
 
-        rows = (self.copies, -1)
+        rows = (self._replicas, -1)
         shares = record_BS.reshape(*rows, record_BS.shape[1]), weight_B.reshape(rows)
-        key_R = None if context.key is None else jax.random.split(context.key, self.copies)
+        key_R = None if context.key is None else jax.random.split(context.key, self._replicas)
         sums_R = jax.vmap(replica_sums, spmd_axis_name="dp")(params_R, *shares, key_R)
         averages = jax.tree.map(lambda x_R: jnp.mean(x_R, axis=0), sums_R.averages)
-        return sums_R._replace(averages=averages)
+        total: Sums = jax.tree.map(jnp.sum, sums_R._replace(averages={}))
+        return total._replace(averages=averages)
 
     def add(self, grads_R: Any) -> Any:
         """Return the sum of the replicas' gradients [R, ...] as float32, on every replica."""
@@ -99,7 +99,7 @@ class Explicit:
 
     def _add(self, piece_R: Array) -> Array:
         """Add one chip's piece [1, ...] to those of the other replicas."""
-        size, piece = self.copies // self.slices, piece_R[0].astype(self.dtype)
+        size, piece = self._replicas // self.slices, piece_R[0].astype(self.dtype)
         if size == 1:
             gradient: Array = jax.lax.psum(piece, "dp").astype(jnp.float32)
             return gradient
@@ -113,6 +113,5 @@ class Explicit:
         return gradient
 
     @property
-    def copies(self) -> int:
-        """Number of copies of the parameters that are differentiated, one for each replica."""
+    def _replicas(self) -> int:
         return int(self.execution.mesh.shape["dp"])
