@@ -23,7 +23,6 @@ from trainer.models.document_masks import Documents, documents, next_token_weigh
 from trainer.models.loss import Project, cross_entropies
 from trainer.parallel.partitioning import PRODUCT, Execution
 from trainer.parallel.pipeline import apply_pipeline
-from trainer.parallel.shared_weight import SharedWeight
 
 Params = dict[str, Any]
 Layer = Callable[[Array, Any], tuple[Array, None]]  # residual stream, a layer's parameters and key -> residual stream
@@ -178,13 +177,13 @@ def apply_layers(
     return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
 
 
-def look_up(execution: Execution, table: SharedWeight, embed_SVE: Array, tokens_SbT: Array) -> Array:
+def look_up(execution: Execution, embed_SVE: Array, tokens_SbT: Array) -> Array:
     """Return the embeddings [S, b, T, E] of tokens from every share's copy of the table.
 
-    On a torus every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of
+    Every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of
     T: XLA would gather the whole table instead, and add its gradient on all chips.
     """
-    if execution.mesh.shape["tp"] == 1 or not table.sides:
+    if execution.mesh.shape["tp"] == 1:
         x_SbTE: Array = jax.vmap(lambda embed_VE, token_bT: embed_VE[token_bT])(embed_SVE, tokens_SbT)
         return x_SbTE
 
@@ -217,15 +216,21 @@ def hidden(
     """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
     # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
-    table = execution.table(TABLE)
-    embed_SVE = table.copies(params["embed"].astype(dtype))
-    x_BTE = look_up(execution, table, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
+    table = execution.weight(TABLE)
+    embed_VE = params["embed"].astype(dtype)
+    # Without a torus XLA adds the table's gradients, those of all examples.
+    embed_SVE = table.copies(embed_VE) if table.sides else execution.shard(embed_VE, "tp", None)
+    if table.sides:
+        x_BTE = look_up(execution, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
+    else:
+        x_BTE = embed_SVE[tokens_BT]
     x_BTE = execution.shard(x_BTE * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
     x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
     def project(y_BTE: Array) -> Array:
-        logits_SbTV = jnp.einsum("SbTE,SVE->SbTV", table.split(y_BTE), embed_SVE, preferred_element_type=jnp.float32)
-        return execution.shard(logits_SbTV.reshape(*y_BTE.shape[:2], -1), execution.batch, "stage", "tp")
+        y, form = (table.split(y_BTE), "SbTE,SVE->SbTV") if table.sides else (y_BTE, "BTE,VE->BTV")
+        logits = jnp.einsum(form, y, embed_SVE, preferred_element_type=jnp.float32)
+        return execution.shard(logits.reshape(*y_BTE.shape[:2], -1), execution.batch, "stage", "tp")
 
     return rms_norm(x_BTE, params["final_norm"]), project
 

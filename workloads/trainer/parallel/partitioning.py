@@ -48,8 +48,3 @@ class Execution:
         """Return how the chips share a weight of this sharding."""
         sides = torus_sides(self.mesh, "fsdp") if self.torus is None else self.torus
         return SharedWeight(self.mesh, self.batch, spec, sides)
-
-    def table(self, spec: P) -> SharedWeight:
-        """Return how the chips share a weight of several products; without a torus the batch is one share."""
-        weight = self.weight(spec)
-        return weight if weight.sides else dataclasses.replace(weight, batch=())
