@@ -1,4 +1,4 @@
-"""Compile the named models for pods of v5e with XLA's TPU compiler, and compare its peak of memory with the estimate.
+"""Compile the named models for pods of v5e with XLA's TPU compiler, and compare memory and transfers with estimates.
 
     python -m bench.compiled                     # 16 programs, until XLA has assigned their buffers: a minute each
     python -m bench.compiled --to-the-end --model 128b --num-slices 199      # the executable too: minutes each
@@ -10,7 +10,7 @@ the other; what is in the results already is not done again.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import functools
 import json
 import math
 import os
@@ -51,7 +51,7 @@ def main() -> None:
             print(f"{model} x {slices}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
             reports = [row for row in reports if row not in matches] + [report]
             options.out.write_text(json.dumps(reports, indent=1) + "\n")
-    for line in table(reports):
+    for line in (*table(reports), "", *collectives_table(reports)):
         print(line)
 
 
@@ -63,7 +63,8 @@ def to_the_end(model: str, slices: int) -> dict[str, Any]:
 
 def until_buffers(model: str, slices: int) -> dict[str, Any]:
     """Return the same report from the compiler's dump before code generation, then stop the compiler."""
-    from trainer.estimate.hlo_transfers import transfers, unscattered_shapes
+    from trainer.estimate.aot import program_transfers
+    from trainer.estimate.hlo_transfers import unscattered_shapes
 
     with tempfile.TemporaryDirectory() as name:
         folder, watch = Path(name), time.monotonic()
@@ -88,20 +89,19 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
         state, peak = state_and_peak(folder, PROGRAM)
         (program,) = folder.glob(f"*.{PROGRAM}.*after_optimizations.txt")
         hlo = program.read_text()
-        sent, whole = transfers(hlo), unscattered_shapes(hlo)
     asked = estimated(model, slices)
     kept = ("config", "tpu_type", "num_slices", "chips", "mesh", "parameters", "global_batch", "hbm_gib")
     return {key: asked[key] for key in kept} | {
         "peak_gib": round(peak / 2**30, 3),
         "state_gib": round(state / 2**30, 3),
-        "dcn_gib_per_step": round(sum(item.sent(slices) for item in sent) / 2**30, 4) if slices > 1 else 0.0,
-        "dcn_transfers": [dataclasses.asdict(item) for item in sent] if slices > 1 else [],
-        "reduced_whole": sorted(shape for shape in whole if math.prod(shape) >= 2**20),
+        **program_transfers(hlo, slices),
+        "reduced_whole": sorted(shape for shape in unscattered_shapes(hlo) if math.prod(shape) >= 2**20),
         "compile_seconds": round(time.monotonic() - watch, 1),
         "to_the_end": False,
     }
 
 
+@functools.cache
 def estimated(model: str, slices: int) -> dict[str, Any]:
     """Return the report of `python -m trainer estimate`."""
     report: dict[str, Any] = json.loads(_result(argv("estimate", model, slices), os.environ))
@@ -140,6 +140,32 @@ def table(reports: list[dict[str, Any]]) -> Iterator[str]:
             f"{guess['peak_gib'] / row['peak_gib'] - 1:+.1%}",
             f"{row['dcn_gib_per_step']:.3f}",
             f"{guess['dcn_gib_per_step']:.3f}",
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def collectives_table(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: what a chip sends inside its slice, and computes, beside the estimates."""
+    kinds = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
+    titles = ("model", "slices", *(f"{kind}s" for kind in kinds[:4]), "all", "estimate", "off by", "asynchronous")
+    titles = (*titles, "FLOPs computed / model's")
+    yield f"| {' | '.join(titles)} |"
+    yield "|---" * len(titles) + "|"
+    for row in sorted(reports, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
+        guess, total = estimated(row["config"], row["num_slices"]), row["ici_gib_per_step"]
+        sent = dict.fromkeys(kinds, 0.0)
+        for one in row["ici_collectives"]:
+            sent[one["kind"]] += one["bytes"] / 2**30
+        while_computing = sum(one["bytes"] for one in row["ici_collectives"] if one["asynchronous"]) / 2**30
+        cells = (
+            row["config"].upper(),
+            row["num_slices"],
+            *(f"{sent[kind]:.1f}" for kind in kinds[:4]),
+            f"**{total:.1f}**",
+            f"{guess['ici_gib_per_step']:.1f}",
+            f"{guess['ici_gib_per_step'] / total - 1:+.1%}",
+            f"{while_computing / total:.0%}",
+            f"{guess['computed_flops_per_step'] / guess['flops_per_step']:.2f}",
         )
         yield f"| {' | '.join(map(str, cells))} |"
 

@@ -172,7 +172,14 @@ class Run:
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
+    tpu_options: str = "xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"  # of XLA on TPUs: NAME=VALUE, ...
     output_dir: str = ""  # output folder or gs://BUCKET/NAME; empty = $XPK_OUTPUT_DIR, or ./output/<config> without it
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """The options in `tpu_options`."""
+        words = (word.partition("=") for word in self.tpu_options.split(",") if word.strip())
+        return {name.strip(): value.strip() for name, _, value in words}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

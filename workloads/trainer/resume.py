@@ -112,6 +112,8 @@ def compile_program(run: Run, name: str, program: Any, *arguments: Any) -> tuple
     """Compile with `run.compiler` and record the time; return (program, whether it was cached)."""
     began = time.monotonic()
     executable, cached = run.compiler(name, program, *arguments)
-    loaded = {"loaded": True} if name in run.compiler.loaded else {}
-    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **loaded)
+    notes: dict[str, Any] = {"loaded": True} if name in run.compiler.loaded else {}
+    if jax.default_backend() == "tpu":
+        notes["tpu_options"] = run.job.config.run.tpu_options
+    run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program=name, **notes)
     return executable, cached

@@ -68,11 +68,11 @@ def test_estimates_match_the_compiler(model: str, slices: int) -> None:
     result, guess = until_buffers(model, slices), estimated(model, slices)
     assert guess["peak_gib"] == pytest.approx(result["peak_gib"], rel=0.1)
     assert guess["state_gib"] == pytest.approx(result["state_gib"], rel=0.01)
-    assert guess["dcn_gib_per_step"] == pytest.approx(result["dcn_gib_per_step"], rel=0.02)
+    assert guess["dcn_gib_per_step"] == pytest.approx(result["dcn_gib_per_step"], rel=0.06)
     assert guess["fits"] == (result["peak_gib"] <= result["hbm_gib"])
-    if (model, slices) == ("32b", 2):
-        asked, tp = config.load(model).model, result["mesh"]["tp"]
-        heads = asked.heads * asked.head_dim
-        weights = {asked.embed * size // tp for size in (asked.mlp, heads, 3 * heads)}
-        whole = [shape for shape in result["reduced_whole"] if math.prod(shape) in weights]
-        assert not whole, "gradients of weights are scattered, not all-reduced in full"
+    assert guess["ici_gib_per_step"] == pytest.approx(result["ici_gib_per_step"], rel=0.03)
+    asked, tp = config.load(model).model, result["mesh"]["tp"]
+    heads = asked.heads * asked.head_dim
+    weights = {asked.embed * size // tp for size in (asked.mlp, heads, 3 * heads, asked.vocab)}
+    whole = [shape for shape in result["reduced_whole"] if math.prod(shape) in weights]
+    assert not whole, "gradients of weights are scattered, not all-reduced in full"

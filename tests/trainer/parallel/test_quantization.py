@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer, on
 from trainer import config
@@ -21,11 +23,20 @@ from trainer.config import Quant
 from trainer.estimate import flops
 from trainer.models.mfu import flops_per_token, parameters
 from trainer.parallel import layout
+from trainer.parallel.mesh import ALL as ALL_AXES
+from trainer.parallel.mesh import BATCH
 from trainer.parallel.quantization import product, quantize
+from trainer.parallel.shared_weight import SharedWeight
 
 ALL = "forward,dgrad,wgrad"
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 by_rows = jax.jit(functools.partial(quantize, axes=(1,)))
+
+
+def shared(chips: int) -> SharedWeight:
+    """Return a replicated weight of a batch that is sharded over this many chips."""
+    mesh = Mesh(np.array(jax.devices()[:chips]).reshape(chips, 1, 1, 1), ALL_AXES)
+    return SharedWeight(mesh, BATCH, P())
 
 
 @given(nps.arrays(np.float32, (3, 4), elements=finite))
@@ -56,7 +67,7 @@ def test_products_and_gradients_are_close_to_the_unrounded_ones() -> None:
         quant = Quant(matmuls=names, scale=scale)
 
         def both(x: jax.Array, w: jax.Array, g: jax.Array, quant: Quant = quant) -> tuple[jax.Array, ...]:
-            made, back = jax.vjp(lambda x, w: product(quant, x, w, 2, 2), x, w)
+            made, back = jax.vjp(lambda x, w: product(quant, x, w, 2, shared(2)), x, w)
             return made, *back(g)
 
         for name, y, true in zip(ALL.split(","), jax.jit(both)(x, w, g), (exact, *exact_back(g)), strict=True):
@@ -67,8 +78,8 @@ def test_products_and_gradients_are_close_to_the_unrounded_ones() -> None:
 
 def test_channel_scales_preserve_small_rows() -> None:
     x, w = jnp.eye(2) * jnp.array([1.0, 1e-4]), jnp.ones((2, 1))
-    item = product(Quant(matmuls="forward"), x, w, 1)
-    together = product(Quant(matmuls="forward", scale="tensor"), x, w, 1)
+    item = product(Quant(matmuls="forward"), x, w, 1, shared(1))
+    together = product(Quant(matmuls="forward", scale="tensor"), x, w, 1, shared(1))
     np.testing.assert_allclose(item, [[1.0], [1e-4]], rtol=1e-5)
     np.testing.assert_allclose(together, [[1.0], [0.0]], rtol=1e-5)
 

@@ -1,7 +1,7 @@
 """Ahead-of-time compilation of a training step with XLA's TPU compiler, on any machine, without TPUs.
 
 Compiles the step that `train` runs, for a description of the topology instead of devices. The compiler reports its
-memory on a chip and its traffic to other slices; the executable can be saved.
+memory on a chip and its transfers; the executable can be saved.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -19,7 +19,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.errors import FatalError, Problem, reason
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.hlo_transfers import transfers
+from trainer.estimate.hlo_transfers import slice_collectives, transfers
 from trainer.estimate.memory import memory
 from trainer.estimate.traffic import traffic
 from trainer.parallel import layout
@@ -51,6 +51,7 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     os.environ.update(NO_TPU)
     devices = _devices(slice_, num_slices)
     from trainer.data import batches
+    from trainer.estimate.flops import flops
     from trainer.models import registry
     from trainer.parallel.mesh import make_mesh
     from trainer.step import programs as step
@@ -61,7 +62,8 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=config.data.shards)
     programs = step.build(config, mesh, slots, sizes)
     began = time.monotonic()
-    compiled, needed = _compiled(programs.train.lower(programs.state, programs.blocks, programs.flags), slice_)
+    traced = programs.train.trace(programs.state, programs.blocks, programs.flags)
+    compiled, needed = _compiled(traced.lower(), slice_)
     seconds = time.monotonic() - began
     report = {
         "config": config.name,
@@ -73,13 +75,14 @@ def compile_step(config: Config, slice_: Slice, num_slices: int, executable: Pat
         "global_batch": sizes.global_batch,
         "hbm_gib": slice_.chip.hbm_gib,
         "flops_per_step": registry.flops_per_record(config.model) * sizes.global_batch,
+        "computed_flops_per_step": sum(flops(traced.jaxpr.jaxpr).values()),
         "compile_seconds": round(seconds, 1),
     }
     if compiled is None:
         return report | {"fits": False} | _estimated(config, sizes, programs.state, needed, slice_)
     if executable:
         _save(compiled, executable)
-    return report | _memory(compiled, slice_) | _dcn(compiled, num_slices)
+    return report | _memory(compiled, slice_) | program_transfers(compiled.as_text(), num_slices)
 
 
 def _devices(slice_: Slice, num_slices: int) -> Any:
@@ -154,12 +157,15 @@ def _memory(compiled: Any, slice_: Slice) -> dict[str, Any]:
     return {"fits": peak <= slice_.chip.hbm_gib, "peak_gib": round(peak, 3), "state_gib": round(state, 3)}
 
 
-def _dcn(compiled: Any, num_slices: int) -> dict[str, Any]:
-    dcn_transfers = transfers(compiled.as_text()) if num_slices > 1 else []
-    sent = sum(transfer.sent(num_slices) for transfer in dcn_transfers)
+def program_transfers(hlo: str, num_slices: int) -> dict[str, Any]:
+    """Return the transfers of a program, given as HLO text, over DCN and inside a slice."""
+    dcn_transfers = transfers(hlo) if num_slices > 1 else []
+    collectives = slice_collectives(hlo)
     return {
-        "dcn_gib_per_step": round(sent / _GIB, 4),
+        "dcn_gib_per_step": round(sum(transfer.sent(num_slices) for transfer in dcn_transfers) / _GIB, 4),
         "dcn_transfers": [dataclasses.asdict(transfer) for transfer in dcn_transfers],
+        "ici_gib_per_step": round(sum(one.bytes for one in collectives) / _GIB, 3),
+        "ici_collectives": [dataclasses.asdict(one) for one in collectives],
     }
 
 

@@ -1,8 +1,8 @@
 """Closed-form estimate without JAX: memory of a chip, FLOPs, traffic, and time of a step.
 
 The memory model follows the program that XLA's TPU compiler makes of step/programs.py; docs/results.md compares both.
-Times are lower bounds: FLOPs at a chip's peak, transfers at the links' peak, and both at the same time. Dimensions are
-those of models/decoder.py.
+The bound of a step's time has FLOPs at a chip's peak, transfers at the links' peak, and both at the same time; the
+expected time (step_time.py) adds what is not hidden. Dimensions are those of models/decoder.py.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
 from trainer.estimate.memory import memory
+from trainer.estimate.step_time import step_terms
 from trainer.estimate.traffic import traffic
 from trainer.models.mfu import flops_per_token, mfu, parameters
 from trainer.parallel import layout
@@ -25,16 +26,22 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
     tokens = sizes.global_batch * config.model.seq_len
     flops = flops_per_token(config.model) * tokens
     chip_memory, sent = memory(config, sizes), traffic(config, sizes)
+    arithmetic = compute_seconds(config, sizes, slice_.chip) * tokens / chips.total
     seconds = {
-        "compute": compute_seconds(config, sizes, slice_.chip) * tokens / chips.total,
+        "compute": arithmetic,
         "ici": sent.ici_seconds(slice_, sizes),
         "dcn": sent.dcn / slice_.chip.dcn_bandwidth,
     }
     bound_by = max(seconds, key=lambda resource: seconds[resource])
     # The update reads and writes the whole state, while nothing else runs.
     step_seconds = seconds[bound_by] + 2 * chip_memory.state / slice_.chip.hbm_bandwidth
-    utilization_inputs = (flops / tokens, tokens / step_seconds, chips.total, slice_.chip.peak_bf16)
+    expected_seconds = step_terms(config, sizes, slice_, arithmetic, sent).seconds()
     share = layer_products(config.model) * len(config.quant.products) / flops_per_token(config.model)
+
+    def utilization(seconds: float, int8_share: float = 0.0) -> float | None:
+        rate, chip = tokens / seconds, slice_.chip
+        return mfu(flops / tokens, rate, chips.total, chip.peak_bf16, int8_share, chip.peak_int8)
+
     return {
         "config": config.name,
         "tpu_type": slice_.name,
@@ -49,27 +56,32 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
         "state_gib": round(chip_memory.state / _GIB, 3),
         "activations_gib": round(chip_memory.activations / _GIB, 3),
         "flops_per_step": flops,
+        "computed_flops_per_step": computed_flops_per_token(config.model) * tokens,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
         "ici_gib_per_step": round((sent.fsdp + sent.tp) / _GIB, 3),
         "step_seconds": round(step_seconds, 4),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
-        "mfu_bound": mfu(*utilization_inputs, share, slice_.chip.peak_int8),
-        "emfu_bound": mfu(*utilization_inputs),
+        "mfu_bound": utilization(step_seconds, share),
+        "emfu_bound": utilization(step_seconds),
+        "expected_step_seconds": round(expected_seconds, 4),
+        "expected_mfu": utilization(expected_seconds, share),
+        "expected_emfu": utilization(expected_seconds),
     }
 
 
 def computed_flops_per_token(model: Model) -> float:
     """Return the FLOPs computed per token: those of the model, and those of the recomputation.
 
-    The forward pass is a third of the model's. Without saved activations a complete layer is recomputed; scores and
+    Without saved activations a layer is recomputed, except its last product, whose result is not needed. Scores and
     logits are recomputed once more if they are computed in chunks.
     """
     scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
     table = 2.0 * model.vocab * model.embed
     model_flops = flops_per_token(model)
-    recomputed = {"none": 0.0, "dots": scores, "full": model_flops / 3 - table}[model.remat]
-    return model_flops + recomputed + (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
+    recomputed = {"none": 0.0, "dots": scores, "full": scores + _recomputed_share(model) * layer_products(model)}
+    chunked = (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
+    return model_flops + recomputed[model.remat] + chunked
 
 
 def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
@@ -77,10 +89,16 @@ def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
 
     A stage of the pipeline computes in M of M + S - 1 ticks (parallel/pipeline.py).
     """
-    passes = {"forward": 2 if config.model.remat == "full" else 1, "dgrad": 1, "wgrad": 1}
+    recomputed = _recomputed_share(config.model) if config.model.remat == "full" else 0.0
+    passes = {"forward": 1 + recomputed, "dgrad": 1, "wgrad": 1}
     int8 = layer_products(config.model) * sum(passes[name] for name in config.quant.products)
     seconds = (computed_flops_per_token(config.model) - int8) / chip.peak_bf16 + int8 / chip.peak_int8
     return seconds * (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
+
+
+def _recomputed_share(model: Model) -> float:
+    """Return the share of a layer's products in the recomputation of the complete layer."""
+    return 1 - 2.0 * model.layers * model.embed * model.mlp / layer_products(model)
 
 
 def layer_products(model: Model) -> float:

@@ -1,27 +1,27 @@
-"""DCN transfers of a compiled program, read from its HLO text.
+"""Transfers of a compiled program, read from its HLO text: over DCN, and inside a slice over ICI.
 
-XLA sends over DCN with `send` instructions for the Megascale runtime, which name their collective. An instruction in a
-loop counts once per trip; the trip count is read from the loop's condition.
+XLA sends over DCN with `send` instructions for the Megascale runtime, which name their collective. Inside a slice it
+has collectives of three forms: synchronous ones; pairs of a start and a done; and asynchronous fusions, in which the
+collective appears in the computation that starts it, in those that compute meanwhile, and in the one that ends it.
 """
 
 import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-_COMPUTATION = re.compile(r"(ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"  (?:ROOT )?%?(?P<name>[\w.-]+) = (?P<rest>.*)")
-_WHILE = re.compile(r"while\(%?(?P<state>[\w.-]+)\), condition=%?(?P<condition>[\w.-]+), body=%?(?P<body>[\w.-]+)")
-_CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
-_COMPARED = re.compile(r"compare\(%?(?P<index>[\w.-]+), %?(?P<limit>[\w.-]+)\), direction=LT")
+from trainer.estimate.hlo_program import array_bytes, parse
+
 _SENT = re.compile(
     r'\((?P<dtype>[a-z]+\d+)\[(?P<shape>[\d,]*)\].* send\(.*_xla_megascale_transfer_type="(?P<kind>\w+)"'
 )
-
-_REDUCED = re.compile(r"(?P<types>.*?) all-reduce(?:-start)?\(")
-_SHAPE = re.compile(r"[a-z]+\d+\[(?P<shape>[\d,]*)\]")
+_COLLECTIVE = re.compile(
+    r"(?P<types>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?\("
+)
+_SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _SCATTERED = "all-reduce-scatter"  # XLA's name for a computation whose all-reduce is scattered
+_FUSED = "async_collective_fusion"  # XLA's name for a computation that runs while a collective does
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,88 +43,87 @@ class Transfer:
         return self.bytes * passes.get(self.kind, 1)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collectives:
+    """All collectives of one kind inside a slice, in a step."""
+
+    kind: str  # all-gather, reduce-scatter, all-reduce, all-to-all, collective-permute
+    asynchronous: bool  # whether the chip computes while the data is sent
+    count: int
+    bytes: int  # that a chip sends
+
+
 def transfers(hlo: str) -> list[Transfer]:
     """Return a program's transfers to other slices in one run, largest first."""
-    computations, entry = _computations(hlo)
+    computations, runs = parse(hlo)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     sizes: collections.Counter[tuple[str, str]] = collections.Counter()
-    for name, times in _runs(computations, entry).items():
+    for name, times in runs.items():
         for rest in computations[name].values():
             if sent := _SENT.match(rest):
                 key = sent["kind"], sent["dtype"]
                 counts[key] += times
-                sizes[key] += times * _bytes(sent["dtype"], sent["shape"])
+                sizes[key] += times * array_bytes(sent["dtype"], sent["shape"])
     result = [Transfer(kind, dtype, counts[kind, dtype], size) for (kind, dtype), size in sizes.items()]
     return sorted(result, key=lambda transfer: (-transfer.bytes, transfer.kind, transfer.dtype))
+
+
+def slice_collectives(hlo: str) -> list[Collectives]:
+    """Return a program's collectives inside a slice in one run, largest first."""
+    computations, runs = parse(hlo)
+    counts: collections.Counter[tuple[str, bool]] = collections.Counter()
+    sizes: collections.Counter[tuple[str, bool]] = collections.Counter()
+    for name, times in runs.items():
+        instructions = computations[name]
+        if name.startswith(_FUSED) or _has(instructions, "AsyncCollectiveDone"):
+            continue  # counted where it starts
+        is_fused = _has(instructions, "AsyncCollectiveStart")
+        for rest in instructions.values():
+            if found := _COLLECTIVE.match(rest):
+                kind = "reduce-scatter" if name.startswith(_SCATTERED) else found["kind"]
+                key = kind, is_fused or bool(found["start"])
+                counts[key] += times
+                sizes[key] += times * _sent(found, rest, name)
+    result = [Collectives(kind, is_async, counts[kind, is_async], size) for (kind, is_async), size in sizes.items()]
+    return sorted(result, key=lambda one: (-one.bytes, one.kind))
 
 
 def unscattered_shapes(hlo: str) -> set[tuple[int, ...]]:
     """Return the shapes of arrays that a program all-reduces in full on every chip, rather than scattering."""
     shapes = set()
-    for name, instructions in _computations(hlo)[0].items():
+    for name, instructions in parse(hlo)[0].items():
         for rest in () if name.startswith(_SCATTERED) else instructions.values():
-            if reduced := _REDUCED.match(rest):
-                shapes |= {tuple(map(int, filter(None, s.split(",")))) for s in _SHAPE.findall(reduced["types"])}
+            found = _COLLECTIVE.match(rest)
+            if found and found["kind"] == "all-reduce":
+                shapes |= {tuple(map(int, filter(None, s.split(",")))) for _, s in _SHAPE.findall(found["types"])}
     return shapes
 
 
-def _computations(hlo: str) -> tuple[dict[str, dict[str, str]], str]:
-    """Return every computation's instructions by name, and the name of the entry computation."""
-    computations: dict[str, dict[str, str]] = {}
-    entry = current = ""
-    for line in hlo.splitlines():
-        if begun := _COMPUTATION.match(line):
-            current = begun["name"]
-            computations[current] = {}
-            entry = current if begun[1] else entry
-        elif current and (instruction := _INSTRUCTION.match(line)):
-            computations[current][instruction["name"]] = instruction["rest"]
-    return computations, entry
+def _has(instructions: Mapping[str, str], target: str) -> bool:
+    return any(f'custom_call_target="{target}"' in rest for rest in instructions.values())
 
 
-def _runs(computations: Mapping[str, Mapping[str, str]], entry: str) -> dict[str, int]:
-    """Return the number of times that each computation runs."""
-    runs: collections.Counter[str] = collections.Counter()
-    stack = [(entry, 1)]
-    while stack:
-        name, times = stack.pop()
-        runs[name] += times
-        stack += [(called, times * trips) for called, trips in _calls(computations, name) if called in computations]
-    return runs
+def _sent(found: re.Match[str], rest: str, computation: str) -> int:
+    """Return the bytes that a chip sends in a collective of n chips, on rings or a torus without duplicates."""
+    shapes = _SHAPE.findall(found["types"])
+    if found["start"] and found["kind"] in ("all-gather", "collective-permute"):
+        shapes = shapes[1:2]  # (operand, result, ...)
+    size, n = sum(array_bytes(*shape) for shape in shapes), _group_size(rest)
+    if found["kind"] == "collective-permute":
+        return size
+    if found["kind"] == "reduce-scatter":
+        return size * (n - 1)  # of its result
+    times = 2 if found["kind"] == "all-reduce" and not computation.startswith(_SCATTERED) else 1
+    return times * size * (n - 1) // n
 
 
-def _calls(computations: Mapping[str, Mapping[str, str]], name: str) -> Iterator[tuple[str, int]]:
-    for rest in computations[name].values():
-        if loop := _WHILE.search(rest):
-            yield loop["body"], _trips(computations, name, loop["state"], loop["condition"])
-        elif called := _CALLED.search(rest):
-            yield called[1], 1
-
-
-def _trips(computations: Mapping[str, Mapping[str, str]], caller: str, state: str, condition: str) -> int:
-    """Return the trip count of a loop that counts by one, from a constant to below another; else 1."""
-    instructions = computations.get(condition, {})
-    for rest in instructions.values():
-        if compared := _COMPARED.search(rest):
-            limit = _constant(instructions, compared["limit"])
-            position = re.search(r"index=(\d+)", instructions.get(compared["index"], ""))
-            operands = re.findall(r"%([\w.-]+)", computations[caller].get(state, "").partition(" tuple(")[2])
-            place = int(position[1]) if position else 0
-            first = _constant(computations[caller], operands[place]) if place < len(operands) else None
-            if limit is not None:
-                return max(0, limit - (first or 0))
+def _group_size(rest: str) -> int:
+    """Return the number of chips in a group, in any of the forms that XLA prints."""
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
+        return listed[1].count(",") + 1
+    if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", rest):
+        return int(iota[1])
+    if named := re.search(r"replica_groups=mesh\[(.*?)\].*? \{(.*?)\}", rest):
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        return math.prod(sizes[name] for name in re.findall(r"'(\w+)'", named[2]))
     return 1
-
-
-def _constant(instructions: Mapping[str, str], name: str) -> int | None:
-    """Return the integer that an instruction computes, through copies of it."""
-    rest = instructions.get(name, "")
-    if number := re.search(r" constant\((-?\d+)\)", rest):
-        return int(number[1])
-    copied = re.search(r" (?:copy|bitcast)\(%?([\w.-]+)\)", rest)
-    return _constant(instructions, copied[1]) if copied else None
-
-
-def _bytes(dtype: str, shape: str) -> int:
-    bits = int(re.findall(r"\d+", dtype)[0])
-    return math.prod(int(side) for side in shape.split(",") if side) * bits // 8

@@ -8,8 +8,6 @@ from trainer.estimate.accelerators import Slice
 from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
-_MIN_UNSCATTERED = 64  # chips of a slice; gradients are scattered on 4, not on 256; between, it depends on the weight
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -34,44 +32,34 @@ class Traffic:
 def traffic(config: Config, sizes: Layout) -> Traffic:
     """Return the traffic of the step of step/programs.py.
 
-    fsdp: for each part of an accumulated batch, weights are gathered in the compute dtype for the forward pass and, if
-    a layer is recomputed, for the recomputation; those of queries, keys and values are gathered once more for the
-    backward pass, and the gradients are scattered once. Gradients that are reduced over all chips of a large slice are
-    not scattered by XLA, but all-reduced in full: those of the table, and without tp those of all weights.
+    fsdp: for each part of an accumulated batch, weights are gathered in the compute dtype for the forward pass and
+    again for the backward pass, and their gradients are scattered once. The table is gathered once.
 
-    tp: between its products a layer's activations are gathered and scattered, two times in each direction and pass.
+    tp: between its products a layer's activations are gathered and scattered, two times in each direction and pass;
+    those of the table are scattered after the lookup, gathered for the logits (twice if those are recomputed), and the
+    reverse for the gradients, that of the logits' input in float32.
 
-    dcn: each chip sends its part of the gradients to the other slices, in tiles of 8 rows, in the compute dtype; gains,
-    and the output projection unless it is summed in chunks, are sent in float32. If the reduction is explicit, all
-    gradients are sent once, in its dtype, and the replicas of one slice divide them. The stages of a pipeline send each
-    token's activations and receive their gradients.
+    dcn: each chip sends its part of the gradients to the other slices, in tiles of 8 rows, in the compute dtype; gains
+    are sent in float32. If the reduction is explicit, all gradients are sent once, in its dtype, and the replicas of
+    one slice divide them. The stages of a pipeline send each token's activations and receive their gradients.
     """
     model, parts = config.model, config.optim.grad_accum_steps
     width = 2 if model.compute_dtype == "bfloat16" else 4
     table, gains = model.vocab * model.embed, (2 * model.layers + 1) * model.embed
     matrices = (parameters(model) - table - gains) / sizes.stages
     shards = sizes.fsdp * sizes.tp
-    passes = 2 if model.remat == "none" else 3
+    passes, logits = 2 if model.remat == "none" else 3, 2 if model.loss_chunk else 1
     stream = sizes.global_batch / (sizes.dp * sizes.fsdp) * model.seq_len * model.embed * width
     rows = model.embed / sizes.fsdp
-    padded, projection = math.ceil(rows / 8) * 8 / rows, width if model.loss_chunk else 4
-    gradients = parts * (padded * (matrices * width + table * (projection + width)) / shards + 4 * gains)
+    padded = math.ceil(rows / 8) * 8 / rows
+    gradients = parts * (padded * width * (matrices + table) / shards + 4 * gains)
     if config.mesh.grad_reduction == "explicit":
         gradients = ((matrices + table) / shards + gains) * (2 if config.mesh.grad_reduction_dtype == "bfloat16" else 4)
         gradients /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
-    recomputed = (
-        3 * model.layers * model.embed * model.heads * model.head_dim / sizes.stages if model.remat == "full" else 0
-    )
-    weights = (
-        (passes - 1) * (matrices + table)
-        + recomputed
-        + (2 if sizes.tp == 1 and sizes.fsdp >= _MIN_UNSCATTERED else 1) * matrices
-        + 2 * table
-    )
     activations = 2 * stream / sizes.tp * _others(sizes.stage_slices)
     return Traffic(
-        fsdp=_others(sizes.fsdp) * parts * width * weights / sizes.tp,
-        tp=_others(sizes.tp) * passes * 4 * model.layers / sizes.stages * stream,
+        fsdp=_others(sizes.fsdp) * parts * width * (3 * matrices + 2 * table) / sizes.tp,
+        tp=_others(sizes.tp) * stream * (passes * 4 * model.layers / sizes.stages + 2 + logits + 4 / width),
         dcn=2 * _others(sizes.dp_slices) * gradients + activations,
     )
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
 from trainer.models.attention import attention
-from trainer.models.decoder import apply_layers
+from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
@@ -52,10 +52,7 @@ def shapes(model: Model) -> Params:
 def specs(model: Model) -> Params:
     """Return the sharding of every parameter: matrices over "fsdp" and "tp", gains and biases replicated."""
     sharded = {
-        "qkv": P("stage", "fsdp", None, "tp", None),
-        "out": P("stage", "tp", None, "fsdp"),
-        "up": P("stage", "fsdp", "tp"),
-        "down": P("stage", "tp", "fsdp"),
+        **{name: P("stage", *spec) for name, spec in MATRICES.items()},
         "embed": P("tp", "fsdp"),
         "position": P(None, "fsdp"),
         "dense": P("fsdp", "tp"),
@@ -152,14 +149,14 @@ def layer(
     dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
-    qkv_BT3HQ = execution.product(x_BTE, qkv, 1, keys[0]) + bias["qkv"]
+    qkv_BT3HQ = execution.product(x_BTE, qkv, MATRICES["qkv"], 1, keys[0]) + bias["qkv"]
     q_BTHQ, k_BTHQ, v_BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
     number_BT = packed.number_BT if packed else None
     y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=number_BT)
-    y_BTE = execution.product(y_BTHQ, out, 2, keys[1]) + bias["out"]
+    y_BTE = execution.product(y_BTHQ, out, MATRICES["out"], 2, keys[1]) + bias["out"]
     x_BTE = shard(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
-    y_BTM = jax.nn.gelu(shard(execution.product(x_BTE, up, 1, keys[2]), batch, None, "tp") + bias["up"])
-    y_BTE = execution.product(y_BTM, down, 1, keys[3]) + bias["down"]
+    y_BTM = jax.nn.gelu(shard(execution.product(x_BTE, up, MATRICES["up"], 1, keys[2]), batch, None, "tp") + bias["up"])
+    y_BTE = execution.product(y_BTM, down, MATRICES["down"], 1, keys[3]) + bias["down"]
     return shard(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 

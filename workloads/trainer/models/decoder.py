@@ -44,17 +44,20 @@ def shapes(model: Model) -> Params:
     return {"embed": (model.vocab, E), "layers": layers, "final_norm": (E,)}
 
 
+MATRICES = {  # sharding of a layer's matrices
+    "qkv": P("fsdp", None, "tp", None),
+    "out": P("tp", None, "fsdp"),
+    "up": P("fsdp", "tp"),
+    "down": P("tp", "fsdp"),
+}
+TABLE = P("tp", "fsdp")
+
+
 def specs() -> Params:
     """Return the sharding of every parameter: layers over "stage", their matrices also over "fsdp" and "tp"."""
-    layers = {
-        "attention_norm": P("stage", None),
-        "qkv": P("stage", "fsdp", None, "tp", None),
-        "out": P("stage", "tp", None, "fsdp"),
-        "mlp_norm": P("stage", None),
-        "up": P("stage", "fsdp", "tp"),
-        "down": P("stage", "tp", "fsdp"),
-    }
-    return {"embed": P("tp", "fsdp"), "layers": layers, "final_norm": P(None)}
+    norms = dict.fromkeys(("attention_norm", "mlp_norm"), P("stage", None))
+    layers = norms | {name: P("stage", *spec) for name, spec in MATRICES.items()}
+    return {"embed": TABLE, "layers": layers, "final_norm": P(None)}
 
 
 def is_gain(path: tuple[Any, ...]) -> bool:
@@ -137,15 +140,15 @@ def layer(
     dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
-    qkv_BT3HQ = execution.product(y_BTE, qkv, 1, keys[0])
+    qkv_BT3HQ = execution.product(y_BTE, qkv, MATRICES["qkv"], 1, keys[0])
     qkv_3BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
     number_BT, position_BT = packed or (None, None)
     q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0], position_BT), rotate(qkv_3BTHQ[1], position_BT), qkv_3BTHQ[2]
     y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
-    x_BTE = shard(x_BTE + execution.product(y_BTHQ, out, 2, keys[1]), batch, "tp", None)
+    x_BTE = shard(x_BTE + execution.product(y_BTHQ, out, MATRICES["out"], 2, keys[1]), batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
-    y_BTM = jax.nn.gelu(shard(execution.product(y_BTE, up, 1, keys[2]), batch, None, "tp"))
-    return shard(x_BTE + execution.product(y_BTM, down, 1, keys[3]), batch, "tp", None)
+    y_BTM = jax.nn.gelu(shard(execution.product(y_BTE, up, MATRICES["up"], 1, keys[2]), batch, None, "tp"))
+    return shard(x_BTE + execution.product(y_BTM, down, MATRICES["down"], 1, keys[3]), batch, "tp", None)
 
 
 def apply_layers(
@@ -174,6 +177,34 @@ def apply_layers(
     return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
 
 
+def look_up(execution: Execution, embed_SVE: Array, tokens_SbT: Array) -> Array:
+    """Return the embeddings [S, b, T, E] of tokens from every share's copy of the table.
+
+    Every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of
+    T: XLA would gather the whole table instead, and add its gradient on all chips.
+    """
+    if execution.mesh.shape["tp"] == 1:
+        x_SbTE: Array = jax.vmap(lambda embed_VE, token_bT: embed_VE[token_bT])(embed_SVE, tokens_SbT)
+        return x_SbTE
+
+    def look_up_part(embed_1vE: Array, token_1bT: Array) -> Array:
+        size = embed_1vE.shape[1]
+        own_1bT = token_1bT - jax.lax.axis_index("tp") * size
+        x_1bTE = embed_1vE[0][jnp.clip(own_1bT, 0, size - 1)]
+        x_1bTE = jnp.where(((own_1bT >= 0) & (own_1bT < size))[..., None], x_1bTE, 0)
+        part: Array = jax.lax.psum_scatter(x_1bTE, "tp", scatter_dimension=2, tiled=True)
+        return part
+
+    x_SbTE = jax.shard_map(
+        look_up_part,
+        mesh=execution.mesh,
+        in_specs=(P(execution.batch, "tp", None), P(execution.batch)),
+        out_specs=P(execution.batch, None, "tp"),
+        check_vma=False,
+    )(embed_SVE, tokens_SbT)
+    return x_SbTE
+
+
 def hidden(
     model: Model,
     execution: Execution,
@@ -185,13 +216,21 @@ def hidden(
     """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
     # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
-    embed_VE = execution.shard(params["embed"].astype(dtype), "tp", None)
-    x_BTE = execution.shard(embed_VE[tokens_BT] * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
+    table = execution.weight(TABLE)
+    embed_VE = params["embed"].astype(dtype)
+    # Without a torus XLA adds the table's gradients, those of all examples.
+    embed_SVE = table.copies(embed_VE) if table.sides else execution.shard(embed_VE, "tp", None)
+    if table.sides:
+        x_BTE = look_up(execution, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
+    else:
+        x_BTE = embed_SVE[tokens_BT]
+    x_BTE = execution.shard(x_BTE * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
     x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
     def project(y_BTE: Array) -> Array:
-        logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, embed_VE, preferred_element_type=jnp.float32)
-        return execution.shard(logits_BTV, execution.batch, "stage", "tp")
+        y, form = (table.split(y_BTE), "SbTE,SVE->SbTV") if table.sides else (y_BTE, "BTE,VE->BTV")
+        logits = jnp.einsum(form, y, embed_SVE, preferred_element_type=jnp.float32)
+        return execution.shard(logits.reshape(*y_BTE.shape[:2], -1), execution.batch, "stage", "tp")
 
     return rms_norm(x_BTE, params["final_norm"]), project
 

@@ -292,6 +292,9 @@ def range_problems(config: Config) -> Iterator[Problem]:
     if any(name != "all" and not name.isdecimal() for name in hosts):
         message = f"observe.profile_hosts = {config.observe.profile_hosts!r} is not a list of process ids"
         yield Problem(message, "Use process ids, such as 0,4, or all")
+    if not all(name and value for name, value in config.run.compiler_options.items()):
+        message = f"run.tpu_options = {config.run.tpu_options!r} is not a list of options"
+        yield Problem(message, "Use options of XLA, such as NAME=true,OTHER_NAME=3")
     unknown = [axis for axis in config.optim.axes if axis not in ("fsdp", "dp")]
     if unknown:
         yield Problem(f"optim.update_axes = {config.optim.update_axes!r} has an unknown axis", "Use fsdp, dp or both")

@@ -2,6 +2,8 @@
 
 # mypy: disallow-untyped-calls=False
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +72,24 @@ def arrange(layout: Layout, devices: Sequence[Any], hosts_per_slice: int) -> npt
 def make_mesh(layout: Layout, devices: Sequence[jax.Device], hosts_per_slice: int) -> Mesh:
     """Return the mesh of all devices of the job, arranged as by `arrange`."""
     return Mesh(arrange(layout, devices, hosts_per_slice), ALL)
+
+
+def torus_sides(mesh: Mesh, axis: str) -> tuple[int, ...]:
+    """Return the sides of the part of a slice's torus that an axis spans, in the order of the axis.
+
+    Chips that do not fill a part of a torus are one side; devices other than TPUs have none.
+    """
+    size = mesh.shape[axis]
+    chips = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0).reshape(size, -1)[:, 0]
+    if chips[0].platform != "tpu":
+        return ()
+    places = np.array([chip.coords for chip in chips])
+    places -= places[0]
+    for order in itertools.permutations(np.flatnonzero(places.any(axis=0))):
+        sides = tuple(int(side) + 1 for side in places[:, order].max(axis=0))
+        if math.prod(sides) == size and (places[:, order] == np.indices(sides).reshape(len(sides), -1).T).all():
+            return sides
+    return (size,)
 
 
 def sharding(mesh: Mesh, *axes: str | tuple[str, ...] | None) -> NamedSharding:

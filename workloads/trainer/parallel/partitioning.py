@@ -3,17 +3,18 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from trainer.config import Quant
-from trainer.parallel.mesh import BATCH, sharding
+from trainer.parallel.mesh import BATCH, sharding, torus_sides
 from trainer.parallel.quantization import product
+from trainer.parallel.shared_weight import SharedWeight
 
 PRODUCT = "product"  # checkpoint name of the activations that a backward pass may keep
 
@@ -26,6 +27,7 @@ class Execution:
     batch: tuple[str, ...] = BATCH  # axes that its examples are sharded over
     microbatches: int = 1  # of the pipeline; 1 if there is only one stage
     quant: Quant = dataclasses.field(default_factory=Quant)
+    torus: tuple[int, ...] | None = None  # sides of the part that "fsdp" spans; None = as the mesh's devices are placed
 
     @property
     def stages(self) -> int:
@@ -37,8 +39,12 @@ class Execution:
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed
 
-    def product(self, x: Array, w: Array, summed: int, key: Array | None) -> Array:
+    def product(self, x: Array, w: Array, spec: P, summed: int, key: Array | None) -> Array:
         """Multiply activations by a layer's weights as `trainer.parallel.quantization.product` does."""
-        shares = math.prod(self.mesh.shape[axis] for axis in self.batch)
-        named: Array = checkpoint_name(product(self.quant, x, w, summed, shares, key), PRODUCT)
+        named: Array = checkpoint_name(product(self.quant, x, w, summed, self.weight(spec), key), PRODUCT)
         return named
+
+    def weight(self, spec: P) -> SharedWeight:
+        """Return how the chips share a weight of this sharding."""
+        sides = torus_sides(self.mesh, "fsdp") if self.torus is None else self.torus
+        return SharedWeight(self.mesh, self.batch, spec, sides)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from trainer.config import Quant
+from trainer.parallel.shared_weight import SharedWeight
 
 _MAX_INT8 = 127  # symmetric: -128 is not used
 _MIN_MAGNITUDE = 1e-30  # an operand with only smaller values counts as zero: its scale may not be a normal float32
@@ -25,42 +26,47 @@ _MIN_MAGNITUDE = 1e-30  # an operand with only smaller values counts as zero: it
 Dims = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
 
 
-def product(quant: Quant, x: Array, w: Array, summed: int, shares: int = 1, key: Array | None = None) -> Array:
+def product(quant: Quant, x: Array, w: Array, summed: int, weight: SharedWeight, key: Array | None = None) -> Array:
     """Return the sum over the last `summed` dimensions of x [B, ..., *K] times the first of w [*K, *N]: [B, ..., *N].
 
-    `shares` is the number of chips that the examples [B] are sharded over: each quantizes its own part of the weight's
-    gradient, and the parts are added in x's type, as an int32 sum over all chips would overflow and be twice as large
-    to send. `key` is for stochastic rounding of gradients; without one they are rounded to the nearest.
+    Each share of the examples [B] quantizes its own part of the weight's gradient, and the parts are added in x's type,
+    as an int32 sum over all chips would overflow and be twice as large to send. `key` is for stochastic rounding of
+    gradients; without one they are rounded to the nearest.
     """
-    if not quant.products:
+    if not quant.products and (weight.shares == 1 or not weight.sides):
         return _plain(x, w, _forward_dims(x, summed))
-    return _product(quant, summed, shares, x, w, key)
+    return _product(quant, summed, weight, x, w, key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _product(quant: Quant, summed: int, shares: int, x: Array, w: Array, key: Array | None) -> Array:
-    return _dot(quant, "forward", x, w, _forward_dims(x, summed))
+def _product(quant: Quant, summed: int, weight: SharedWeight, x: Array, w: Array, key: Array | None) -> Array:
+    return _dot(quant, "forward", x, _operand(quant, "forward", weight, w), _forward_dims(x, summed))
 
 
-def _forward(quant: Quant, summed: int, shares: int, x: Array, w: Array, key: Array | None) -> Any:
-    return _product(quant, summed, shares, x, w, key), (x, w, key)
+def _forward(quant: Quant, summed: int, weight: SharedWeight, x: Array, w: Array, key: Array | None) -> Any:
+    return _product(quant, summed, weight, x, w, key), (x, w, key)
 
 
-def _backward(quant: Quant, summed: int, shares: int, residuals: Any, g: Array) -> tuple[Array, Array, None]:
+def _backward(quant: Quant, summed: int, weight: SharedWeight, residuals: Any, g: Array) -> tuple[Array, Array, None]:
     x, w, key = residuals
     keys = jax.random.split(key) if key is not None and quant.rounding == "stochastic" else (None, None)
     columns, free = tuple(range(summed, w.ndim)), x.ndim - summed
     dims = ((tuple(range(free, g.ndim)), columns), ((), ()))
-    dx = _dot(quant, "dgrad", g, w, dims, keys[0])
-    # [B, ...] -> [shares, B / shares, ...]
-    x, g = (a.reshape(shares, a.shape[0] // shares, *a.shape[1:]) for a in (x, g))
+    dx = _dot(quant, "dgrad", g, _operand(quant, "dgrad", weight, w), dims, keys[0])
     rows = tuple(range(1, free + 1))
-    parts = _dot(quant, "wgrad", x, g, ((rows, rows), ((0,), (0,))), None, keys[1])
-    dw = jax.lax.reduce(parts, jnp.zeros((), parts.dtype), jax.lax.add, (0,))
-    return dx, dw.astype(w.dtype), None
+    parts_S = _dot(quant, "wgrad", weight.split(x), weight.split(g), ((rows, rows), ((0,), (0,))), None, keys[1])
+    return dx, weight.add(parts_S).astype(w.dtype), None
 
 
 _product.defvjp(_forward, _backward)
+
+
+def _operand(quant: Quant, name: str, weight: SharedWeight, w: Array) -> Array:
+    """Return a weight as an operand: gathered explicitly, so that a layer's products share it, or else quantized first.
+
+    XLA gathers int8 numbers, which are half as large.
+    """
+    return w if name in quant.products else weight.gather(w)
 
 
 def quantize(x: Array, axes: tuple[int, ...], key: Array | None = None) -> tuple[Array, Array]:

@@ -62,18 +62,17 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     shardings = _state_shardings(mesh, abstract, optimizer, model.specs(config.model), functions.update_specs)
     replicated = sharding(mesh)
     flattening = functions.flattening(abstract)
+    jit = functools.partial(jax.jit, compiler_options=tpu_options(config, mesh))
     return Programs(
         init=jax.jit(functions.init_state, out_shardings=shardings),
-        train=jax.jit(functions.train, donate_argnums=0, out_shardings=(shardings, replicated)),
-        evaluate=jax.jit(functions.evaluate, out_shardings=replicated),
+        train=jit(functions.train, donate_argnums=0, out_shardings=(shardings, replicated)),
+        evaluate=jit(functions.evaluate, out_shardings=replicated),
         state=jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings),
         blocks=_blocks(record(config.model), mesh, slots),
         flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
         shares=SharePrograms(
-            share=jax.jit(
-                functools.partial(functions.share, flattening), out_shardings=(flattening.sharding, replicated)
-            ),
-            update=jax.jit(
+            share=jit(functools.partial(functions.share, flattening), out_shardings=(flattening.sharding, replicated)),
+            update=jit(
                 functools.partial(functions.update_from_sum, flattening),
                 donate_argnums=0,
                 out_shardings=(shardings, replicated),
@@ -81,6 +80,11 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
             vectors=flattening.form,
         ),
     )
+
+
+def tpu_options(config: Config, mesh: Mesh) -> dict[str, str] | None:
+    """Return the options of XLA that programs on this mesh are compiled with; None without TPUs."""
+    return config.run.compiler_options if mesh.devices.flat[0].platform == "tpu" else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ class Estimate(TypedDict):
     state_gib: float  # parameters and the optimizer's state
     activations_gib: float  # memory that depends on the batch
     flops_per_step: float  # floating-point operations of all chips in a step, without recomputation
+    computed_flops_per_step: float  # floating-point operations of all chips in a step, with recomputation
     dcn_gib_per_step: float  # data sent between slices in a step
     ici_gib_per_step: float  # data sent inside a slice in a step
     step_seconds: float  # lower bound of a step's time
@@ -39,6 +40,9 @@ class Estimate(TypedDict):
     tokens_per_second: int  # tokens per second of all chips
     mfu_bound: float  # upper bound of the model FLOPs utilization, 0 to 1; the peak counts int8 products
     emfu_bound: float  # upper bound relative to the bfloat16 peak; may exceed 1 with int8 products
+    expected_step_seconds: float  # expected time of a step, with communication that computation does not hide
+    expected_mfu: float  # model FLOPs utilization at that time; the peak counts int8 products
+    expected_emfu: float  # the same relative to the bfloat16 peak
 
 
 def estimate(
