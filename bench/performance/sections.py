@@ -117,6 +117,22 @@ def _elastic_ratios(content: Content) -> Iterator[Ratio]:
         yield Ratio(1 / one["median"], f"step with elastic slices, {name}", "the same with slices that JAX joins")
 
 
+def _maxtext(content: Content) -> Rows:
+    yield ["ratio", "CPU time", "95% interval", "clock", "95% interval"]
+    for name, cpu in content["cpu_ratios"].items():
+        yield [name, *(text for one in (cpu, content["ratios"][name]) for text in _spread(one))]
+
+
+def _spread(one: Mapping[str, float]) -> Iterator[str]:
+    yield from (f"{one['median']:.2f}", f"{one['low']:.2f} to {one['high']:.2f}")
+
+
+def _maxtext_ratio(content: Content) -> Iterator[Ratio]:
+    for peer in ("MaxText", "plain loop"):
+        value = 1 / content["cpu_ratios"][f"trainer / {peer}"]["median"]
+        yield Ratio(value, f"CPU time of a training step, emulated chips: {content['chips']}", peer)
+
+
 def _soak(content: Content) -> Rows:
     yield ["faults", "survived", "steps", "steps with another loss"]
     yield [str(content[key]) for key in ("faults", "survived", "steps", "steps_with_another_loss")]
@@ -240,6 +256,17 @@ SECTIONS = (
         text="`cluster create` against the emulator, whose cloud is instant, or takes the times assumed for GKE.",
         table=_pools,
         headline=_no_ratio,
+    ),
+    *(
+        Section(
+            name=f"maxtext-{chips}",
+            title=f"Training step next to MaxText, {chips} emulated chip{'s' * (chips > 1)}",
+            command=f"python -m bench.maxtext --chips {chips}",
+            text="The same small decoder in float32. Ratios below 1 mean that the trainer is faster.",
+            table=_maxtext,
+            headline=_maxtext_ratio,
+        )
+        for chips in (1, 4)
     ),
     Section(
         name="elastic",
