@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from trainer.errors import ChipsError
@@ -74,15 +74,20 @@ def make_mesh(layout: Layout, devices: Sequence[jax.Device], hosts_per_slice: in
     return Mesh(arrange(layout, devices, hosts_per_slice), ALL)
 
 
+def platform(mesh: Mesh | AbstractMesh) -> str:
+    """Return the platform of a mesh's devices, "" for a mesh without devices."""
+    return "" if isinstance(mesh, AbstractMesh) else str(mesh.devices.flat[0].platform)
+
+
 def torus_sides(mesh: Mesh, axis: str) -> tuple[int, ...]:
     """Return the sides of the part of a slice's torus that an axis spans, in the order of the axis.
 
     Chips that do not fill a part of a torus are one side; devices other than TPUs have none.
     """
+    if platform(mesh) != "tpu":
+        return ()
     size = mesh.shape[axis]
     chips = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0).reshape(size, -1)[:, 0]
-    if chips[0].platform != "tpu":
-        return ()
     places = np.array([chip.coords for chip in chips])
     places -= places[0]
     for order in itertools.permutations(np.flatnonzero(places.any(axis=0))):

@@ -23,7 +23,7 @@ from trainer.data.records import Record, record
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.registry import family
 from trainer.parallel.layout import Layout
-from trainer.parallel.mesh import ALL, BATCH, sharding
+from trainer.parallel.mesh import ALL, BATCH, platform, sharding
 from trainer.parallel.partitioning import Execution
 from trainer.step import learning_rate, optimizers
 from trainer.step.accumulation import mean_gradients, sum_gradients
@@ -84,7 +84,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
 
 def tpu_options(config: Config, mesh: Mesh) -> dict[str, str] | None:
     """Return the options of XLA that programs on this mesh are compiled with; None without TPUs."""
-    return config.run.compiler_options if mesh.devices.flat[0].platform == "tpu" else None
+    return config.run.compiler_options if platform(mesh) == "tpu" else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
