@@ -44,10 +44,13 @@ EXTENDED = {
 def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideBySide]:
     """Run the chosen cases on the cluster; no other test runs at the same time, so they can use the spare slice."""
     provider = KindProvider(place.folder / "state")
-    target = provider.target(place.cluster)
+    target, cases = provider.target(place.cluster), selected(request)
+    # One for each, because the reads of a connection are paced; here, because pytest changes os.environ while threads
+    # run, and the client reads it.
+    connections = {str(case): provider.connect(place.cluster) for case in cases}
 
     def run(case: Case) -> None:
-        api = provider.connect(place.cluster)  # its own, because the reads of a connection are paced
+        api = connections[str(case)]
         namespace = f"case-{uuid.uuid4().hex[:8]}"
         ground = Ground(api=api, target=target, namespace=namespace, neighbor=f"{namespace}-2", patience=4)
         both = (ground.namespace, ground.neighbor)
@@ -63,7 +66,7 @@ def side_by_side(request: pytest.FixtureRequest, place: Place) -> Iterator[SideB
                     with suppress(NotFoundError):
                         api.delete(kind, name)
 
-    running = SideBySide(selected(request), SLICES + SPARE_SLICES, run)
+    running = SideBySide(cases, SLICES + SPARE_SLICES, run)
     yield running
     running.close()
 
