@@ -72,8 +72,8 @@ def main() -> None:
 def install() -> Path:
     """Return the Python of MaxText's environment, which is made if it is missing. Exits if Python is too old."""
     python, stamp = CACHE / "venv" / "bin" / "python", CACHE / "installed.txt"
-    wanted = REQUIREMENTS.read_text(encoding="utf-8")
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+    pins = REQUIREMENTS.read_text(encoding="utf-8")
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == pins:
         return python
     newer = [shutil.which(f"python3.{minor}") for minor in (12, 13, 14)]
     own = sys.executable if sys.version_info >= (3, 12) else None
@@ -83,7 +83,7 @@ def install() -> Path:
     subprocess.run([base, "-m", "venv", "--clear", str(CACHE / "venv")], check=True)
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     subprocess.run([*pip, "--requirement", str(REQUIREMENTS)], check=True)
-    stamp.write_text(wanted, encoding="utf-8")
+    stamp.write_text(pins, encoding="utf-8")
     return python
 
 

@@ -89,5 +89,5 @@ def _await_settled(server: Server) -> None:
 
 def _pod_lists(server: Server) -> float:
     lines = server.text("/metrics").splitlines()
-    wanted = ("apiserver_request_total{", 'resource="pods"', 'verb="LIST"')
-    return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in wanted))
+    parts = ("apiserver_request_total{", 'resource="pods"', 'verb="LIST"')
+    return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in parts))

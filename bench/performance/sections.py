@@ -31,7 +31,7 @@ class Section:
     command: str
     text: str
     table: Callable[[Content], Rows]
-    headline: Callable[[Content], Iterator[Ratio]]
+    headline: Callable[[Content], Iterator[Ratio]] = lambda content: iter(())
     draw: plots.Draw | None = None
 
 
@@ -185,10 +185,6 @@ def _pools(content: Content) -> Rows:
         yield [one["name"], str(one["num_slices"]), *seconds, str(sum(both["cloud_calls"].values()))]
 
 
-def _no_ratio(content: Content) -> Iterator[Ratio]:
-    return iter(())
-
-
 SECTIONS = (
     Section(
         name="commands",
@@ -222,7 +218,6 @@ SECTIONS = (
         command="python -m bench.recovery_kind",
         text="A host's process is killed, or a node is frozen. `upstream` is the manifest of Google's xpk.",
         table=_kind,
-        headline=_no_ratio,
     ),
     Section(
         name="start-at-scale",
@@ -239,7 +234,6 @@ SECTIONS = (
         command="python -m bench.restart_at_scale",
         text="One host fails: new pods for all hosts, or new processes in the same pods.",
         table=_restart,
-        headline=_no_ratio,
     ),
     Section(
         name="queue",
@@ -255,7 +249,6 @@ SECTIONS = (
         command="python -m bench.gke_scale",
         text="`cluster create` against the emulator, whose cloud is instant, or takes the times assumed for GKE.",
         table=_pools,
-        headline=_no_ratio,
     ),
     *(
         Section(
@@ -280,9 +273,8 @@ SECTIONS = (
         name="soak",
         title="Random faults",
         command="python -m e2e.soak",
-        text="Every fault is followed by a comparison of all losses to those of an undisturbed run, bit by bit.",
+        text="At the end, all losses are compared with those of an undisturbed run, bit by bit.",
         table=_soak,
-        headline=_no_ratio,
     ),
     Section(
         name="install",
@@ -290,6 +282,5 @@ SECTIONS = (
         command="python -m bench.install",
         text="New environments, without bytecode. Google's xpk takes 382 MB.",
         table=_install,
-        headline=_no_ratio,
     ),
 )

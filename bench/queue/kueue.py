@@ -184,15 +184,15 @@ def _with(obj: Obj, **changes: tuple[str, str]) -> list[Obj]:
 
 def _pids(program: str, argument: str) -> list[int]:
     """Return the processes of a program whose arguments contain a text."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_text(encoding="utf-8").split("\0")
         except OSError:
             continue
         if words[0] == program and any(argument in word for word in words):
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def _cpu(pids: Sequence[int]) -> float:

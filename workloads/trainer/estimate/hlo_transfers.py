@@ -79,11 +79,11 @@ def slice_collectives(hlo: str) -> list[Collectives]:
             continue  # counted where it starts
         is_fused = _has(instructions, "AsyncCollectiveStart")
         for rest in instructions.values():
-            if found := _COLLECTIVE.match(rest):
-                kind = "reduce-scatter" if name.startswith(_SCATTERED) else found["kind"]
-                key = kind, is_fused or bool(found["start"])
+            if match := _COLLECTIVE.match(rest):
+                kind = "reduce-scatter" if name.startswith(_SCATTERED) else match["kind"]
+                key = kind, is_fused or bool(match["start"])
                 counts[key] += times
-                sizes[key] += times * _sent(found, rest, name)
+                sizes[key] += times * _sent(match, rest, name)
     result = [Collectives(kind, is_async, counts[kind, is_async], size) for (kind, is_async), size in sizes.items()]
     return sorted(result, key=lambda one: (-one.bytes, one.kind))
 
@@ -93,9 +93,9 @@ def unscattered_shapes(hlo: str) -> set[tuple[int, ...]]:
     shapes = set()
     for name, instructions in parse(hlo)[0].items():
         for rest in () if name.startswith(_SCATTERED) else instructions.values():
-            found = _COLLECTIVE.match(rest)
-            if found and found["kind"] == "all-reduce":
-                shapes |= {tuple(map(int, filter(None, s.split(",")))) for _, s in _SHAPE.findall(found["types"])}
+            match = _COLLECTIVE.match(rest)
+            if match and match["kind"] == "all-reduce":
+                shapes |= {tuple(map(int, filter(None, s.split(",")))) for _, s in _SHAPE.findall(match["types"])}
     return shapes
 
 
@@ -103,17 +103,17 @@ def _has(instructions: Mapping[str, str], target: str) -> bool:
     return any(f'custom_call_target="{target}"' in rest for rest in instructions.values())
 
 
-def _sent(found: re.Match[str], rest: str, computation: str) -> int:
+def _sent(match: re.Match[str], rest: str, computation: str) -> int:
     """Return the bytes that a chip sends in a collective of n chips, on rings or a torus without duplicates."""
-    shapes = _SHAPE.findall(found["types"])
-    if found["start"] and found["kind"] in ("all-gather", "collective-permute"):
+    shapes = _SHAPE.findall(match["types"])
+    if match["start"] and match["kind"] in ("all-gather", "collective-permute"):
         shapes = shapes[1:2]  # (operand, result, ...)
     size, n = sum(array_bytes(*shape) for shape in shapes), _group_size(rest)
-    if found["kind"] == "collective-permute":
+    if match["kind"] == "collective-permute":
         return size
-    if found["kind"] == "reduce-scatter":
+    if match["kind"] == "reduce-scatter":
         return size * (n - 1)  # of its result
-    times = 2 if found["kind"] == "all-reduce" and not computation.startswith(_SCATTERED) else 1
+    times = 2 if match["kind"] == "all-reduce" and not computation.startswith(_SCATTERED) else 1
     return times * size * (n - 1) // n
 
 
