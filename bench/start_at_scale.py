@@ -159,6 +159,8 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, metavar="FOLDER", help="write CPU profiles of the middle of each run")
     parser.add_argument("--output", type=Path, help="file of the results")
     options = parser.parse_args()
+    if min(options.slices) < 1:
+        parser.error(f"--slices must be at least 1, got {min(options.slices)}")
     options.variant = options.variant or ["ours", "upstream"]
     if problem := missing_programs():
         sys.exit(f"error: {problem}")
