@@ -1,11 +1,13 @@
 """Command line of the trainer: train (the default), prepare, check, estimate and compile."""
 
 import argparse
+import contextlib
 import dataclasses
+import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from trainer import config as configs
@@ -125,14 +127,25 @@ def _train(options: argparse.Namespace) -> int:
 def _run(job: "Job", coordinator_future: "Future[Address]") -> ExitCode:
     """Train; imports JAX while the hosts connect."""
     if not job.host.is_elastic:
-        from trainer.train import train
+        with _without_collection():
+            from trainer.train import train
 
         return train(job, coordinator_future)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
         del os.environ[name]  # libtpu would connect this slice to the others
-    from trainer.elastic.train import train as train_elastic
+    with _without_collection():
+        from trainer.elastic.train import train as train_elastic
 
     return train_elastic(job, coordinator_future)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Import without the collection of garbage, a sixth of the time, and exclude what is imported from later ones."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def _prepare(options: argparse.Namespace) -> int:

@@ -50,11 +50,18 @@ def save(run: Run, step: int, state: State, *, tokens: int, disk_low: bool, is_f
         raise SaveError(f"the state of step {step} was not saved in {checkpoints.place}: {failure}")
 
 
-def save_final(run: Run, step: int, state: State, *, tokens: int) -> None:
-    """Save a state that only the local tier may hold, which is cleared at the end. Raises SaveError."""
+def save_final(run: Run, step: int, state: State, *, tokens: int, checked: Action = Action.NONE) -> None:
+    """Save the state after `step` unless that has been done, and wait for it. Raises SaveError.
+
+    The local tier is not sufficient: it is cleared at the end. `checked` are the actions whose checks were made.
+    """
+    with timeouts.storage(run.job, f"the checkpoint before the end after step {step}", step, run.checkpoints):
+        run.checkpoints.wait()
     if run.checkpoints.last != step:
-        check_state(run, step, state, checked=Action.NONE)
+        check_state(run, step, state, checked=checked)
         save(run, step, state, tokens=tokens, disk_low=False, is_final=True)
+    with timeouts.storage(run.job, "the last local checkpoint", step, run.local):
+        run.local.wait()
 
 
 def check_state(run: Run, step: int, state: State, *, checked: Action) -> None:

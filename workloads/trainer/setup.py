@@ -100,6 +100,8 @@ def join(job: Job, coordinator_future: "Future[Address]") -> consistency.Traits:
     """Join the other hosts if all agree on the traits of the run; return the traits."""
     traits = consistency.traits(job.config, os.environ)
     address = coordinator_future.result()
+    if not job.host.is_elastic:
+        job.stop.arm()
     consistency.check_agreement(job.peers, job.host, traits)
     if job.host.processes > 1:
         bootstrap.join(job.host, *address, job.peers)

@@ -66,35 +66,50 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
     last, schedule = run.job.config.run.steps, RunSchedule(run.job.config, evaluates=run.held_out > 0)
     batches, evaluate = _batches(run, at, last), Evaluation(run)
     pending: Pending | None = None
+    actions = Action.NONE
     if at >= last:
         saves.save_final(run, at, state, tokens=tokens)
     while at < last:
         yield at
-        at, tokens = at + 1, tokens + run.step_items
-        actions, is_stopping = schedule.actions(at), False
+        if not _may_start(run, at + 1):
+            return _stop(run, at, state, pending, tokens=tokens, checked=actions)
+        at, tokens, actions = at + 1, tokens + run.step_items, schedule.actions(at + 1)
         state, dispatched = _dispatch(run, train_step, state, batches, at=at, actions=actions, running=pending)
         if pending is not None:
-            is_stopping = _await_step(run, pending).stop
+            _await_step(run, pending)
             saves.warm_up(run)
         pending = dispatched
-        if not (actions & STEP_ENDING or is_stopping):
+        if not actions & STEP_ENDING:
             continue
         flags, pending = _await_step(run, pending), None
-        is_stopping |= flags.stop
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
-        if is_stopping:
-            saves.check_state(run, at, state, checked=actions)
         if actions & Action.SAVE_LOCALLY:
             saves.save_locally(run, at, state, tokens=tokens)
-        if actions & Action.SAVE or is_stopping:
-            is_final = is_stopping or at == last
-            saves.save(run, at, state, tokens=tokens, disk_low=flags.disk_low, is_final=is_final)
-        if is_stopping and at < last:
-            return _exit_preempted(run, at)
+        if actions & Action.SAVE:
+            saves.save(run, at, state, tokens=tokens, disk_low=flags.disk_low, is_final=at == last)
         if actions & Action.EVALUATE:
             evaluate(state, step=at)
     return _finish(run, at, tokens=tokens, eval_loss=evaluate(state, step=at) if run.held_out else None)
+
+
+def _may_start(run: Run, at: int) -> bool:
+    """Return whether step `at` may start, or else all hosts stop before it."""
+    with run.job.watchdog.waiting(f"the hosts' agreement on stopping before step {at}", at):
+        return run.job.stop_step.may_start(at)
+
+
+def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: int, checked: Action) -> ExitCode:
+    """Finish step `at`, save the state after it, and return the exit code; `checked` are the actions of that step."""
+    if pending is not None:
+        _await_step(run, pending)
+    saves.save_final(run, at, state, tokens=tokens, checked=checked)
+    job = run.job
+    run.profiler.close()
+    job.events.write("preempt", at)
+    metrics.say(f"{job.host.name(job.host.process_id)}: stopped and saved after step {at}")
+    leave(job)
+    return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
 
 
 def _batches(run: Run, at: int, last: int) -> Iterator[data.Blocks]:
@@ -146,30 +161,20 @@ def _await_step(run: Run, pending: Pending) -> Flags:
 
 
 def _flags(run: Run, data_seconds: float, *, saves: bool) -> jax.Array:
-    """Return this host's flags of a step: stop requested, disk too full for a checkpoint, milliseconds of data wait."""
+    """Return this host's flags of a step: disk too full for a checkpoint, milliseconds of data wait."""
     free, need = run.checkpoints.free_and_needed_bytes(run.programs.state) if saves else (None, 0)
     return _placed_flags(
         run.programs.flags.sharding,
         run.slots.chips,
-        stop=run.job.stop.requested,
         disk_low=free is not None and free < need,
         data_ms=min(int(1000 * data_seconds), 2**31 - 1),
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _placed_flags(sharding: Any, chips: int, *, stop: bool, disk_low: bool, data_ms: int) -> jax.Array:
-    row = np.array([[stop, disk_low, data_ms]], np.int32)
+def _placed_flags(sharding: Any, chips: int, *, disk_low: bool, data_ms: int) -> jax.Array:
+    row = np.array([[disk_low, data_ms]], np.int32)
     return jax.make_array_from_callback((chips, step.FLAGS), sharding, lambda _: row)
-
-
-def _exit_preempted(run: Run, at: int) -> ExitCode:
-    job = run.job
-    run.profiler.close()
-    job.events.write("preempt", at)
-    metrics.say(f"{job.host.name(job.host.process_id)}: stopped and saved after step {at}")
-    leave(job)
-    return job.stop.code if job.stop.requested else ExitCode.PREEMPTED
 
 
 def _finish(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> ExitCode:

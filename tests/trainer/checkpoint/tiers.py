@@ -11,6 +11,7 @@ from trainer.hosts.job import Job
 from trainer.hosts.lease import Lease
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
+from trainer.hosts.stop_step import StopStep
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
@@ -25,7 +26,17 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
     watchdog = Watchdog(host, made.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
-    return Job(made, host, out, Lease(out, host, lambda holder, ours: None), events, peers, stop, watchdog)
+    return Job(
+        made,
+        host,
+        out,
+        Lease(out, host, lambda holder, ours: None),
+        events,
+        peers,
+        stop,
+        StopStep(peers, lambda: None),
+        watchdog,
+    )
 
 
 def tier(folder: Path, peers: Peers | None = None, local: str = "ram", **doubles: Any) -> LocalTier:

@@ -18,6 +18,7 @@ from trainer.hosts.job import Job
 from trainer.hosts.lease import Lease
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
+from trainer.hosts.stop_step import StopStep
 from trainer.hosts.watchdog import Watchdog
 from trainer.observe.step_log import Progress
 from trainer.storage import open_place
@@ -54,7 +55,7 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
     watchdog = Watchdog(Host(), chosen.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
     lease = Lease(out, Host(), lambda holder, ours: None)
-    job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), watchdog)
+    job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), StopStep(peers, lambda: None), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")
     return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1), arrays=names)
 
@@ -65,7 +66,7 @@ def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
         "loss": loss,
         "grad_norm": np.float32(grad_norm),
         "learning_rate": np.float32(1),
-        "flags": np.zeros(3, np.int32),
+        "flags": np.zeros(2, np.int32),
     }
 
 

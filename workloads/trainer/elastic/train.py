@@ -254,7 +254,7 @@ class _Training:
             self._record_pending()
             self._state, out = self._apply(result)
         self._at, self._tokens = step + 1, self._tokens + self._run.step_items
-        out["flags"] = np.array([0, result.flags["disk_low"], result.flags["data_ms"]], np.int32)
+        out["flags"] = np.array([result.flags["disk_low"], result.flags["data_ms"]], np.int32)
         actions = self._schedule.actions(self._at)
         if actions & Action.CHECK_REPLICAS:
             out["differ"] = self._run.replicas.begin(self._at, self._state)

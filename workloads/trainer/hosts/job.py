@@ -31,6 +31,7 @@ from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.membership import Membership
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
+from trainer.hosts.stop_step import StopStep
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
@@ -58,6 +59,7 @@ class Job:
     events: Events
     peers: Peers
     stop: Stop
+    stop_step: StopStep
     watchdog: Watchdog
     slices: Membership | None = None  # of elastic slices
 
@@ -78,7 +80,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     When this host must end, `on_end` is called with the exit code and the seconds for flushing records. Without it the
     process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
-    finish, began = on_end or end, time.monotonic()
+    finish, began, is_ending = on_end or end, time.monotonic(), threading.Lock()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
     lease, events = _open_records(out, host, began, finish)
 
@@ -94,6 +96,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     def on_message(message: str, peer: int) -> None:
         if message == "stop":
             stop.request()
+        elif message == "end":
+            stop_now(ExitCode.PREEMPTED)
         elif message == "fatal":
             events.write("fail", reason=f"{host.name(peer)} failed permanently")
             say(f"{host.name(host.process_id)}: {host.name(peer)} failed permanently; see its log")
@@ -102,7 +106,12 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
             watchdog.receive(message.removeprefix("hung "), peer)
 
     def stop_now(code: ExitCode) -> None:
-        peers.broadcast("stop")
+        if not is_ending.acquire(blocking=False):
+            return
+        if host.is_elastic:
+            peers.broadcast("stop")
+        else:  # only process 0 tells all: all hosts may have been asked at once
+            (peers.reply if host.process_id else peers.broadcast)("end")
         events.write("preempt")
         say(f"{host.name(host.process_id)}: received a stop request before the first step; nothing to save")
         # On its own thread, because this one may have to receive the other hosts' messages that they leave.
@@ -114,17 +123,20 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
 
     def on_stop() -> None:
         lease.mark_stopping()
-        if host.is_elastic:  # the hosts of its slice stop with this one; elsewhere the next step tells all hosts
+        if host.is_elastic:  # the hosts of its slice stop with this one, at a step that the slices agree on
             peers.broadcast("stop")
+        elif stop.is_armed:
+            stop_step.request()
 
     # New hosts may have the attempt number of earlier ones that were restarted in place.
     names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
     watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
+    stop_step = StopStep(peers, lambda: stop_now(stop.code))
     stop = Stop(stop_now, functools.partial(_abort, host, events, finish), on_stop)
     slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))
-    job = Job(config, host, out, lease, events, peers, stop, watchdog, slices)
+    job = Job(config, host, out, lease, events, peers, stop, stop_step, watchdog, slices)
     if on_end is None:
         stop.install()
     return job

@@ -16,7 +16,7 @@ class Stop:
     """Stop requests of this host, and the exit code they lead to.
 
     Before `arm()` is called there is no work to save, so `stop_now(code)` runs on the first signal; afterwards the
-    training loop checks `requested`. `on_first()` always runs on the first signal, `on_second(code)` on the second.
+    training loop decides. `on_first()` always runs on the first signal, `on_second(code)` on the second.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Stop:
         self.requested = False
         self.code = ExitCode.PREEMPTED
         self._stop_now, self._on_second, self._on_first = stop_now, on_second, on_first
-        self._armed = False
+        self.is_armed = False
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -45,9 +45,9 @@ class Stop:
             signal.signal(number, lambda *_: None)
 
     def arm(self) -> None:
-        """Require a checkpoint before a stop from now on."""
+        """Leave the decision to the training loop from now on."""
         with self._lock:
-            self._armed = True
+            self.is_armed = True
 
     def request(self, code: ExitCode = ExitCode.PREEMPTED) -> None:
         """Request a stop without a signal, because another host received one."""
@@ -55,7 +55,7 @@ class Stop:
             if not self.requested:
                 self.requested, self.code = True, code
                 self._on_first()
-                if not self._armed:
+                if not self.is_armed:
                     self._stop_now(code)
 
     def _watch(self, reader: socket.socket, writer: socket.socket) -> None:

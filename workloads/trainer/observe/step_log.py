@@ -34,7 +34,6 @@ _ARRAYS = 2  # arrays in the log line
 class Flags:
     """Union of all hosts' flags of a step, the same on every host."""
 
-    stop: bool = False
     disk_low: bool = False
     differ: int = 0  # arrays whose replicas differ (checkpoint/replica_check.py)
     seconds: float = 0.0  # duration of the step, as measured on this host
@@ -108,8 +107,8 @@ class Progress:
         self._record(pending.step, out, seconds)
         values = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}
         self._check_finite(pending.step, values, out.get("broken", ()))
-        stop, disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
-        return Flags(stop, disk_low, int(out.get("differ", 0)), seconds)
+        disk_low, _ = (bool(flag) for flag in np.asarray(out["flags"]))
+        return Flags(disk_low, int(out.get("differ", 0)), seconds)
 
     def require(self, step: int, broken: Any) -> None:
         """Wait for a check of the state after `step`. Raises FatalError if it is not finite."""
@@ -172,7 +171,7 @@ class Progress:
             "grad_norm": float(out["grad_norm"]),
             "learning_rate": float(out["learning_rate"]),
             "step_seconds": round(seconds, 4),
-            "data_seconds": int(np.asarray(out["flags"])[2]) / 1000,
+            "data_seconds": int(np.asarray(out["flags"])[1]) / 1000,
             f"{self._noun}s_per_second": round(speed, 1),
             "mfu": mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
             "emfu": mfu(self._flops, speed, self._chips, flops),

@@ -32,7 +32,7 @@ from trainer.step.shares import Flattening, SharePrograms
 from trainer.step.update_sharding import update_shardings
 
 State = dict[str, Any]
-FLAGS = 3  # lanes of a host's flags: stop requested, disk too full to save, ms that its chips waited for data
+FLAGS = 2  # lanes of a host's flags: disk too full to save, ms that its chips waited for data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,6 +102,7 @@ def _throttled(share: float) -> Iterator[None]:
 
 def _import(names: list[str]) -> None:
     """Import modules; end the process if one cannot be imported, because the command itself reports such errors."""
+    gc.disable()
     for name in names:
         try:
             importlib.import_module(name)
@@ -124,7 +125,9 @@ def _next_attempt(channel: BinaryIO) -> dict[str, Any]:
 
 def _release_memory() -> None:
     """Release memory to the system that the imports no longer need."""
+    gc.enable()
     gc.collect()
+    gc.freeze()
     with contextlib.suppress(ImportError, OSError, AttributeError):  # no ctypes, or no glibc
         import ctypes
 
