@@ -47,7 +47,7 @@ class Hosts:
                 return step - 1
 
     def leave(self) -> None:
-        together([peers.leave for peers in reversed(self.peers)])  # type: ignore[misc]
+        together([peers.leave for peers in reversed(self.peers)])
 
 
 @pytest.mark.parametrize("processes", [1, 3])
