@@ -26,8 +26,10 @@ class Model:
     family: str = "decoder"  # decoder (a language model), bert or resnet
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
+    kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
     head_dim: int = 32  # width of an attention head; even, as rotary embeddings require
     mlp: int = 512  # hidden width of the MLP
+    activation: str = "gelu"  # decoder: activation of the MLP: gelu, or swiglu, whose gate is a third matrix
     layers: int = 2  # number of layers
     vocab: int = 256  # vocabulary size; 256 is enough for bytes
     seq_len: int = 128  # tokens in a training example
@@ -43,6 +45,16 @@ class Model:
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+
+    @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def mlp_inputs(self) -> int:
+        """Number of matrices from the residual stream into the MLP: 2 if it is gated."""
+        return 2 if self.activation == "swiglu" else 1
 
     @property
     def block_counts(self) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def test_a_program_rejected_by_the_compiler_has_a_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "slices"), [*itertools.product(("16b", "32b", "64b", "128b"), (1, 2)), ("128b", 199)]
+    ("model", "slices"), [*itertools.product(("16b", "32b", "64b", "128b"), (1, 2)), ("8b", 2), ("128b", 199)]
 )
 def test_estimates_match_the_compiler(model: str, slices: int) -> None:
     """Beyond two slices the number has no effect, as the last one shows. Arguments are the state and tokens."""
@@ -72,7 +72,8 @@ def test_estimates_match_the_compiler(model: str, slices: int) -> None:
     assert guess["fits"] == (result["peak_gib"] <= result["hbm_gib"])
     assert guess["ici_gib_per_step"] == pytest.approx(result["ici_gib_per_step"], rel=0.03)
     asked, tp = config.load(model).model, result["mesh"]["tp"]
-    heads = asked.heads * asked.head_dim
-    weights = {asked.embed * size // tp for size in (asked.mlp, heads, 3 * heads, asked.vocab)}
+    heads, keys = asked.heads * asked.head_dim, asked.key_heads * asked.head_dim
+    widths = (asked.mlp, asked.mlp_inputs * asked.mlp, heads, heads + 2 * keys, asked.vocab)
+    weights = {asked.embed * width // tp for width in widths}
     whole = [shape for shape in result["reduced_whole"] if math.prod(shape) in weights]
     assert not whole, "gradients of weights are scattered, not all-reduced in full"

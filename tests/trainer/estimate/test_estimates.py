@@ -74,10 +74,13 @@ def test_the_estimated_state_equals_that_of_the_programs() -> None:
     assert memory(trainer.config, sizes).state == on_a_chip
 
 
-def test_flops_equal_those_that_xla_counts() -> None:
+@pytest.mark.parametrize("variant", [(), ("model.kv_heads=2", "model.activation=swiglu")])
+def test_flops_equal_those_that_xla_counts(variant: tuple[str, ...]) -> None:
     sizes = ["embed=256", "heads=4", "head_dim=64", "mlp=1024", "layers=1", "vocab=512", "seq_len=256", "remat=none"]
     one = Trainer(1, 1, 1)
-    asked = config.load("tiny", [f"model.{size}" for size in sizes]).model  # one layer: XLA counts a loop's body once
+    asked = config.load(
+        "tiny", [*(f"model.{size}" for size in sizes), *variant]
+    ).model  # one layer: XLA counts a loop's body once
     params = jax.eval_shape(lambda: decoder.init(asked, jax.random.key(0)))
     grad = jax.grad(lambda *args: decoder.loss_sums(asked, Execution(one.mesh), *args)[0])
     counted = jax.jit(grad).lower(params, jnp.zeros((4, 257), jnp.int32), jnp.ones(4)).cost_analysis() or {}
@@ -201,8 +204,9 @@ def test_expected_mfu_ranks_the_models_and_falls_with_slices() -> None:
     assert all(expected < estimate(config.load("32b"), POD, n)["mfu_bound"] for n, (_, expected, *_) in rows.items())
 
 
-def test_computed_flops_are_those_of_the_program() -> None:
-    settings = ("model.remat=full", "model.attention_chunk=8", "model.loss_chunk=8", "model.embed=256")
+@pytest.mark.parametrize("variant", [(), ("model.kv_heads=1", "model.activation=swiglu")])
+def test_computed_flops_are_those_of_the_program(variant: tuple[str, ...]) -> None:
+    settings = ("model.remat=full", "model.attention_chunk=8", "model.loss_chunk=8", "model.embed=256", *variant)
     trainer = Trainer(1, 2, 1, *settings)
     programs, tokens = trainer.programs, trainer.batch * trainer.config.model.seq_len
     traced = programs.train.trace(programs.state, programs.blocks, programs.flags)

@@ -37,7 +37,7 @@ def gradients(trainer: Trainer, torus: tuple[int, ...]) -> Any:
 )
 def test_on_a_torus_no_gradient_of_a_weight_is_all_reduced(dp: int, fsdp: int, tp: int, torus: tuple[int, ...]) -> None:
     trainer = Trainer(dp, fsdp, tp, "model.vocab=512")
-    specs, shapes = decoder.specs(), decoder.shapes(trainer.config.model)
+    specs, shapes = decoder.specs(trainer.config.model), decoder.shapes(trainer.config.model)
     matrices = {"embed": shapes["embed"]} | {name: shapes["layers"][name][1:] for name in decoder.MATRICES}
     assert all("fsdp" in spec for spec in (specs["embed"], *decoder.MATRICES.values()))
     whole = {math.prod(shape) // tp for shape in matrices.values()}

@@ -64,7 +64,7 @@ def _saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     A pipeline keeps them for every tick, and it has more ticks than microbatches.
     """
     heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
-    products = 3 * heads + hidden + 2 * stream
+    products = heads + 2 * _key_width(model, sizes) + model.mlp_inputs * hidden + 2 * stream
     if model.remat == "full":
         numbers = stream
     elif model.remat == "dots":
@@ -87,10 +87,18 @@ def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
     scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
     # The weights of a product are gathered, and for the MLP their gradient is as well.
-    mlp = model.embed * (2 * hidden + 4 * heads) + tokens * (2 * hidden + 6 * heads + 3 * model.embed)
+    inputs, qkv = model.mlp_inputs, heads + 2 * _key_width(model, sizes)
+    mlp = model.embed * (2 * inputs * hidden + heads + qkv) + tokens * (
+        2 * inputs * hidden + 6 * heads + 3 * model.embed
+    )
     stream = model.embed / sizes.tp
-    attention = 3 * model.embed * heads + tokens * (2 * hidden + 8 * heads + 4 * stream)
+    attention = model.embed * qkv + tokens * (2 * inputs * hidden + 8 * heads + 4 * stream)
     return max(width * mlp, width * attention + scores * (4 + width))
+
+
+def _key_width(model: Model, sizes: Layout) -> float:
+    """Return the width of all keys, or values, of a token on a chip."""
+    return model.key_heads * model.head_dim / sizes.tp
 
 
 def _pending_loss_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:

@@ -11,7 +11,7 @@ from trainer.config import Config
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.memory import memory
 from trainer.estimate.traffic import Traffic
-from trainer.models.mfu import parameters
+from trainer.models.mfu import attention_parameters, parameters
 from trainer.parallel.layout import Layout
 
 _SYNCHRONOUS_TP = 9 / 12  # of a layer's transfers over tp, by the compiled programs
@@ -80,7 +80,7 @@ def _synchronous_seconds(config: Config, sizes: Layout, slice_: Slice, sent: Tra
     """
     model, ring = config.model, 2 * slice_.chip.ici_bandwidth
     matrices = parameters(model) - model.vocab * model.embed - (2 * model.layers + 1) * model.embed
-    attention = 4 * model.layers * model.embed * model.heads * model.head_dim / matrices
+    attention = model.layers * attention_parameters(model) / matrices
     # Of all weights: gathered twice, scattered once (traffic.py).
     scattered, gathered = sent.fsdp / 3, 2 * sent.fsdp / 3 * attention
     sides = slice_.chip.dimensions if sizes.tp == 1 else 1

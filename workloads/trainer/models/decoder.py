@@ -2,6 +2,7 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers
+    K heads of keys and values   G queries' heads for each of them   J = G + 2, the queries of a group, key and value
 Parameters are float32 and cast to the compute type where they are used; norms, softmax and loss are
 summed in float32.
 """
@@ -33,12 +34,13 @@ LOGIT_STD = 0.2  # of the initial model's logits, for any width, so that the los
 def shapes(model: Model) -> Params:
     """Return the shape of every parameter."""
     L, E, H, Q, M = model.layers, model.embed, model.heads, model.head_dim, model.mlp
+    K = model.key_heads
     layers = {
         "attention_norm": (L, E),
-        "qkv": (L, E, 3, H, Q),
+        "qkv": (L, E, H // K + 2, K, Q),
         "out": (L, H, Q, E),
         "mlp_norm": (L, E),
-        "up": (L, E, M),
+        **({"up": (L, E, M)} if model.mlp_inputs == 1 else {"gate_up": (L, E, 2, M)}),
         "down": (L, M, E),
     }
     return {"embed": (model.vocab, E), "layers": layers, "final_norm": (E,)}
@@ -50,13 +52,20 @@ MATRICES = {  # sharding of a layer's matrices
     "up": P("fsdp", "tp"),
     "down": P("tp", "fsdp"),
 }
+GATED = {"gate_up": P("fsdp", None, "tp")}  # instead of "up"
 TABLE = P("tp", "fsdp")
 
 
-def specs() -> Params:
+def matrices(model: Model) -> dict[str, P]:
+    """Return the sharding of a layer's matrices."""
+    specs = MATRICES if model.mlp_inputs == 1 else MATRICES | GATED
+    return {name: specs[name] for name in shapes(model)["layers"] if name in specs}
+
+
+def specs(model: Model) -> Params:
     """Return the sharding of every parameter: layers over "stage", their matrices also over "fsdp" and "tp"."""
     norms = dict.fromkeys(("attention_norm", "mlp_norm"), P("stage", None))
-    layers = norms | {name: P("stage", *spec) for name, spec in MATRICES.items()}
+    layers = norms | {name: P("stage", *spec) for name, spec in matrices(model).items()}
     return {"embed": TABLE, "layers": layers, "final_norm": P(None)}
 
 
@@ -66,15 +75,18 @@ def is_gain(path: tuple[Any, ...]) -> bool:
 
 
 def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the axes along which a parameter stacks tensors of several layers; q, k and v count as three."""
+    """Return the axes along which a parameter stacks tensors of several layers.
+
+    Queries, keys and values count as three (with G heads of queries in a group as G + 2), a gate and its input as two.
+    """
     if path[0].key != "layers":
         return ()
-    return (0, 2) if path[-1].key == "qkv" else (0,)
+    return (0, 2) if path[-1].key in ("qkv", "gate_up") else (0,)
 
 
 def init(model: Model, key: Array) -> Params:
     """Return fresh parameters; the same on every mesh, given a partitionable random generator."""
-    fan_in = {"embed": model.embed / LOGIT_STD**2, "qkv": model.embed, "up": model.embed}
+    fan_in = {"embed": model.embed / LOGIT_STD**2, **dict.fromkeys(("qkv", "up", "gate_up"), model.embed)}
     # Each layer adds to the residual stream twice; scale down so that the sum starts near one.
     fan_in |= {"out": model.heads * model.head_dim * 2 * model.layers, "down": model.mlp * 2 * model.layers}
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=lambda x: isinstance(x, tuple))
@@ -134,21 +146,40 @@ def layer(
 ) -> Array:
     """Apply one layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
 
+    Several heads of queries may share one of keys and values (Ainslie et al., GQA, 2023), and the MLP may be gated
+    (Shazeer, GLU Variants Improve Transformer, 2020).
+
     Between the products, time is sharded over "tp" (Korthikanti et al., 2022); within them, heads and width are.
     """
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
-    dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
-    qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
+    dtype, shard, batch, specs = jnp.dtype(model.compute_dtype), execution.shard, execution.batch, matrices(model)
+
+    def product(x: Array, name: str, summed: int, key: Array | None) -> Array:
+        return execution.product(x, w[name].astype(dtype), specs[name], summed, key)
+
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
-    qkv_BT3HQ = execution.product(y_BTE, qkv, MATRICES["qkv"], 1, keys[0])
-    qkv_3BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
+    qkv_JBTKQ = shard(jnp.moveaxis(product(y_BTE, "qkv", 1, keys[0]), 2, 0), None, batch, None, "tp", None)
     number_BT, position_BT = packed or (None, None)
-    q_BTHQ, k_BTHQ, v_BTHQ = rotate(qkv_3BTHQ[0], position_BT), rotate(qkv_3BTHQ[1], position_BT), qkv_3BTHQ[2]
+    q_BTHQ, k_BTHQ, v_BTHQ = _heads(qkv_JBTKQ)
+    q_BTHQ, k_BTHQ = rotate(q_BTHQ, position_BT), rotate(k_BTHQ, position_BT)
     y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
-    x_BTE = shard(x_BTE + execution.product(y_BTHQ, out, MATRICES["out"], 2, keys[1]), batch, "tp", None)
+    x_BTE = shard(x_BTE + product(y_BTHQ, "out", 2, keys[1]), batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
-    y_BTM = jax.nn.gelu(shard(execution.product(y_BTE, up, MATRICES["up"], 1, keys[2]), batch, None, "tp"))
-    return shard(x_BTE + execution.product(y_BTM, down, MATRICES["down"], 1, keys[3]), batch, "tp", None)
+    if model.mlp_inputs == 1:
+        y_BTM = jax.nn.gelu(shard(product(y_BTE, "up", 1, keys[2]), batch, None, "tp"))
+    else:
+        y_BT2M = shard(product(y_BTE, "gate_up", 1, keys[2]), batch, None, None, "tp")
+        y_BTM = jax.nn.silu(y_BT2M[:, :, 0]) * y_BT2M[:, :, 1]
+    return shard(x_BTE + product(y_BTM, "down", 1, keys[3]), batch, "tp", None)
+
+
+def _heads(qkv_JBTKQ: Array) -> tuple[Array, Array, Array]:
+    """Return queries, keys and values [B, T, H, Q], each key and value repeated for the G queries of its group."""
+    G, (B, T, K, Q) = qkv_JBTKQ.shape[0] - 2, qkv_JBTKQ.shape[1:]
+    if G == 1:
+        return qkv_JBTKQ[0], qkv_JBTKQ[1], qkv_JBTKQ[2]
+    q_BTHQ = jnp.moveaxis(qkv_JBTKQ[:G], 0, 3).reshape(B, T, K * G, Q)
+    return q_BTHQ, jnp.repeat(qkv_JBTKQ[G], G, axis=2), jnp.repeat(qkv_JBTKQ[G + 1], G, axis=2)
 
 
 def apply_layers(

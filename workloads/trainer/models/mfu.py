@@ -7,8 +7,13 @@ from trainer.config import Model
 
 def parameters(model: Model) -> int:
     """Return the number of parameters; the embedding table is also the output projection and counts once."""
-    layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp + 2 * model.embed
+    layer = attention_parameters(model) + (1 + model.mlp_inputs) * model.embed * model.mlp + 2 * model.embed
     return model.vocab * model.embed + model.layers * layer + model.embed
+
+
+def attention_parameters(model: Model) -> int:
+    """Return the parameters of a layer's matrices of attention: queries, keys, values and the output."""
+    return 2 * model.embed * (model.heads + model.key_heads) * model.head_dim
 
 
 def flops_per_token(model: Model) -> float:

@@ -39,7 +39,7 @@ def _decoder_sums(
 _FAMILIES = {
     "decoder": Family(
         shapes=decoder.shapes,
-        specs=lambda model: decoder.specs(),
+        specs=decoder.specs,
         is_gain=decoder.is_gain,
         layer_axes=decoder.layer_axes,
         init=decoder.init,

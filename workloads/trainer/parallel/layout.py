@@ -12,6 +12,7 @@ _CHOICES = {
     "model.family": ("decoder", "bert", "resnet"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "full"),
+    "model.activation": ("gelu", "swiglu"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
@@ -177,6 +178,8 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
             ("model.heads", model.heads, {"mesh.tp": mesh.tp}),
+            ("model.heads", model.heads, {"model.kv_heads": model.key_heads}),
+            ("model.kv_heads", model.kv_heads, {"mesh.tp": mesh.tp}),
             ("model.mlp", model.mlp, {"mesh.tp": mesh.tp}),
             ("model.vocab", model.vocab, {"mesh.tp": mesh.tp}),
             ("model.seq_len", model.seq_len, times),
@@ -204,8 +207,12 @@ def _int8_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
             [model.mlp, model.embed, model.heads * model.head_dim],
         ),
         "dgrad": (
-            "model.mlp, model.embed or 3 x heads x head_dim",
-            [model.mlp, model.embed, 3 * model.heads * model.head_dim],
+            "model.mlp, model.embed or the width of queries, keys and values",
+            [
+                model.mlp_inputs * model.mlp,
+                model.embed,
+                (model.heads + 2 * model.key_heads) * model.head_dim,
+            ],
         ),
         "wgrad": ("the tokens of a chip's part of a batch", [rows * model.seq_len]),
     }
@@ -259,7 +266,7 @@ def _nearest(value: int, by: int) -> str:
 def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
-        *("model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+        *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
         *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
@@ -311,6 +318,9 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"model.head_dim = {model.head_dim} is odd", "Use an even number, as rotary embeddings rotate pairs"
         )
+    if model.family != "decoder" and (model.kv_heads or model.activation != "gelu"):
+        message = f"model.kv_heads and model.activation are not supported by {model.family}"
+        yield Problem(message, "Omit them")
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")

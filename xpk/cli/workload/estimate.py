@@ -24,7 +24,7 @@ from xpk.model.accelerators import find_shape
 @namespace_option
 @click.option("--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="Number of slices.")
 @accelerator_option("Accelerator type. [default: the cluster's]")
-@click.option("--config", help="Trainer configuration: tiny, 16b, 32b, 64b, 128b or a YAML file.")
+@click.option("--config", help="Trainer configuration: tiny, 8b, 16b, 32b, 64b, 128b or a YAML file.")
 @click.option(
     "--set",
     "settings",
