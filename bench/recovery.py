@@ -84,6 +84,7 @@ def main() -> int:
     chosen = [case for case in CASES if given.case is None or case.name in given.case]
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
     lab = Lab(folder=folder / "lab", cluster=CLUSTER, say=_say)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # deletes the cluster, too
     try:
         lab.prepare()
         lab.create_cluster(TPU_TYPE, SLICES)

@@ -34,6 +34,8 @@ from e2e.machine import machine
 HOSTS = 4
 NEVER_SECONDS = 240.0
 START_SECONDS = 300.0
+_SETTLED_SECONDS = 7.0  # after shorter attempts the supervisors pause before a restart
+_RESTARTS = 1000  # more than there are repetitions
 OBEYS = "trap 'exit 143' TERM; echo up; sleep 100000 & wait"
 # The state of a TPU program that waits for the others: it is in a collective, and JAX's own handler
 # has replaced that of SIGTERM.
@@ -106,6 +108,7 @@ class Bench:
         times = []
         for attempt in range(1 if case.dead_node else repeat):
             self._await_up(case, name, attempt)
+            time.sleep(_SETTLED_SECONDS if case.in_place else 0)
             pods = self._pods(name, 0 if case.in_place else attempt)
             pod = next(pod for pod in pods if _place_of(pod) == (1, 1))
             with self.place.fencing() if case.is_fenced else nullcontext():
@@ -158,10 +161,18 @@ class Bench:
         if case.side == "upstream":
             image = self.place.state.joinpath("trainer-image").read_text().strip()
             command = COMMANDS[case.program][case.side]
-            jobset = self.upstream.render(name, command=command, image=image, num_slices=SLICES, max_restarts=9)
+            jobset = self.upstream.render(name, command=command, image=image, num_slices=SLICES, max_restarts=_RESTARTS)
             self._apply(jobset)
             return
-        size = ("--cluster", self.place.cluster, "--num-slices", str(SLICES), "--max-restarts", "9", "--fresh")
+        size = (
+            "--cluster",
+            self.place.cluster,
+            "--num-slices",
+            str(SLICES),
+            "--max-restarts",
+            str(_RESTARTS),
+            "--fresh",
+        )
         if case.program == "trainer":
             what = ["--", *TRAINER, "--set", "run.steps=100000"]
         else:
@@ -255,6 +266,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="xpk-bench-"))
     place = open_place((given.keep or folder / "kind").absolute(), given.keep.name if given.keep else "bench")
     upstream = Upstream((given.keep or folder).absolute() / "upstream")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the cluster, too
     try:
         if any(case.side == "upstream" for case in chosen):
             say(f"installing Google's xpk {VERSION}")
@@ -282,7 +294,8 @@ def table(measured: Sequence[Measured]) -> str:
     rows.append("|---|---|---:|---:|")
     for one in measured:
         side = "ours" if one.case.side == "ours" else f"Google's xpk {VERSION}"
-        cells = [one.case.words, side, shown(_median(one, "all run")), shown(_median(one, "old hosts gone"))]
+        gone = "" if one.case.in_place else shown(_median(one, "old hosts gone"))
+        cells = [one.case.words, side, shown(_median(one, "all run")), gone]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

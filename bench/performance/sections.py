@@ -106,6 +106,17 @@ def _kind(content: Content) -> Rows:
         yield [case["what"], case["manifest"], median, limits]
 
 
+def _kind_ratios(content: Content) -> Iterator[Ratio]:
+    medians = {
+        name: statistics.median(seconds)
+        for name, case in content["cases"].items()
+        if None not in (seconds := [one["all run"] for one in case["seconds"]])
+    }
+    if "waits-upstream" in medians and "waits-in-place" in medians:
+        ratio = medians["waits-upstream"] / medians["waits-in-place"]
+        yield Ratio(ratio, "SIGKILL of a JAX program on kind until all hosts run, in place", "Google's manifest")
+
+
 def _elastic(content: Content) -> Rows:
     yield ["model", "step with joined slices / with elastic slices", "95% interval"]
     for name, one in content["ratio"].items():
@@ -218,6 +229,7 @@ SECTIONS = (
         command="python -m bench.recovery_kind",
         text="A host's process is killed, or a node is frozen. `upstream` is the manifest of Google's xpk.",
         table=_kind,
+        headline=_kind_ratios,
     ),
     Section(
         name="start-at-scale",

@@ -55,7 +55,9 @@ def save_final(run: Run, step: int, state: State, *, tokens: int, checked: Actio
 
     The local tier is not sufficient: it is cleared at the end. `checked` are the actions whose checks were made.
     """
-    with timeouts.storage(run.job, f"the checkpoint before the end after step {step}", step, run.checkpoints):
+    with timeouts.storage(
+        run.job, f"the save in progress before the last checkpoint, of step {step}", step, run.checkpoints
+    ):
         run.checkpoints.wait()
     if run.checkpoints.last != step:
         check_state(run, step, state, checked=checked)

@@ -51,6 +51,8 @@ def steps(job: Job, coordinator_future: "Future[Address]") -> Generator[int, Non
     if start >= job.config.run.steps and job.leads:
         length = f"run.steps={job.config.run.steps}"
         metrics.say(f"nothing left to train: the checkpoint is at step {start}, {length}")
+    if start >= job.config.run.steps:
+        job.stop_step.try_start(start)  # a stop lets the run finish, as after its last step
     train_step = get_compiled(
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )
@@ -71,7 +73,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
         saves.save_final(run, at, state, tokens=tokens)
     while at < last:
         yield at
-        if not _may_start(run, at + 1):
+        if not _try_start(run, at + 1):
             return _stop(run, at, state, pending, tokens=tokens, checked=actions)
         at, tokens, actions = at + 1, tokens + run.step_items, schedule.actions(at + 1)
         state, dispatched = _dispatch(run, train_step, state, batches, at=at, actions=actions, running=pending)
@@ -93,10 +95,10 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
     return _finish(run, at, tokens=tokens, eval_loss=evaluate(state, step=at) if run.held_out else None)
 
 
-def _may_start(run: Run, at: int) -> bool:
+def _try_start(run: Run, at: int) -> bool:
     """Return whether step `at` may start, or else all hosts stop before it."""
     with run.job.watchdog.waiting(f"the hosts' agreement on stopping before step {at}", at):
-        return run.job.stop_step.may_start(at)
+        return run.job.stop_step.try_start(at)
 
 
 def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: int, checked: Action) -> ExitCode:

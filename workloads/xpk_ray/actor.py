@@ -63,7 +63,7 @@ class Trainer:
             return self._report
 
     def advance(self, steps: int, *, stop: bool = False) -> Report:
-        """Train `steps` more steps; with `stop`, save and end at the next one that all hosts agree on."""
+        """Train `steps` more steps; with `stop`, save and end after the last one that any host has started."""
         if stop and self._job is not None:
             self._job.stop.request()
         with self._changed:

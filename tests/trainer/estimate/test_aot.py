@@ -73,7 +73,7 @@ def test_estimates_match_the_compiler(model: str, slices: int) -> None:
     assert guess["ici_gib_per_step"] == pytest.approx(result["ici_gib_per_step"], rel=0.03)
     asked, tp = config.load(model).model, result["mesh"]["tp"]
     heads, keys = asked.heads * asked.head_dim, asked.key_heads * asked.head_dim
-    widths = (asked.mlp, asked.mlp_inputs * asked.mlp, heads, heads + 2 * keys, asked.vocab)
+    widths = (asked.mlp, asked.mlp_input_matrices * asked.mlp, heads, heads + 2 * keys, asked.vocab)
     weights = {asked.embed * width // tp for width in widths}
     whole = [shape for shape in result["reduced_whole"] if math.prod(shape) in weights]
     assert not whole, "gradients of weights are scattered, not all-reduced in full"

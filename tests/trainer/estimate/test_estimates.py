@@ -205,8 +205,9 @@ def test_expected_mfu_ranks_the_models_and_falls_with_slices() -> None:
 
 
 @pytest.mark.parametrize("variant", [(), ("model.kv_heads=1", "model.activation=swiglu")])
-def test_computed_flops_are_those_of_the_program(variant: tuple[str, ...]) -> None:
-    settings = ("model.remat=full", "model.attention_chunk=8", "model.loss_chunk=8", "model.embed=256", *variant)
+@pytest.mark.parametrize("remat", ["none", "dots", "attention", "full"])
+def test_computed_flops_are_those_of_the_program(remat: str, variant: tuple[str, ...]) -> None:
+    settings = (f"model.remat={remat}", "model.attention_chunk=8", "model.loss_chunk=8", "model.embed=256", *variant)
     trainer = Trainer(1, 2, 1, *settings)
     programs, tokens = trainer.programs, trainer.batch * trainer.config.model.seq_len
     traced = programs.train.trace(programs.state, programs.blocks, programs.flags)

@@ -29,7 +29,7 @@ class Hosts:
         """Start a step if the host may."""
         with self._changed:
             assert self._changed.wait_for(lambda: min(self._started) >= step - 2, SECONDS), "others stopped earlier"
-        if not self.stops[nth].may_start(step):
+        if not self.stops[nth].try_start(step):
             return False
         with self._changed:
             self._started[nth] = step
@@ -52,7 +52,8 @@ class Hosts:
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_all_stop_after_a_step_that_one_has_started(processes: int) -> None:
-    hosts = Hosts(processes, started=40)
+    hosts = Hosts(processes, started=39)
+    assert all(hosts.start(nth, 40) for nth in range(processes))
     assert hosts.start(processes - 1, 41)
     hosts.stops[0].request()
     lasts = together([functools.partial(hosts.run, nth) for nth in range(processes)])
@@ -61,12 +62,14 @@ def test_all_stop_after_a_step_that_one_has_started(processes: int) -> None:
     hosts.leave()
 
 
-def test_hosts_that_have_started_nothing_end_without_a_step() -> None:
+@pytest.mark.parametrize("started", [0, 1])
+def test_hosts_end_without_a_step_if_one_has_started_none(started: int) -> None:
     hosts = Hosts(2)
+    assert all(hosts.start(1, step) for step in range(1, started + 1))
     for stop in hosts.stops:
         stop.request()
     assert sorted(hosts.ended.get(timeout=SECONDS) for _ in range(2)) == [0, 1]
-    late = threading.Thread(target=hosts.stops[0].may_start, args=(1,), daemon=True)
+    late = threading.Thread(target=hosts.stops[0].try_start, args=(1,), daemon=True)
     late.start()
     late.join(0.2)
     assert late.is_alive(), "the process ends meanwhile"
@@ -75,7 +78,7 @@ def test_hosts_that_have_started_nothing_end_without_a_step() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(0, 0.01), min_size=2, max_size=4), st.integers(2, 10), st.data())
+@given(st.lists(st.floats(0, 0.01), min_size=2, max_size=4), st.integers(4, 12), st.data())
 def test_all_stop_after_the_same_step_whenever_they_are_asked(
     pauses: list[float], ask_at: int, data: st.DataObject
 ) -> None:

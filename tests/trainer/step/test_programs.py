@@ -55,6 +55,7 @@ def test_a_subset_of_readers_trains_the_same() -> None:
     [
         ((1, 1, 1), ["model.remat=full"]),
         ((1, 1, 1), ["model.remat=dots", "model.attention_chunk=4"]),
+        ((1, 2, 2), ["model.remat=attention"]),
         ((2, 2, 2), ["model.remat=full", "model.attention_chunk=8", "model.loss_chunk=4"]),
         ((2, 2, 2), ["model.remat=full", "model.unroll=0"]),
         ((1, 1, 1), ["model.unroll=3"]),

@@ -115,6 +115,15 @@ def test_seq_len_may_change_unless_positions_are_parameters() -> None:
         assert bool(says) == (compatibility.mismatch("/out/checkpoints/3", now, was) is not None)
 
 
+def test_the_number_of_heads_of_keys_is_compared_whether_or_not_it_is_set() -> None:
+    notes = [
+        {"model": dataclasses.asdict(config.load("tiny", [f"model.kv_heads={heads}"]).model), "optimizer": {}}
+        for heads in (0, 4, 2)
+    ]
+    assert compatibility.mismatch("/out/checkpoints/3", notes[1], notes[0]) is None
+    assert "model.kv_heads 4 -> 2" in str(compatibility.mismatch("/out/checkpoints/3", notes[2], notes[0]))
+
+
 def test_a_checkpoint_of_another_tokenizer_is_rejected() -> None:
     mine = {"model": {}, "optimizer": config.load("tiny").optim.state_notes(), "tokenizer": "sentencepiece:12"}
     assert compatibility.mismatch("/out/checkpoints/3", mine, mine) is None

@@ -32,10 +32,11 @@ def mismatch(checkpoint: str, run_notes: dict[str, Any], notes: dict[str, Any]) 
     mismatches = []
     extra_keys = ("seq_len",) if run_notes["model"].get("family") == "bert" else ()  # positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
-        saved = defaults[kind] | current_section(section, notes.get(kind, {}))
-        changed = {
-            k: v for k, v in run_notes[kind].items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in extra_keys)
-        }
+        saved, new = (
+            _explicit(kept)
+            for kept in (defaults[kind] | current_section(section, notes.get(kind, {})), run_notes[kind])
+        )
+        changed = {k: v for k, v in new.items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in extra_keys)}
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
             mismatches.append((kind, f"another {kind} ({was})"))
@@ -51,6 +52,11 @@ def mismatch(checkpoint: str, run_notes: dict[str, Any], notes: dict[str, Any]) 
         hint = "Use data that was prepared with its tokenizer, or another run.output_dir"
         return Problem(f"checkpoint {checkpoint} was trained with tokenizer {was}, but the data uses {now}", hint)
     return None
+
+
+def _explicit(notes: dict[str, Any]) -> dict[str, Any]:
+    """Return notes with the number of heads of keys that a model without it has."""
+    return notes | ({"kv_heads": notes["kv_heads"] or notes["heads"]} if notes.get("kv_heads") == 0 else {})
 
 
 def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str]:

@@ -79,9 +79,9 @@ def computed_flops_per_token(model: Model) -> float:
     scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
     table = 2.0 * model.vocab * model.embed
     model_flops = flops_per_token(model)
-    recomputed = {"none": 0.0, "dots": scores, "full": scores + _recomputed_share(model) * layer_products(model)}
+    recomputed = (0.0 if model.remat == "none" else scores) + _recomputed_share(model) * layer_products(model)
     chunked = (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
-    return model_flops + recomputed[model.remat] + chunked
+    return model_flops + recomputed + chunked
 
 
 def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
@@ -89,16 +89,22 @@ def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:
 
     A stage of the pipeline computes in M of M + S - 1 ticks (parallel/pipeline.py).
     """
-    recomputed = _recomputed_share(config.model) if config.model.remat == "full" else 0.0
-    passes = {"forward": 1 + recomputed, "dgrad": 1, "wgrad": 1}
+    passes = {"forward": 1 + _recomputed_share(config.model), "dgrad": 1, "wgrad": 1}
     int8 = layer_products(config.model) * sum(passes[name] for name in config.quant.products)
     seconds = (computed_flops_per_token(config.model) - int8) / chip.peak_bf16 + int8 / chip.peak_int8
     return seconds * (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
 
 
 def _recomputed_share(model: Model) -> float:
-    """Return the share of a layer's products in the recomputation of the complete layer."""
-    return 1 - 2.0 * model.layers * model.embed * model.mlp / layer_products(model)
+    """Return the share of the products with a layer's weights that are recomputed; never the last, `down`."""
+    width = 2.0 * model.layers * model.embed * model.mlp
+    recomputed = {
+        "none": 0.0,
+        "dots": 0.0,
+        "attention": model.mlp_input_matrices * width,
+        "full": layer_products(model) - width,
+    }
+    return recomputed[model.remat] / layer_products(model)
 
 
 def layer_products(model: Model) -> float:

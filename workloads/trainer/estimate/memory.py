@@ -64,13 +64,17 @@ def _saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     A pipeline keeps them for every tick, and it has more ticks than microbatches.
     """
     heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
-    products = heads + 2 * _key_width(model, sizes) + model.mlp_inputs * hidden + 2 * stream
+    qkv = heads + 2 * _key_width(model, sizes)
+    products = qkv + model.mlp_input_matrices * hidden + 2 * stream
     if model.remat == "full":
         numbers = stream
+    elif model.remat == "attention":
+        numbers = stream + qkv + stream
     elif model.remat == "dots":
         numbers = stream + products
     else:  # outputs of norms, rotary embedding, gelu and attention
-        numbers = 3 * stream + products + 3 * heads + hidden
+        repeated = heads - (qkv - heads) / 2  # values, for the queries of a group
+        numbers = 3 * stream + products + 3 * heads + repeated + model.mlp_input_matrices * hidden
     scores = 0.0
     if model.remat == "none" and not model.attention_chunk:
         scores = tokens * model.seq_len * model.heads / sizes.tp * (4 + width)
@@ -87,7 +91,7 @@ def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
     scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
     # The weights of a product are gathered, and for the MLP their gradient is as well.
-    inputs, qkv = model.mlp_inputs, heads + 2 * _key_width(model, sizes)
+    inputs, qkv = model.mlp_input_matrices, heads + 2 * _key_width(model, sizes)
     mlp = model.embed * (2 * inputs * hidden + heads + qkv) + tokens * (
         2 * inputs * hidden + 6 * heads + 3 * model.embed
     )

@@ -80,7 +80,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     When this host must end, `on_end` is called with the exit code and the seconds for flushing records. Without it the
     process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
-    finish, began, is_ending = on_end or end, time.monotonic(), threading.Lock()
+    finish, began, ending = on_end or end, time.monotonic(), threading.Lock()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
     lease, events = _open_records(out, host, began, finish)
 
@@ -94,7 +94,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         finish(ExitCode.PEER_LOST, 0.0 if peer == 0 else FLUSH_SECONDS)
 
     def on_message(message: str, peer: int) -> None:
-        if message == "stop":
+        if message == "stop":  # of elastic slices
             stop.request()
         elif message == "end":
             stop_now(ExitCode.PREEMPTED)
@@ -106,7 +106,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
             watchdog.receive(message.removeprefix("hung "), peer)
 
     def stop_now(code: ExitCode) -> None:
-        if not is_ending.acquire(blocking=False):
+        if not ending.acquire(blocking=False):
             return
         if host.is_elastic:
             peers.broadcast("stop")
@@ -115,7 +115,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         events.write("preempt")
         say(f"{host.name(host.process_id)}: received a stop request before the first step; nothing to save")
         # On its own thread, because this one may have to receive the other hosts' messages that they leave.
-        threading.Thread(target=leave_and_finish, args=(code,), name="part").start()
+        stop.leaving = threading.Thread(target=leave_and_finish, args=(code,), name="leave")
+        stop.leaving.start()
 
     def leave_and_finish(code: ExitCode) -> None:
         leave(job)
@@ -236,7 +237,13 @@ def fail(job: Job, error: BaseException) -> NoReturn:
 
 
 def report_error(job: Job, error: BaseException) -> ExitCode:
-    """Report an error that ends this host in the log, the records and to the other hosts; return the exit code."""
+    """Report an error that ends this host in the log, the records and to the other hosts; return the exit code.
+
+    If this host is ending already, because it was asked to, the error comes from hosts that have ended before it.
+    """
+    if job.stop.leaving is not None:
+        job.stop.leaving.join()  # it usually ends the process
+        return job.stop.code
     code = _report_error(job, error)
     job.lease.release()
     return code

@@ -139,9 +139,9 @@ class Peers:
         self._link.broadcast(message)
 
     def reply(self, message: str) -> None:
-        """Send a message to process 0 only."""
-        if self.process_id != 0:
-            self._link.send(line({"answer": message}))
+        """Send a message to process 0 only, as soon as this host is connected."""
+        if isinstance(self._link, Member):
+            self._link.send_to_hub({"answer": message})
 
     def limit_silence(self, seconds: float) -> None:
         """Treat a host as dead after this time without a message from it."""

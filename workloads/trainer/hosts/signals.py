@@ -16,7 +16,8 @@ class Stop:
     """Stop requests of this host, and the exit code they lead to.
 
     Before `arm()` is called there is no work to save, so `stop_now(code)` runs on the first signal; afterwards the
-    training loop decides. `on_first()` always runs on the first signal, `on_second(code)` on the second.
+    hosts agree on a step: elastic slices once they have finished one, all others once they are connected. `on_first()`
+    always runs on the first signal, `on_second(code)` on the second.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Stop:
         self.code = ExitCode.PREEMPTED
         self._stop_now, self._on_second, self._on_first = stop_now, on_second, on_first
         self.is_armed = False
+        self.leaving: threading.Thread | None = None  # ends this host before it has finished a step
         self._lock = threading.Lock()
 
     def install(self) -> None:

@@ -2,8 +2,9 @@
 
 A host that is asked to stop asks process 0, which tells all hosts to hold: they start no further step and report the
 last one that they have started. Process 0 announces the largest. All hosts go on to that step, because a step needs all
-of them, and stop after it. So nobody computes a step more than those that have been started, and the agreement takes as
-long as four messages, whatever a step takes.
+of them, and stop after it. The agreement takes four messages, regardless of the time of a step.
+
+If a host has not started a step yet, no host can have finished one: all end at once, and do not wait for its set-up.
 """
 
 import threading
@@ -20,13 +21,13 @@ _HOLD = "hold"  # process 0's announcement; the next one is the step
 class StopStep:
     """One host's part in the agreement.
 
-    `on_nothing_started()` is called on a background thread if all hosts agree to stop and none has started a step; the
-    training loop then does not go on.
+    `on_nothing_finished()` is called on a background thread if all hosts agree to stop before any has finished a step;
+    the training loop then does not go on.
     """
 
-    def __init__(self, peers: Peers, on_nothing_started: Callable[[], None]) -> None:
+    def __init__(self, peers: Peers, on_nothing_finished: Callable[[], None]) -> None:
         """Prepare; call this before the peers connect."""
-        self._peers, self._on_nothing_started = peers, on_nothing_started
+        self._peers, self._on_nothing_finished = peers, on_nothing_finished
         self._changed = threading.Condition()
         self._started: int | None = None  # newest step that this host has started
         self._is_held = False
@@ -39,8 +40,8 @@ class StopStep:
         """Ask all hosts to stop; returns without waiting for them."""
         self._peers.report(_KEY, _ASK)
 
-    def may_start(self, step: int) -> bool:
-        """Return whether this host may start a step; if not, all hosts stop before it. Waits for an agreement."""
+    def try_start(self, step: int) -> bool:
+        """Record that this host starts a step; return False instead if all stop before it. Waits for an agreement."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_held)
             if self._last is not None and step > self._last:
@@ -60,7 +61,8 @@ class StopStep:
             self._reported[host] = value
             if len(self._reported) < self._peers.processes:
                 return
-        self._peers.announce(_KEY, max((step for step in self._reported.values() if step is not None), default=None))
+        steps = [step for step in self._reported.values() if step is not None]
+        self._peers.announce(_KEY, max(steps) if len(steps) == self._peers.processes else None)
 
     def _on_announced(self, value: Any) -> None:
         if value == _HOLD:
@@ -68,7 +70,7 @@ class StopStep:
                 self._is_held = True
             self._peers.report(_KEY, self._started)
         elif value is None:
-            self._on_nothing_started()
+            self._on_nothing_finished()
         else:
             with self._changed:
                 self._last, self._is_held = int(value), False

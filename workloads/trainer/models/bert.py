@@ -21,7 +21,7 @@ from trainer.models.attention import attention
 from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
 from trainer.models.family import Context, Params, Sums
-from trainer.parallel.partitioning import Execution
+from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 
 _DEVIATION = 0.02  # standard deviation of the initial weights
 _MASK_SEED = 0xBE27  # seed of the choice of masked positions
@@ -149,14 +149,15 @@ def layer(
     dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
-    qkv_BT3HQ = execution.product(x_BTE, qkv, MATRICES["qkv"], 1, keys[0]) + bias["qkv"]
+    qkv_BT3HQ = execution.product(ATTENTION_PRODUCT, x_BTE, qkv, MATRICES["qkv"], 1, keys[0]) + bias["qkv"]
     q_BTHQ, k_BTHQ, v_BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
     number_BT = packed.number_BT if packed else None
     y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=number_BT)
-    y_BTE = execution.product(y_BTHQ, out, MATRICES["out"], 2, keys[1]) + bias["out"]
+    y_BTE = execution.product(ATTENTION_PRODUCT, y_BTHQ, out, MATRICES["out"], 2, keys[1]) + bias["out"]
     x_BTE = shard(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
-    y_BTM = jax.nn.gelu(shard(execution.product(x_BTE, up, MATRICES["up"], 1, keys[2]), batch, None, "tp") + bias["up"])
-    y_BTE = execution.product(y_BTM, down, MATRICES["down"], 1, keys[3]) + bias["down"]
+    y_BTM = execution.product(MLP_PRODUCT, x_BTE, up, MATRICES["up"], 1, keys[2])
+    y_BTM = jax.nn.gelu(shard(y_BTM, batch, None, "tp") + bias["up"])
+    y_BTE = execution.product(MLP_PRODUCT, y_BTM, down, MATRICES["down"], 1, keys[3]) + bias["down"]
     return shard(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 

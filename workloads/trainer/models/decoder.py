@@ -22,7 +22,7 @@ from trainer.config import Model
 from trainer.models.attention import attention
 from trainer.models.document_masks import Documents, documents, next_token_weights, unpack
 from trainer.models.loss import Project, cross_entropies
-from trainer.parallel.partitioning import PRODUCT, Execution
+from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 from trainer.parallel.pipeline import apply_pipeline
 
 Params = dict[str, Any]
@@ -40,7 +40,7 @@ def shapes(model: Model) -> Params:
         "qkv": (L, E, H // K + 2, K, Q),
         "out": (L, H, Q, E),
         "mlp_norm": (L, E),
-        **({"up": (L, E, M)} if model.mlp_inputs == 1 else {"gate_up": (L, E, 2, M)}),
+        **({"up": (L, E, M)} if model.mlp_input_matrices == 1 else {"gate_up": (L, E, 2, M)}),
         "down": (L, M, E),
     }
     return {"embed": (model.vocab, E), "layers": layers, "final_norm": (E,)}
@@ -58,7 +58,7 @@ TABLE = P("tp", "fsdp")
 
 def matrices(model: Model) -> dict[str, P]:
     """Return the sharding of a layer's matrices."""
-    specs = MATRICES if model.mlp_inputs == 1 else MATRICES | GATED
+    specs = MATRICES if model.mlp_input_matrices == 1 else MATRICES | GATED
     return {name: specs[name] for name in shapes(model)["layers"] if name in specs}
 
 
@@ -125,13 +125,15 @@ def rotate(x_BTHQ: Array, position_BT: Array | None = None) -> Array:
 def rematerialize(policy: str, layer: Layer, *, looped: bool = True) -> Layer:
     """Return `layer` with rematerialization: it saves the activations of `policy` and recomputes the rest.
 
-    full: saves only the input. dots: also saves the products with weights, but not attention's scores. none: saves
-    everything. Layers that are not `looped` must be protected from XLA's common subexpression elimination, which would
-    otherwise merge the recomputation with the forward pass and save everything.
+    full: saves only the input. attention: also saves the products with attention's weights. dots: also those with the
+    MLP's weights, but not attention's scores. none: saves everything. Layers that are not `looped` must be protected
+    from XLA's common subexpression elimination, which would otherwise merge the recomputation with the forward pass and
+    save everything.
     """
     if policy == "none":
         return layer
-    policy_fn = {"full": None, "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT)}[policy]
+    saved = {"full": (), "attention": (ATTENTION_PRODUCT,), "dots": (ATTENTION_PRODUCT, MLP_PRODUCT)}[policy]
+    policy_fn = jax.checkpoint_policies.save_only_these_names(*saved) if saved else None
     rematerialized: Layer = jax.checkpoint(layer, policy=policy_fn, prevent_cse=not looped)
     return rematerialized
 
@@ -155,17 +157,17 @@ def layer(
     dtype, shard, batch, specs = jnp.dtype(model.compute_dtype), execution.shard, execution.batch, matrices(model)
 
     def product(x: Array, name: str, summed: int, key: Array | None) -> Array:
-        return execution.product(x, w[name].astype(dtype), specs[name], summed, key)
+        saved_as = ATTENTION_PRODUCT if name in ("qkv", "out") else MLP_PRODUCT
+        return execution.product(saved_as, x, w[name].astype(dtype), specs[name], summed, key)
 
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
     qkv_JBTKQ = shard(jnp.moveaxis(product(y_BTE, "qkv", 1, keys[0]), 2, 0), None, batch, None, "tp", None)
     number_BT, position_BT = packed or (None, None)
-    q_BTHQ, k_BTHQ, v_BTHQ = _heads(qkv_JBTKQ)
-    q_BTHQ, k_BTHQ = rotate(q_BTHQ, position_BT), rotate(k_BTHQ, position_BT)
+    q_BTHQ, k_BTHQ, v_BTHQ = _heads(qkv_JBTKQ, position_BT)
     y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
     x_BTE = shard(x_BTE + product(y_BTHQ, "out", 2, keys[1]), batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
-    if model.mlp_inputs == 1:
+    if model.mlp_input_matrices == 1:
         y_BTM = jax.nn.gelu(shard(product(y_BTE, "up", 1, keys[2]), batch, None, "tp"))
     else:
         y_BT2M = shard(product(y_BTE, "gate_up", 1, keys[2]), batch, None, None, "tp")
@@ -173,13 +175,14 @@ def layer(
     return shard(x_BTE + product(y_BTM, "down", 1, keys[3]), batch, "tp", None)
 
 
-def _heads(qkv_JBTKQ: Array) -> tuple[Array, Array, Array]:
-    """Return queries, keys and values [B, T, H, Q], each key and value repeated for the G queries of its group."""
+def _heads(qkv_JBTKQ: Array, position_BT: Array | None) -> tuple[Array, Array, Array]:
+    """Return rotated queries, rotated keys, and values [B, T, H, Q]; keys and values are repeated for their group."""
     G, (B, T, K, Q) = qkv_JBTKQ.shape[0] - 2, qkv_JBTKQ.shape[1:]
     if G == 1:
-        return qkv_JBTKQ[0], qkv_JBTKQ[1], qkv_JBTKQ[2]
+        return rotate(qkv_JBTKQ[0], position_BT), rotate(qkv_JBTKQ[1], position_BT), qkv_JBTKQ[2]
     q_BTHQ = jnp.moveaxis(qkv_JBTKQ[:G], 0, 3).reshape(B, T, K * G, Q)
-    return q_BTHQ, jnp.repeat(qkv_JBTKQ[G], G, axis=2), jnp.repeat(qkv_JBTKQ[G + 1], G, axis=2)
+    k_BTHQ, v_BTHQ = (jnp.repeat(x, G, axis=2) for x in (rotate(qkv_JBTKQ[G], position_BT), qkv_JBTKQ[G + 1]))
+    return rotate(q_BTHQ, position_BT), k_BTHQ, v_BTHQ
 
 
 def apply_layers(

@@ -7,7 +7,7 @@ from trainer.config import Model
 
 def parameters(model: Model) -> int:
     """Return the number of parameters; the embedding table is also the output projection and counts once."""
-    layer = attention_parameters(model) + (1 + model.mlp_inputs) * model.embed * model.mlp + 2 * model.embed
+    layer = attention_parameters(model) + (1 + model.mlp_input_matrices) * model.embed * model.mlp + 2 * model.embed
     return model.vocab * model.embed + model.layers * layer + model.embed
 
 

@@ -11,7 +11,7 @@ from trainer.errors import Problem
 _CHOICES = {
     "model.family": ("decoder", "bert", "resnet"),
     "model.compute_dtype": ("bfloat16", "float32"),
-    "model.remat": ("none", "dots", "full"),
+    "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
@@ -209,7 +209,7 @@ def _int8_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         "dgrad": (
             "model.mlp, model.embed or the width of queries, keys and values",
             [
-                model.mlp_inputs * model.mlp,
+                model.mlp_input_matrices * model.mlp,
                 model.embed,
                 (model.heads + 2 * model.key_heads) * model.head_dim,
             ],

@@ -16,7 +16,7 @@ from trainer.parallel.mesh import BATCH, sharding, torus_sides
 from trainer.parallel.quantization import product
 from trainer.parallel.shared_weight import SharedWeight
 
-PRODUCT = "product"  # checkpoint name of the activations that a backward pass may keep
+ATTENTION_PRODUCT, MLP_PRODUCT = "attention product", "MLP product"  # activations that a backward pass may keep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,12 @@ class Execution:
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed
 
-    def product(self, x: Array, w: Array, spec: P, summed: int, key: Array | None) -> Array:
-        """Multiply activations by a layer's weights as `trainer.parallel.quantization.product` does."""
-        named: Array = checkpoint_name(product(self.quant, x, w, summed, self.weight(spec), key), PRODUCT)
+    def product(self, name: str, x: Array, w: Array, spec: P, summed: int, key: Array | None) -> Array:
+        """Multiply activations by a layer's weights as `trainer.parallel.quantization.product` does.
+
+        The name, ATTENTION_PRODUCT or MLP_PRODUCT, is that by which rematerialization may save the result.
+        """
+        named: Array = checkpoint_name(product(self.quant, x, w, summed, self.weight(spec), key), name)
         return named
 
     def weight(self, spec: P) -> SharedWeight:
