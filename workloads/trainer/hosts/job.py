@@ -80,7 +80,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     When this host must end, `on_end` is called with the exit code and the seconds for flushing records. Without it the
     process exits, and signals are handled. Raises FatalError if the output folder cannot be written, or is in use.
     """
-    finish, began, ending = on_end or end, time.monotonic(), threading.Lock()
+    finish, began = on_end or end, time.monotonic()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
     lease, events = _open_records(out, host, began, finish)
 
@@ -97,7 +97,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         if message == "stop":  # of elastic slices
             stop.request()
         elif message == "end":
-            stop_now(ExitCode.PREEMPTED)
+            stop.end_now(ExitCode.PREEMPTED)
         elif message == "fatal":
             events.write("fail", reason=f"{host.name(peer)} failed permanently")
             say(f"{host.name(host.process_id)}: {host.name(peer)} failed permanently; see its log")
@@ -105,7 +105,31 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         elif message.startswith("hung "):
             watchdog.receive(message.removeprefix("hung "), peer)
 
-    def stop_now(code: ExitCode) -> None:
+    # New hosts may have the attempt number of earlier ones that were restarted in place.
+    names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
+    identity = host.process_id, host.processes, host.attempt, names
+    peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
+    watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
+    stop, stop_step = _open_stop(host, lease, events, peers, finish, lambda: leave(job))
+    slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))
+    job = Job(config, host, out, lease, events, peers, stop, stop_step, watchdog, slices)
+    if on_end is None:
+        stop.install()
+    return job
+
+
+def _open_stop(
+    host: Host,
+    lease: Lease,
+    events: Events,
+    peers: Peers,
+    finish: Callable[[ExitCode, float], None],
+    leave_job: Callable[[], None],
+) -> tuple[Stop, StopStep]:
+    """Return this host's stop requests, and its part in the agreement on the step after which all stop."""
+    ending = threading.Lock()
+
+    def end_now(code: ExitCode) -> None:
         if not ending.acquire(blocking=False):
             return
         if host.is_elastic:
@@ -119,28 +143,19 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
         stop.leaving.start()
 
     def leave_and_finish(code: ExitCode) -> None:
-        leave(job)
+        leave_job()
         finish(code, FLUSH_SECONDS)
 
-    def on_stop() -> None:
+    def on_first() -> None:
         lease.mark_stopping()
         if host.is_elastic:  # the hosts of its slice stop with this one, at a step that the slices agree on
             peers.broadcast("stop")
         elif stop.is_armed:
             stop_step.request()
 
-    # New hosts may have the attempt number of earlier ones that were restarted in place.
-    names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
-    identity = host.process_id, host.processes, host.attempt, names
-    peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
-    watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
-    stop_step = StopStep(peers, lambda: stop_now(stop.code))
-    stop = Stop(stop_now, functools.partial(_abort, host, events, finish), on_stop)
-    slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))
-    job = Job(config, host, out, lease, events, peers, stop, stop_step, watchdog, slices)
-    if on_end is None:
-        stop.install()
-    return job
+    stop_step = StopStep(peers, lambda: stop.end_now(stop.code))
+    stop = Stop(end_now, functools.partial(_abort, host, events, finish), on_first)
+    return stop, stop_step
 
 
 def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[], None]) -> Membership | None:

@@ -15,20 +15,20 @@ from trainer.errors import ExitCode
 class Stop:
     """Stop requests of this host, and the exit code they lead to.
 
-    Before `arm()` is called there is no work to save, so `stop_now(code)` runs on the first signal; afterwards the
+    Before `arm()` is called there is no work to save, so `end_now(code)` runs on the first signal; afterwards the
     hosts agree on a step: elastic slices once they have finished one, all others once they are connected. `on_first()`
     always runs on the first signal, `on_second(code)` on the second.
     """
 
     def __init__(
         self,
-        stop_now: Callable[[ExitCode], None],
+        end_now: Callable[[ExitCode], None],
         on_second: Callable[[ExitCode], None],
         on_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.requested = False
         self.code = ExitCode.PREEMPTED
-        self._stop_now, self._on_second, self._on_first = stop_now, on_second, on_first
+        self.end_now, self._on_second, self._on_first = end_now, on_second, on_first
         self.is_armed = False
         self.leaving: threading.Thread | None = None  # ends this host before it has finished a step
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Stop:
                 self.requested, self.code = True, code
                 self._on_first()
                 if not self.is_armed:
-                    self._stop_now(code)
+                    self.end_now(code)
 
     def _watch(self, reader: socket.socket, writer: socket.socket) -> None:
         signals = 0
