@@ -30,11 +30,12 @@ from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
 from e2e.kind_cluster import SLICES, TPU_TYPE, Place, docker, open_place
 from e2e.machine import machine
+from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
 HOSTS = 4
 NEVER_SECONDS = 240.0
 START_SECONDS = 300.0
-_SETTLED_SECONDS = 7.0  # after shorter attempts the supervisors pause before a restart
+_SETTLED_SECONDS = SHORT_SECONDS + 2  # after shorter attempts the supervisors pause before a restart
 _RESTARTS = 1000  # more than there are repetitions
 OBEYS = "trap 'exit 143' TERM; echo up; sleep 100000 & wait"
 # The state of a TPU program that waits for the others: it is in a collective, and JAX's own handler
@@ -164,20 +165,13 @@ class Bench:
             jobset = self.upstream.render(name, command=command, image=image, num_slices=SLICES, max_restarts=_RESTARTS)
             self._apply(jobset)
             return
-        size = (
-            "--cluster",
-            self.place.cluster,
-            "--num-slices",
-            str(SLICES),
-            "--max-restarts",
-            str(_RESTARTS),
-            "--fresh",
-        )
+        size = ("--cluster", self.place.cluster, "--num-slices", str(SLICES))
+        limit = ("--max-restarts", str(_RESTARTS), "--fresh")
         if case.program == "trainer":
             what = ["--", *TRAINER, "--set", "run.steps=100000"]
         else:
             what = ["--command", COMMANDS[case.program][case.side]]
-        self.place.xpk("workload", "create", name, *size, *what)
+        self.place.xpk("workload", "create", name, *size, *limit, *what)
 
     def _apply(self, obj: dict[str, Any]) -> None:
         kubectl = ("kubectl", f"--kubeconfig={self.place.state / 'kubeconfig'}", "apply", "-f", "-")

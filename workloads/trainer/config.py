@@ -34,9 +34,7 @@ class Model:
     vocab: int = 256  # vocabulary size; 256 is enough for bytes
     seq_len: int = 128  # tokens in a training example
     compute_dtype: str = "bfloat16"  # dtype of matrix products; parameters and sums are always float32
-    remat: str = (
-        "full"  # recomputed in the backward pass: none, dots (no products), attention (none of its products), full
-    )
+    remat: str = "full"  # recomputed in the backward pass: none, dots (no products), attention (not its own) or full
     unroll: int = 1  # layers per iteration of the scan over layers; more is faster on CPUs and GPUs; 0 = all, no scan
     attention_chunk: int = 0  # queries whose scores are in memory at a time; must divide seq_len; 0 = all
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all

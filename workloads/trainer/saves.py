@@ -44,8 +44,7 @@ def save(run: Run, step: int, state: State, *, tokens: int, disk_low: bool, is_f
         if is_final:
             failure = checkpoints.wait()
     if is_final:
-        with timeouts.storage(run.job, "the last local checkpoint", step, run.local):
-            run.local.wait()
+        _wait_for_local(run, step)
     if failure:
         raise SaveError(f"the state of step {step} was not saved in {checkpoints.place}: {failure}")
 
@@ -62,6 +61,11 @@ def save_final(run: Run, step: int, state: State, *, tokens: int, checked: Actio
     if run.checkpoints.last != step:
         check_state(run, step, state, checked=checked)
         save(run, step, state, tokens=tokens, disk_low=False, is_final=True)
+    else:
+        _wait_for_local(run, step)
+
+
+def _wait_for_local(run: Run, step: int) -> None:
     with timeouts.storage(run.job, "the last local checkpoint", step, run.local):
         run.local.wait()
 

@@ -48,11 +48,11 @@ def steps(job: Job, coordinator_future: "Future[Address]") -> Generator[int, Non
     """
     run = set_up(job, coordinator_future)
     state, start, tokens = first_state(run)
-    if start >= job.config.run.steps and job.leads:
-        length = f"run.steps={job.config.run.steps}"
-        metrics.say(f"nothing left to train: the checkpoint is at step {start}, {length}")
     if start >= job.config.run.steps:
         job.stop_step.try_start(start)  # a stop lets the run finish, as after its last step
+        if job.leads:
+            length = f"run.steps={job.config.run.steps}"
+            metrics.say(f"nothing left to train: the checkpoint is at step {start}, {length}")
     train_step = get_compiled(
         run, "train", run.programs.train, run.programs.state, run.programs.blocks, run.programs.flags
     )

@@ -32,11 +32,10 @@ def mismatch(checkpoint: str, run_notes: dict[str, Any], notes: dict[str, Any]) 
     mismatches = []
     extra_keys = ("seq_len",) if run_notes["model"].get("family") == "bert" else ()  # positions are parameters
     for kind, section in (("model", "model"), ("optimizer", "optim")):
-        saved, new = (
-            _explicit(kept)
-            for kept in (defaults[kind] | current_section(section, notes.get(kind, {})), run_notes[kind])
-        )
-        changed = {k: v for k, v in new.items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in extra_keys)}
+        saved, now = defaults[kind] | current_section(section, notes.get(kind, {})), run_notes[kind]
+        if saved.get("kv_heads") != now.get("kv_heads"):
+            saved, now = _explicit(saved), _explicit(now)
+        changed = {k: v for k, v in now.items() if saved.get(k) != v and (k not in _MAY_CHANGE or k in extra_keys)}
         if changed:
             was = ", ".join(f"{section}.{key} {saved.get(key)} -> {value}" for key, value in changed.items())
             mismatches.append((kind, f"another {kind} ({was})"))

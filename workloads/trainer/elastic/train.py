@@ -374,7 +374,6 @@ class _Training:
             if self._leads and not is_saved:
                 run.checkpoints.take_over()
                 saves.save_final(run, self._at, self._state, tokens=self._tokens)
-                run.checkpoints.wait()
                 write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
                 is_saved = True
             result = self._exchange(Seq(self._at, FINISH, nth), lambda replica: Share(_NOTHING, []), saved=is_saved)
