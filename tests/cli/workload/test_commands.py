@@ -382,6 +382,17 @@ def test_a_model_larger_than_the_chips_memory_is_rejected(dev: Xpk) -> None:
     assert not dev("workload", "estimate", "-o", "json", *large).data["fits"]
 
 
+def test_the_memory_of_elastic_slices_is_estimated_as_that_of_one_slice_each(dev: Xpk) -> None:
+    """Together, the slices would share the optimizer's state."""
+    settings = ("mesh.dp=2", "optim.update_axes=dp", "model.embed=4096", "model.mlp=286720", "model.vocab=64")
+    words = [word for setting in settings for word in ("--set", setting)]
+    large = ("--num-slices", "2", "--dry-run", "--", "--config", "tiny", "--set", "data.path=stdlib", *words)
+    assert dev("workload", "create", "joined", *large).code == 0
+    refused = dev("workload", "create", "elastic", "--min-slices", "1", *large)
+    assert (refused.code, refused.out) == (5, "")
+    assert "tiny needs about" in refused.err
+
+
 def test_an_estimate_needs_no_cluster(xpk: Xpk) -> None:
     asked = ("workload", "estimate", "--tpu-type", "v5e-256", "--num-slices", "199")
     found = xpk(*asked, "--config", "128b", "--set", "data.batch_per_chip=1", "-o", "json").data

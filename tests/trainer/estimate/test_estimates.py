@@ -256,6 +256,39 @@ def test_replicas_of_a_slice_divide_the_dcn_traffic() -> None:
     assert traffic(asked, layout.layout(asked, layout.Chips(2, 1, 4))).dcn == pytest.approx(compiled, rel=0.1)
 
 
+def test_elastic_slices_hold_the_whole_state_and_send_gradients_of_full_width() -> None:
+    """Each is a world of one slice, with one share of the batch."""
+    asked = config.load("32b", ["optim.update_axes=fsdp,dp", "data.global_batch=4096"])
+    joined, elastic = (estimate(asked, POD, 4, is_elastic=is_elastic) for is_elastic in (False, True))
+    alone = estimate(config.load("32b", ["data.global_batch=1024"]), POD, 1)
+    same_work = ("chips", "global_batch", "flops_per_step")
+    assert [joined[key] for key in same_work] == [elastic[key] for key in same_work]
+    assert elastic["state_gib"] == alone["state_gib"] > joined["state_gib"]
+    assert (elastic["mesh"], elastic["peak_gib"]) == (alone["mesh"], alone["peak_gib"])
+    assert elastic["dcn_gib_per_step"] == pytest.approx(2 * joined["dcn_gib_per_step"], rel=0.02)  # float32
+    narrow = ["mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=bfloat16", "mesh.tp=1"]
+    sent = [estimate(config.load("32b", narrow[:n]), POD, 4, is_elastic=True)["dcn_gib_per_step"] for n in (0, 3)]
+    assert sent[1] == pytest.approx(sent[0] / 2, rel=0.01)
+
+
+def test_the_vectors_of_elastic_slices_count_where_activations_are_small() -> None:
+    settings = ["model.layers=64", "model.seq_len=16", "model.remat=full", "data.global_batch=8"]
+    asked = config.load("tiny", settings)
+    one, elastic = (estimate(asked, find_slice("v5litepod-4"), 2, is_elastic=is_on) for is_on in (False, True))
+    gradients = 4 * parameters(asked.model) / 4 / 2**30
+    assert elastic["activations_gib"] < gradients
+    assert one["peak_gib"] < elastic["peak_gib"] == pytest.approx(elastic["state_gib"] + 2 * gradients, abs=0.002)
+
+
+def test_elastic_slices_are_checked_like_those_of_a_run() -> None:
+    words = ("estimate", "--config", "16b", "--tpu-type", "v5e-256", "--num-slices", "3")
+    few = run_alone(*words, "--min-slices", "4")
+    assert (few.returncode, few.stderr.count("error: ")) == (42, 1)
+    assert "--min-slices must be from 1 to --num-slices = 3, got 4" in few.stderr
+    uneven = run_alone(*words, "--min-slices", "2", "--set", "data.global_batch=1024")
+    assert "data.global_batch = 1024 is not divisible by the 3 elastic slices" in uneven.stderr
+
+
 QUICK = """
 import sys
 from trainer import main

@@ -24,7 +24,11 @@ def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         )
         parser.add_argument("--num-slices", type=int, default=1, metavar="N", help="number of slices [default: 1]")
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="[default: table]")
-        if name == "compile":
+        if name == "estimate":
+            parser.add_argument(
+                "--min-slices", type=int, default=0, metavar="N", help="number of slices with which the run continues"
+            )
+        else:
             parser.add_argument("--executable", type=Path, metavar="FILE", help="save the program in JAX's format")
         parser.set_defaults(command=command)
 
@@ -32,11 +36,11 @@ def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 def _estimate(options: argparse.Namespace) -> int:
     from trainer.estimate.closed_form import estimate
 
-    config, slice_, num_slices = _read_options(options)
+    config, slice_, num_slices = _read_options(options, options.min_slices)
     if config.model.family != "decoder":
         message = f"estimates require model.family=decoder, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
-    return _show(estimate(config, slice_, num_slices), options.output)
+    return _show(estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices)), options.output)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -45,11 +49,14 @@ def _compile(options: argparse.Namespace) -> int:
     return _show(compile_step(*_read_options(options), options.executable), options.output)
 
 
-def _read_options(options: argparse.Namespace) -> tuple[Config, Slice, int]:
+def _read_options(options: argparse.Namespace, min_slices: int = 0) -> tuple[Config, Slice, int]:
     """Return the configuration and sizes given on the command line. Raises FatalError with all their problems."""
     problems: list[Problem] = []
     if options.num_slices < 1:
         problems.append(Problem(f"--num-slices must be at least 1, got {options.num_slices}", "Use 1 or more"))
+    elif not 0 <= min_slices <= options.num_slices:
+        message = f"--min-slices must be from 1 to --num-slices = {options.num_slices}, got {min_slices}"
+        problems.append(Problem(message, "Use a valid number, or omit it"))
     try:
         config = configs.load(options.config, options.set)
     except FatalError as error:
@@ -60,7 +67,9 @@ def _read_options(options: argparse.Namespace) -> tuple[Config, Slice, int]:
         problems += error.problems
     problems += _unwritable(getattr(options, "executable", None))
     if not problems:
-        problems = layout.check(config, layout.Chips(options.num_slices, slice_.hosts, slice_.chips_per_host))
+        replicas = options.num_slices if min_slices else 1
+        chips = layout.Chips(options.num_slices // replicas, slice_.hosts, slice_.chips_per_host)
+        problems = layout.check(config, chips, replicas)
     if problems:
         raise FatalError(*problems)
     return config, slice_, options.num_slices

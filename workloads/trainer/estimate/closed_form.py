@@ -19,14 +19,21 @@ from trainer.parallel.layout import Layout
 _GIB = 2**30
 
 
-def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
-    """Return the estimate of `config`, which must pass layout.check; sizes in GiB of one chip."""
-    chips = layout.Chips(num_slices, slice_.hosts, slice_.chips_per_host)
-    sizes = layout.layout(config, chips)
-    tokens = sizes.global_batch * config.model.seq_len
+def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
+    """Return the estimate of `config`, which must pass layout.check; sizes in GiB of one chip.
+
+    Elastic slices compute one share of the batch each, and the hosts add the gradients between two programs.
+    """
+    replicas = num_slices if is_elastic else 1
+    chips = layout.Chips(num_slices // replicas, slice_.hosts, slice_.chips_per_host)
+    own_config, all_chips = layout.one_slice(config, replicas), chips.total * replicas
+    sizes = layout.layout(own_config, chips)
+    global_batch = sizes.global_batch * replicas
+    tokens = global_batch * config.model.seq_len
     flops = flops_per_token(config.model) * tokens
-    chip_memory, sent = memory(config, sizes), traffic(config, sizes)
-    arithmetic = compute_seconds(config, sizes, slice_.chip) * tokens / chips.total
+    chip_memory = memory(own_config, sizes, is_elastic=is_elastic)
+    sent = traffic(own_config, sizes, replicas)
+    arithmetic = compute_seconds(config, sizes, slice_.chip) * tokens / all_chips
     seconds = {
         "compute": arithmetic,
         "ici": sent.ici_seconds(slice_, sizes),
@@ -35,21 +42,21 @@ def estimate(config: Config, slice_: Slice, num_slices: int) -> dict[str, Any]:
     bound_by = max(seconds, key=lambda resource: seconds[resource])
     # The update reads and writes the whole state, while nothing else runs.
     step_seconds = seconds[bound_by] + 2 * chip_memory.state / slice_.chip.hbm_bandwidth
-    expected_seconds = step_terms(config, sizes, slice_, arithmetic, sent).seconds()
+    expected_seconds = step_terms(own_config, sizes, slice_, arithmetic, sent).seconds()
     share = layer_products(config.model) * len(config.quant.products) / flops_per_token(config.model)
 
     def utilization(seconds: float, int8_share: float = 0.0) -> float | None:
         rate, chip = tokens / seconds, slice_.chip
-        return mfu(flops / tokens, rate, chips.total, chip.peak_bf16, int8_share, chip.peak_int8)
+        return mfu(flops / tokens, rate, all_chips, chip.peak_bf16, int8_share, chip.peak_int8)
 
     return {
         "config": config.name,
         "tpu_type": slice_.name,
         "num_slices": num_slices,
-        "chips": chips.total,
+        "chips": all_chips,
         "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
         "parameters": parameters(config.model),
-        "global_batch": sizes.global_batch,
+        "global_batch": global_batch,
         "hbm_gib": slice_.chip.hbm_gib,
         "fits": chip_memory.peak <= slice_.chip.hbm_gib * _GIB,
         "peak_gib": round(chip_memory.peak / _GIB, 3),

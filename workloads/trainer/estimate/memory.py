@@ -13,6 +13,7 @@ class Memory:
 
     state: float  # parameters and moments, in float32
     gradients: float  # in float32
+    vectors: float  # of elastic slices: the gradients on their way to the other slices
     copies: float  # of the layers' parameters in the compute dtype, which XLA makes once per step
     saved: float  # activations that the forward pass saves for the backward pass
     working: float  # of the current layer, or of the loss, whichever is larger
@@ -24,12 +25,12 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """Total bytes."""
-        return self.state + self.gradients + self.copies + self.saved + self.working
+        """Total bytes; the vectors exist only when the activations are no longer needed."""
+        return self.state + self.gradients + max(self.vectors, self.copies + self.saved + self.working)
 
 
-def memory(config: Config, sizes: Layout) -> Memory:
-    """Return the memory of each chip for `config`."""
+def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory:
+    """Return the memory of each chip for `config`; that of one slice if slices are elastic."""
     model = config.model
     width = 2 if model.compute_dtype == "bfloat16" else 4
     gains = (2 * model.layers + 1) * model.embed / sizes.stages
@@ -40,6 +41,7 @@ def memory(config: Config, sizes: Layout) -> Memory:
     tokens = rows / config.optim.grad_accum_steps * model.seq_len
     return Memory(
         state=params + _moment_bytes(config, sizes) * (matrices + gains),
+        vectors=vector_width(config) * (matrices + gains) if is_elastic else 0.0,
         gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         copies=width * layers / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
         saved=_saved_bytes(model, sizes, tokens, width),
@@ -49,6 +51,12 @@ def memory(config: Config, sizes: Layout) -> Memory:
             _loss_bytes(model, sizes, tokens),
         ),
     )
+
+
+def vector_width(config: Config) -> int:
+    """Return the bytes of a number of the vectors that elastic slices exchange (step/shares.py)."""
+    is_narrow = config.mesh.grad_reduction == "explicit" and config.mesh.grad_reduction_dtype == "bfloat16"
+    return 2 if is_narrow else 4
 
 
 def _moment_bytes(config: Config, sizes: Layout) -> float:

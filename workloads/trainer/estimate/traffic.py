@@ -5,6 +5,7 @@ import math
 
 from trainer.config import Config
 from trainer.estimate.accelerators import Slice
+from trainer.estimate.memory import vector_width
 from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
@@ -29,8 +30,8 @@ class Traffic:
         return max(bytes_ / (speed * axes * math.log(size)) if size > 1 else 0.0 for bytes_, size in sent)
 
 
-def traffic(config: Config, sizes: Layout) -> Traffic:
-    """Return the traffic of the step of step/programs.py.
+def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Traffic:
+    """Return the traffic of the step of step/programs.py; with `replicas` elastic slices, `sizes` are those of one.
 
     fsdp: for each part of an accumulated batch, weights are gathered in the compute dtype for the forward pass and
     again for the backward pass, and their gradients are scattered once. The table is gathered once.
@@ -41,7 +42,8 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
 
     dcn: each chip sends its part of the gradients to the other slices, in tiles of 8 rows, in the compute dtype; gains
     are sent in float32. If the reduction is explicit, all gradients are sent once, in its dtype, and the replicas of
-    one slice divide them. The stages of a pipeline send each token's activations and receive their gradients.
+    one slice divide them. The stages of a pipeline send each token's activations and receive their gradients. Hosts of
+    elastic slices send each number of the vectors of step/shares.py twice.
     """
     model, parts = config.model, config.optim.grad_accum_steps
     width = 2 if model.compute_dtype == "bfloat16" else 4
@@ -56,11 +58,12 @@ def traffic(config: Config, sizes: Layout) -> Traffic:
     if config.mesh.grad_reduction == "explicit":
         gradients = ((matrices + table) / shards + gains) * (2 if config.mesh.grad_reduction_dtype == "bfloat16" else 4)
         gradients /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
+    vectors = 2 * _others(replicas) * vector_width(config) * ((matrices + table) / shards + gains)
     activations = 2 * stream / sizes.tp * _others(sizes.stage_slices)
     return Traffic(
         fsdp=_others(sizes.fsdp) * parts * width * (3 * matrices + 2 * table) / sizes.tp,
         tp=_others(sizes.tp) * stream * (passes * 4 * model.layers / sizes.stages + 2 + logits + 4 / width),
-        dcn=2 * _others(sizes.dp_slices) * gradients + activations,
+        dcn=2 * _others(sizes.dp_slices) * gradients + activations + vectors,
     )
 
 

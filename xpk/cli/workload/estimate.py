@@ -23,6 +23,12 @@ from xpk.model.accelerators import find_shape
 @cluster_option
 @namespace_option
 @click.option("--num-slices", type=click.IntRange(min=1), default=1, show_default=True, help="Number of slices.")
+@click.option(
+    "--min-slices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Estimate elastic slices, which continue when fewer than --num-slices but at least N are left.",
+)
 @accelerator_option("Accelerator type. [default: the cluster's]")
 @click.option("--config", help="Trainer configuration: tiny, 8b, 16b, 32b, 64b, 128b or a YAML file.")
 @click.option(
@@ -57,6 +63,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
         options["num_slices"],
         [*arguments, *ctx.meta.get("trainer_args", ())],
         report=print_notices(console),
+        min_slices=options["min_slices"],
     )
     if console.is_data:
         console.data(figures)

@@ -52,15 +52,19 @@ def estimate(
     trainer_args: Sequence[str],
     folder: Path | None = None,
     report: Report = ignore,
+    *,
+    min_slices: int | None = None,
 ) -> Estimate:
     """Return the trainer's estimate of a run (docs/results.md names its fields); report the trainer's warnings.
 
-    Raises UsageError for settings that the trainer refuses, and for accelerators that it cannot estimate.
+    `min_slices` is that of elastic slices. Raises UsageError for settings that the trainer refuses, and for
+    accelerators that it cannot estimate.
     """
     if shape.kind != "tpu":
         raise UsageError(f"the trainer estimates TPUs only, got {shape.name}", hint="see `xpk accelerator list`")
-    arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json", *trainer_args]
-    result = ask_trainer(runner, "estimate", arguments, folder)
+    arguments = ["--tpu-type", shape.name, "--num-slices", str(num_slices), "-o", "json"]
+    arguments += ["--min-slices", str(min_slices)] if min_slices else []
+    result = ask_trainer(runner, "estimate", [*arguments, *trainer_args], folder)
     report_warnings(result, report)
     if result.exit_code:
         lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
@@ -71,14 +75,20 @@ def estimate(
 
 
 def check_memory(
-    runner: Runner, shape: SliceShape, num_slices: int, trainer_args: Sequence[str], folder: Path | None = None
+    runner: Runner,
+    shape: SliceShape,
+    num_slices: int,
+    trainer_args: Sequence[str],
+    folder: Path | None = None,
+    *,
+    min_slices: int | None = None,
 ) -> str:
     """Raise CapacityError if the trainer's step cannot fit in the chips' memory; return a warning if it may not, or "".
 
     A run that cannot be estimated passes: `check_trainer` reports the problems of its settings, and all warnings.
     """
     try:
-        figures = estimate(runner, shape, num_slices, trainer_args, folder)
+        figures = estimate(runner, shape, num_slices, trainer_args, folder, min_slices=min_slices)
     except UsageError:
         return ""
     peak, available = figures["peak_gib"], figures["hbm_gib"]

@@ -70,7 +70,9 @@ def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None
     with trainer_preflight.start_folder(script_dir) as folder:
         trainer_preflight.check_trainer(runner, spec, args, see_data=see_data, folder=folder, report=report)
         if request.check_memory and spec.shape.kind == "tpu":
-            warning = memory_estimate.check_memory(runner, spec.shape, spec.num_slices, args, folder)
+            warning = memory_estimate.check_memory(
+                runner, spec.shape, spec.num_slices, args, folder, min_slices=spec.min_slices
+            )
             if warning:
                 report(Notice(warning, is_warning=True))
 
