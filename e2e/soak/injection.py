@@ -207,11 +207,18 @@ def elastic_options(min_slices: int | None) -> list[str]:
 
 
 def reference_losses(
-    lab: Lab, name: str, slices: int, steps: int, seconds: float, *, min_slices: int | None = None
+    lab: Lab,
+    name: str,
+    slices: int,
+    steps: int,
+    seconds: float,
+    *,
+    min_slices: int | None = None,
+    trainer: Sequence[str] = TRAINER,
 ) -> dict[int, str]:
     """Return the loss of every step of an undisturbed run on the same slices, in hexadecimal."""
     options = elastic_options(min_slices)
-    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=TRAINER, options=options)
+    run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=[*trainer], options=options)
     run.await_(lambda: bool(run.steps) and run.steps[-1]["step"] >= steps, seconds)
     lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--yes", "--grace-period", "1")
     if run.lost_steps:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.local.cases import ended_in_haste, jobset, node, set_up
 from tests.local.conformance import CASES
 from tests.waiting import until
 from xpk.api.base import ObjectApi
+from xpk.local import clock
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster
 from xpk.local.environment import expand
@@ -209,6 +212,34 @@ def test_watch_of_a_whole_run(api: LocalApi) -> None:
         if states[-1]:
             break
     assert states[-1] == "Completed"
+
+
+class Past:
+    """The machine's clock some hours ago."""
+
+    def __init__(self, hours: float) -> None:
+        self._nanoseconds = int(hours * 3600e9)
+
+    def time_ns(self) -> int:
+        return time.time_ns() - self._nanoseconds
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+def test_events_of_deleted_objects_are_forgotten_after_an_hour(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        kept, deleted, recent = (jobset(name, "true") for name in ("kept", "deleted", "recent"))
+        for obj, hours in ((kept, 2.0), (deleted, 2.0), (recent, 0.5)):
+            with clock.replaced(Past(hours)), store.transaction() as tx:
+                tx.put(obj)
+                tx.event(obj, "Created", "created")
+        with store.transaction() as tx:
+            tx.remove(deleted)
+            tx.remove(recent)
+            tx.event(kept, "Resumed", "resumed")
+            about = [event["involvedObject"]["name"] for event in tx.list("Event")]
+        assert sorted(about) == ["kept", "kept", "recent"]
 
 
 def test_events_are_bounded(api: LocalApi) -> None:

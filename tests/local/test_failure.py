@@ -219,6 +219,16 @@ def test_hosts_that_exit_with_143_after_a_request_to_end_are_not_counted(api: Lo
     assert status(api, "a")["restartsCountTowardsMax"] == 0
 
 
+def test_an_eviction_is_not_counted_even_if_the_host_has_to_be_killed(api: LocalApi) -> None:
+    deaf = '[ "$XPK_RESTART_ATTEMPT" = 1 ] || { trap "" TERM; echo up; while :; do sleep 0.02; done; }'
+    api.create(jobset("a", deaf, slices=1, hosts=1, grace=1))
+    (pod,) = running(api, "a", 1)
+    until(lambda: list(api.logs(pod)))
+    api.evict(pod["metadata"]["name"])
+    assert ended(api, "a") == "Completed"
+    assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
+
+
 def test_a_frozen_host_declared_dead_has_no_grace_period(api: LocalApi, tmp_path: Path) -> None:
     declares = (
         f"until [ -e '{tmp_path}/go' ]; do sleep 0.02; done; echo lost slice 1 host 1 > $XPK_TERMINATION_LOG; exit 75"

@@ -148,7 +148,10 @@ class LocalApi:
 
     def evict(self, name: str, namespace: str = "default") -> None:
         """Evict a pod: its host gets SIGTERM. There are no PodDisruptionBudgets here."""
-        self.delete("Pod", name, namespace)
+        with self._change() as tx:
+            pod = _existing(tx, "Pod", name, namespace)
+            o.set_condition(pod, "DisruptionTarget", True, "EvictionByEvictionAPI", "Eviction API: evicting")
+            delete_pod(tx, pod)
 
     def watch(
         self,

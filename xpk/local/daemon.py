@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from xpk.api.base import Obj
-from xpk.local import job, jobset, peer_secrets, pods, process, queue
+from xpk.local import controllers, peer_secrets, process
 from xpk.local import objects as o
 from xpk.local.daemon_control import INFO, LOCK, LOG, fingerprint
 from xpk.local.environment import addresses_of, launch_spec
@@ -30,7 +30,6 @@ from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
 
 _IDLE_SECONDS = 60.0
-_ROUNDS = 20
 _log = logging.getLogger("xpk.local")
 
 
@@ -74,38 +73,18 @@ class Daemon:
         with self._store.transaction() as tx:
             live_pods = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
             hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in live_pods}
-            pods.observe(tx, hosts)
-            for _ in range(_ROUNDS):
-                before = tx.writes
-                queue.reconcile(tx)
-                jobset.reconcile(tx)
-                job.reconcile(tx)
-                pods.reconcile(tx, hosts)
-                if tx.writes == before:
-                    break
-            by_jobset = pods.by_jobset(tx)
-            startable = pods.startable(tx, by_jobset)
-            self._pausing = any("nextAttemptAt" in obj["status"] for obj in tx.list("JobSet"))
-            jobsets = {obj["metadata"]["uid"] for obj in tx.list("JobSet")}
-            pod_uids = {obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)}
+            result = controllers.reconcile(tx, hosts)
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
-        self._live = [pod for group in by_jobset.values() for pod in group if not o.has_ended(pod)]
-        for group in by_jobset.values():
-            self._act(group, startable)
-        process.sweep(self._folder, pod_uids)
-        peer_secrets.sweep(self._folder, jobsets)
-
-    def _act(self, group: list[Obj], startable: set[str]) -> None:
-        """Start and stop hosts of one JobSet according to the store."""
-        addresses = addresses_of(group)
-        for pod in group:
-            uid = pod["metadata"]["uid"]
-            if o.has_ended(pod):
-                continue
-            if o.is_terminating(pod):
+        self._live, self._pausing = result.live, result.is_pausing
+        for group in result.groups:
+            addresses = addresses_of(group)
+            for pod in result.to_end(group):
                 process.terminate(self._pod_folder(pod), pod["metadata"]["deletionGracePeriodSeconds"])
-            elif uid in startable and self._is_not_started(uid) and "nodeName" in pod["spec"]:
-                self._launch(pod, addresses)
+            for pod in result.to_start(group):
+                if self._is_not_started(pod["metadata"]["uid"]):
+                    self._launch(pod, addresses)
+        process.sweep(self._folder, result.pods)
+        peer_secrets.sweep(self._folder, result.jobsets)
 
     def _is_not_started(self, uid: str) -> bool:
         return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")

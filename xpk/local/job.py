@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
-import secrets
 
 from xpk.api.base import Obj
+from xpk.local import clock
 from xpk.local import objects as o
 from xpk.local.jobset import delete_pod, owned
 from xpk.local.store import Transaction
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of the names of pods, as in Kubernetes
+
+
+def _suffix() -> str:
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in clock.random_bytes(5))
 
 
 def _create_pod(tx: Transaction, job: Obj, index: int) -> None:
@@ -18,7 +24,7 @@ def _create_pod(tx: Transaction, job: Obj, index: int) -> None:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"{name}-{''.join(secrets.choice('bcdfghjklmnpqrstvwxz2456789') for _ in range(5))}",
+            "name": f"{name}-{_suffix()}",
             "namespace": job["metadata"]["namespace"],
             "labels": {**meta["labels"], o.INDEX: str(index), "batch.kubernetes.io/job-name": job["metadata"]["name"]},
             "annotations": {**meta["annotations"], o.INDEX: str(index)},

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import time
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from xpk.api.base import Obj
 from xpk.api.quantities import quantity as quantity
 from xpk.api.quantities import requests as requests
+from xpk.local import clock
 
 JOBSET = "jobset.sigs.k8s.io/"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -24,23 +23,23 @@ ENDED = ("Succeeded", "Failed")
 
 def now() -> str:
     """Return the current time in Kubernetes' format."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later(seconds: float) -> str:
     """Return a future time with full precision."""
-    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
+    return datetime.fromtimestamp(clock.time() + seconds, UTC).isoformat()
 
 
 def age(stamp: str) -> float:
     """Return the seconds since a time."""
-    return time.time() - datetime.fromisoformat(stamp).timestamp()
+    return clock.time() - datetime.fromisoformat(stamp).timestamp()
 
 
 def new_uid() -> str:
     """Return a UID that sorts by creation time, which timestamps in whole seconds do not."""
-    ticks = time.time_ns() >> 2
-    value = (ticks >> 12) << 80 | 8 << 76 | (ticks & 0xFFF) << 64 | 2 << 62 | int.from_bytes(os.urandom(7))
+    ticks = clock.time_ns() >> 2
+    value = (ticks >> 12) << 80 | 8 << 76 | (ticks & 0xFFF) << 64 | 2 << 62 | int.from_bytes(clock.random_bytes(7))
     return str(uuid.UUID(int=value))
 
 

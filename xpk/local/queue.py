@@ -63,6 +63,7 @@ def _evict(tx: Transaction, workload: Obj, reason: str, message: str, *, preempt
     o.set_condition(workload, "Evicted", True, reason, message)
     if preempted:
         o.set_condition(workload, "Preempted", True, preempted, message)
+    tx.put(workload)
     tx.event(workload, "Preempted" if reason == "Preempted" else f"EvictedDueTo{reason}", message)
 
 

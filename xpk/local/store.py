@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xpk.api.base import Change, Obj
-from xpk.local.objects import label, new_uid, now
+from xpk.local.objects import age, label, new_uid, now
 from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
 
 FILE = "store.db"
 CHANGES_KEPT = 2000
-_EVENTS_KEPT = 200
+_EVENTS_KEPT = 200  # of each JobSet
+_EVENT_SECONDS = 3600.0  # for which events of other and of deleted objects are kept, as in Kubernetes
 _SPECIFIED = {"JobSet", "Job", "Pod", "FormerPod", "Workload", "Node", "LocalQueue", "ClusterQueue"}  # have a spec
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
     kind TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, json TEXT NOT NULL, applied TEXT,
     PRIMARY KEY (kind, namespace, name));
@@ -145,6 +146,7 @@ class Transaction:
         meta = about["metadata"]
         owner = label(about, "jobset.sigs.k8s.io/jobset-name") or meta["name"]
         namespace = meta.get("namespace", "default")
+        self._expire_events()
         every = self._load("Event").items()
         events = [e for (where, _), e in every if where == namespace and label(e, "xpk.local/about") == owner]
         for event in events:
@@ -173,6 +175,13 @@ class Transaction:
             }
         )
 
+    def _expire_events(self) -> None:
+        jobsets = self._load("JobSet")
+        for (namespace, _), event in [*self._load("Event").items()]:
+            is_kept = (namespace, label(event, "xpk.local/about")) in jobsets
+            if not is_kept and age(event["lastTimestamp"]) > _EVENT_SECONDS:
+                self.remove(event)
+
     def _log(self, change: Change, kind: str, text: str) -> int:
         self.writes += 1
         query = "INSERT INTO changes (type, kind, json) VALUES (?, ?, ?)"
@@ -197,7 +206,7 @@ class Store:
             try:
                 if create:
                     self._db.execute("PRAGMA journal_mode = WAL")
-                    self._db.executescript(_SCHEMA)
+                    self._db.executescript(SCHEMA)
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._db.execute("SELECT count(*) FROM objects")
             except sqlite3.DatabaseError:
