@@ -2,6 +2,7 @@
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
 #   make test      run unit and local tests (under 5 minutes)
 #   make fuzz      try 20,000 hostile inputs: options, files and records (XPK_FUZZ_EXAMPLES; make test tries 400)
+#   make simulate  let simulated clusters live for 50,000 hours, and check what must always hold (XPK_SIMULATED_HOURS)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
@@ -54,7 +55,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
+.PHONY: help install demo test fuzz simulate e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -86,6 +87,9 @@ fuzz: $(STAMP)
 	@echo "==> hostile inputs"
 	@XPK_FUZZ_EXAMPLES=$${XPK_FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz --timeout 7200 $(PARALLEL) 4 \
 	  --dist load $(PYTEST_ARGS)
+
+simulate: $(STAMP)
+	@$(BIN)/python -m tests.simulation --hours $${XPK_SIMULATED_HOURS:-50000}
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)

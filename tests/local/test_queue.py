@@ -255,9 +255,7 @@ def test_an_ending_workload_holds_its_quota_until_its_last_host_ends(api: LocalA
     assert uses["total"] == "16", "no more than the capacity"
     assert condition(workload(api, "winner"), "QuotaReserved")["status"] == "False"
     assert alive(api, "winner") == []
-    assert condition(workload(api, "victim"), "Evicted")["reason"] == "Preempted", (
-        "not known while its hosts end"
-    )
+    assert condition(workload(api, "victim"), "Evicted")["reason"] == "Preempted", "not known while its hosts end"
     assert [event["count"] for event in api.list("Event", fields={"reason": "Preempted"})] == [1]
 
     Path(f"/proc/{pid(left)}/cwd/end").touch()

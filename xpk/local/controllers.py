@@ -16,7 +16,7 @@ _ROUNDS = 20  # after which a pass ends even if the controllers still change obj
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass leaves to do outside of the store."""
+    """Work that a pass leaves to be done outside of the store."""
 
     groups: list[list[Obj]]  # pods of each JobSet
     startable: set[str]  # UIDs of the pods whose hosts may start

@@ -1,0 +1,21 @@
+"""Lives of clusters by their seeds."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.life import HOUR, Life
+from tests.simulation.world import World
+
+HOURS = 1000.0  # of a life
+
+
+def live(seed: str, hours: float = HOURS) -> World:
+    """Simulate the life of a cluster; its size follows from the seed. Raises Violated."""
+    rng = Random(f"{seed}/size")
+    world = World(seed, slices=rng.randint(1, 4), hosts=rng.randint(1, 2))
+    world.crash_share = rng.choice((0.0, 0.001, 0.02))
+    life = Life(world, calm=rng.choice((8.0, 30.0, 100.0)))
+    world.run(hours * HOUR)
+    life.end()
+    return world

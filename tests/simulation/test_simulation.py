@@ -1,0 +1,44 @@
+"""Short lives of simulated clusters; `make simulate` has long ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.lives import live
+from tests.simulation.mutants import MUTANT_HOURS, MUTANTS, Mutant, find, planted
+from tests.simulation.properties import Violated
+from tests.simulation.world import World
+
+HOURS = 100.0
+QUICK = ("one-restart-too-many", "restarts-are-not-limited", "admits-beyond-the-quota")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_every_property_holds_in_a_clusters_life(number: int) -> None:
+    assert live(f"test/{number}", HOURS).passes > 0
+
+
+def test_a_life_is_determined_by_its_seed() -> None:
+    one, again, other = (live(seed, HOURS).digest for seed in ("test/2", "test/2", "test/3"))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name in QUICK], ids=lambda one: one.name)
+def test_a_bug_is_found(mutant: Mutant) -> None:
+    seed, what = find(mutant)
+    assert seed, "no life shows it"
+    with planted(mutant), pytest.raises(Violated) as again:
+        live(seed, MUTANT_HOURS)
+    assert str(again.value) in what
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_each_bug_changes_the_code_and_is_removed_again(mutant: Mutant) -> None:
+    with planted(mutant):
+        pass
+
+
+def test_a_violation_names_its_time() -> None:
+    world = World("test", 1, 1)
+    with pytest.raises(Violated, match=r"after 0\.000 h: the sky falls"):
+        world.properties.require(False, "the sky falls")

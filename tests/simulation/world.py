@@ -1,0 +1,211 @@
+"""The simulated world: virtual time, the store in memory, and a daemon that may crash at any write."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+from tests.local.cases import set_up
+from tests.simulation.machine import Machine
+from tests.simulation.properties import Properties
+from xpk.api.base import Change
+from xpk.local import clock, controllers
+from xpk.local import objects as o
+from xpk.local.api import LocalApi
+from xpk.local.store import SCHEMA, Transaction
+
+EPOCH = 1_800_000_000.0
+_SETTLING = 50  # passes after an event, until one changes nothing
+_PASS_SECONDS = 0.03  # from one pass to the next, as in the daemon
+
+
+class Crashed(Exception):
+    """The daemon was killed."""
+
+
+class Clock:
+    """Virtual time, which moves on by a microsecond with every look, and random numbers of a seed."""
+
+    def __init__(self, rng: Random) -> None:
+        self.now = EPOCH  # of the world
+        self.shift = 0.0  # of the machine's clock: it was set
+        self._rng, self._looks = rng, 0
+
+    def time_ns(self) -> int:
+        self._looks += 1
+        return int((self.now + self.shift) * 1e9) + 1000 * (self._looks % 10_000)
+
+    def random_bytes(self, count: int) -> bytes:
+        return self._rng.randbytes(count)
+
+
+class _Transaction(Transaction):
+    """A transaction that is cut off at a write."""
+
+    def __init__(self, db: sqlite3.Connection, crash_after: int | None) -> None:
+        super().__init__(db)
+        self._crash_after = crash_after
+
+    def _log(self, change: Change, kind: str, text: str) -> int:
+        if self._crash_after is not None and self.writes >= self._crash_after:
+            raise Crashed
+        return super()._log(change, kind, text)
+
+
+class _Api(LocalApi):
+    """The API of the simulated cluster."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(Path("simulated"))
+        self._world = world
+
+    @contextmanager
+    def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
+        with self._world.transaction() as tx:
+            yield tx
+
+
+class World:
+    """A cluster of `slices` node pools with `hosts` nodes each."""
+
+    def __init__(self, seed: int | str, slices: int, hosts: int) -> None:
+        self.rng, self.slices, self.hosts = Random(seed), slices, hosts
+        self.clock = Clock(Random(f"{seed}/clock"))
+        self.machine = Machine(self)
+        self.properties = Properties(self)
+        self.api = _Api(self)
+        self.passes = self.events = 0
+        self.crash_share = 0.0  # of the passes
+        self.daemon_runs = True
+        self._trace = sha256()
+        self._heap: list[tuple[float, int, Callable[[], object]]] = []
+        self._scheduled = 0
+        self._wake: set[int] = set()  # planned looks at the time
+        self._started: set[str] = set()  # by this daemon, since its start
+        self._db = sqlite3.connect(":memory:", isolation_level=None)
+        self._db.executescript(SCHEMA)
+        with clock.replaced(self.clock):
+            set_up(self.api, slices, hosts)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.clock.now - EPOCH
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that has happened."""
+        return self._trace.hexdigest()
+
+    def note(self, *what: object) -> None:
+        """Add a line to the trace."""
+        self._trace.update(f"{self.now:.6f} {what}\n".encode())
+
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        """Schedule an action. If it returns False, it has changed nothing that the daemon sees."""
+        self._scheduled += 1
+        heapq.heappush(self._heap, (self.now + seconds, self._scheduled, action))
+
+    @contextmanager
+    def transaction(self, crash_after: int | None = None) -> Iterator[Transaction]:
+        """Run the block on one state of the store; an exception rolls it back."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield _Transaction(self._db, crash_after)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def run(self, until: float) -> None:
+        """Let the world live until a time."""
+        with clock.replaced(self.clock):
+            while self._heap and self._heap[0][0] <= until:
+                at, _, action = heapq.heappop(self._heap)
+                self.clock.now = max(self.clock.now, EPOCH + at)
+                self.events += 1
+                if action() is not False:
+                    self.settle()
+            self.clock.now = max(self.clock.now, EPOCH + until)
+
+    def settle(self) -> None:
+        """Let the daemon pass until it changes nothing."""
+        for _ in range(_SETTLING):
+            if not self.daemon_runs or not self._pass():
+                return
+            self.clock.now += _PASS_SECONDS
+        self.properties.fail("the controllers do not settle")
+
+    def start_daemon(self) -> None:
+        """Start the daemon after a crash: it has no memory."""
+        self.daemon_runs, self._started = True, set()
+
+    def _pass(self) -> bool:
+        """Make one pass of the daemon; return whether it changed anything."""
+        self.passes += 1
+        is_fatal = self.rng.random() < self.crash_share
+        crash_after = self.rng.randrange(12) if is_fatal else None
+        try:
+            with self.transaction(crash_after) as tx:
+                hosts = {
+                    pod["metadata"]["uid"]: self.machine.observe(pod, self._started)
+                    for pod in tx.list("Pod")
+                    if not o.has_ended(pod)
+                }
+                result = controllers.reconcile(tx, hosts)
+                self._plan_timers(tx)
+                self.properties.check(tx)
+                writes = tx.writes
+            self.note("pass", writes, sorted(result.startable))
+            if is_fatal and writes:
+                raise Crashed
+            return self._act(result) or bool(writes)
+        except Crashed:
+            self.note("the daemon crashes")
+            self.daemon_runs = False
+            self.after(self.rng.choice((0.1, 1.0, 60.0, 600.0)), self.start_daemon)
+            return False
+
+    def _act(self, result: controllers.Pass) -> bool:
+        """End and start hosts; return whether one was."""
+        acted = False
+        for group in result.groups:
+            for pod in result.to_end(group):
+                acted |= self.machine.terminate(pod)
+            for pod in result.to_start(group):
+                uid = pod["metadata"]["uid"]
+                if uid not in self._started and self.machine.state(uid) in ("absent", "prepared"):
+                    self._started.add(uid)
+                    self.machine.launch(pod)
+                    acted = True
+        return acted
+
+    def _plan_timers(self, tx: Transaction) -> None:
+        """Wake the daemon when the time alone makes a difference. The real one passes every second."""
+        for jobset in tx.list("JobSet"):
+            status = jobset.get("status", {})
+            times = [status["nextAttemptAt"]] if "nextAttemptAt" in status else []
+            waits = [-o.age(at) for at in times]
+            if end := o.condition(jobset, status.get("terminalState", "")):
+                waits.append(
+                    max(5.0, jobset["spec"].get("ttlSecondsAfterFinished", 0)) - o.age(end["lastTransitionTime"])
+                )
+            self._wake_at(waits)
+        for workload in tx.list("Workload"):
+            ready = o.condition(workload, "PodsReady")
+            if ready.get("reason") == "WaitForRecovery":
+                age = o.age(ready["lastTransitionTime"])
+                self._wake_at([5.0 - age, 1800.0 - age])
+
+    def _wake_at(self, waits: list[float]) -> None:
+        for wait in waits:
+            key = round(self.now + wait)
+            if wait > 0 and key not in self._wake:
+                self._wake.add(key)
+                self.after(wait + 0.01, functools.partial(self._wake.discard, key))
