@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
-from trainer.estimate.memory import memory
+from trainer.estimate.memory import Memory, memory
 from trainer.estimate.step_time import step_terms
 from trainer.estimate.traffic import traffic
 from trainer.models.mfu import flops_per_token, mfu, parameters
@@ -57,11 +57,7 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
         "parameters": parameters(config.model),
         "global_batch": global_batch,
-        "hbm_gib": slice_.chip.hbm_gib,
-        "fits": chip_memory.peak <= slice_.chip.hbm_gib * _GIB,
-        "peak_gib": round(chip_memory.peak / _GIB, 3),
-        "state_gib": round(chip_memory.state / _GIB, 3),
-        "activations_gib": round(chip_memory.activations / _GIB, 3),
+        **_memory_figures(chip_memory, slice_.chip),
         "flops_per_step": flops,
         "computed_flops_per_step": computed_flops_per_token(config.model) * tokens,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
@@ -74,6 +70,16 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         "expected_step_seconds": round(expected_seconds, 4),
         "expected_mfu": utilization(expected_seconds, share),
         "expected_emfu": utilization(expected_seconds),
+    }
+
+
+def _memory_figures(of_chip: Memory, chip: Chip) -> dict[str, Any]:
+    return {
+        "hbm_gib": chip.hbm_gib,
+        "fits": of_chip.peak <= chip.hbm_gib * _GIB,
+        "peak_gib": round(of_chip.peak / _GIB, 3),
+        "state_gib": round(of_chip.state / _GIB, 3),
+        "activations_gib": round(of_chip.activations / _GIB, 3),
     }
 
 
