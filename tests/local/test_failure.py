@@ -15,6 +15,7 @@ from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
+from xpk.local.objects import later
 
 FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
 
@@ -96,6 +97,21 @@ def test_repeated_failures_restart_with_backoff(api: LocalApi, folder: Path) -> 
     ]
     hurry(api, "a")
     until(lambda: status(api, "a").get("restarts") == 4)
+
+
+def test_a_clock_that_is_set_back_prolongs_neither_a_pause_nor_a_grace_period(api: LocalApi, folder: Path) -> None:
+    deaf = "trap '' TERM; echo up; while :; do sleep 0.02; done"
+    fails = f'[ "$XPK_RESTART_ATTEMPT" = 3 ] && {{ {deaf}; }}; exit 1'
+    api.create(jobset("a", fails, slices=1, hosts=1, grace=1, max_restarts=9))
+    until(lambda: status(api, "a").get("restarts") == 3 if "status" in api.get("JobSet", "a") else False)
+    api.patch("JobSet", "a", {"status": {"nextAttemptAt": later(3600)}})
+    (pod,) = running(api, "a", 1, attempt=3)
+    until(lambda: list(api.logs(pod)))
+    api.delete("Pod", pod["metadata"]["name"])
+    marker = folder / process.PODS / pod["metadata"]["uid"] / "terminated"
+    until(marker.exists)
+    os.utime(marker, (time.time() + 3600,) * 2)
+    until(lambda: status(api, "a")["restarts"] == 4)
 
 
 def test_a_child_has_the_grace_period_after_its_shell_died(api: LocalApi, tmp_path: Path) -> None:

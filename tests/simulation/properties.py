@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _CHIPS = 4  # of a host
 _LINGER_SECONDS = 1200.0  # longer than the daemon is ever away
+_PAUSE_SECONDS = 900.0  # longer than that and the longest pause between attempts
 
 
 class Violated(AssertionError):
@@ -31,6 +32,7 @@ class Properties:
         self._restarts: dict[str, int] = {}
         self._jobsets: set[str] = set()
         self._ended_at: dict[str, float] = {}
+        self._paused_at: dict[str, float] = {}
         self._bound: dict[str, int] = {}  # pods with a node, by group
 
     def fail(self, what: str) -> None:
@@ -69,6 +71,7 @@ class Properties:
                 self._bound[group] = self._bound.get(group, 0) + 1
         for jobset in jobsets:
             self._check_end(jobset)
+            self._check_pause(jobset)
             self._check_restarts(tx, jobset)
         self._check_quota(tx)
         self._check_queue(tx)
@@ -83,6 +86,15 @@ class Properties:
             programs = [self._world.machine.programs[group] for group, *_ in self._restarts_of(jobset)]
             is_done = all(program.done >= program.work for program in programs)
             self.require(now != "Completed" or is_done, "a workload completes without its work")
+
+    def _check_pause(self, jobset: Obj) -> None:
+        """A pause between attempts ends, also if the clock was set back."""
+        uid = jobset["metadata"]["uid"]
+        if "nextAttemptAt" not in jobset.get("status", {}):
+            self._paused_at.pop(uid, None)
+            return
+        seconds = self._world.now - self._paused_at.setdefault(uid, self._world.now)
+        self.require(seconds < _PAUSE_SECONDS, f"{jobset['metadata']['name']} has paused for {seconds:.0f} s")
 
     def _restarts_of(self, jobset: Obj) -> list[tuple[str, int, int]]:
         """Return (group, restarts, counted restarts) of each group of a JobSet."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.store import Transaction
-from xpk_shared.supervisor.restarts import SHORT_SECONDS, pause_after
+from xpk_shared.supervisor.restarts import LONGEST_PAUSE, SHORT_SECONDS, pause_after
 
 _RESTARTING = "RestartingJobSet"
 _RESTARTS, _COUNTED = "jobRestarts", "jobRestartsCountTowardsMax"  # by replicated job: of each of its Jobs
@@ -290,7 +290,8 @@ def _create_jobs(tx: Transaction, jobset: Obj) -> None:
     old = [job for job in owned(tx, "Job", jobset) if o.is_terminating(job)]
     if old and jobset["spec"].get("failurePolicy", {}).get("restartStrategy") == "BlockingRecreate":
         return
-    if o.age(jobset["status"].get("nextAttemptAt", o.now())) < 0:
+    remaining = -o.age(jobset["status"].get("nextAttemptAt", o.now()))
+    if 0 < remaining <= LONGEST_PAUSE:  # longer only if the clock was set back
         return
     jobset["status"].pop("nextAttemptAt", None)
     for replicated in jobset["spec"]["replicatedJobs"]:

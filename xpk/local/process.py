@@ -120,7 +120,12 @@ def terminate(folder: Path, grace: float) -> None:
     marker = folder / "terminated"
     if not marker.exists() and (grace <= 0 or tell(folder / "lock", signal.SIGTERM)):
         marker.touch()
-    if marker.exists() and time.time() - marker.stat().st_mtime >= grace:
+    if not marker.exists():
+        return
+    seconds = time.time() - marker.stat().st_mtime
+    if seconds < 0:  # the clock was set back: the grace period begins again
+        marker.touch()
+    elif seconds >= grace:
         tell(folder / "lock", signal.SIGUSR1)
 
 

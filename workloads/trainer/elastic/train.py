@@ -354,6 +354,7 @@ class _Training:
             pending, self._pending = self._pending, None
             with saves.finishing_saves(self._run):
                 flags = self._run.progress.finish(pending)
+                self._run.job.stop.arm()
                 self._run.replicas.check_result(pending.step, flags.differ)
             self._run.stragglers.record_step(flags.seconds)
 

@@ -102,7 +102,6 @@ class Progress:
         self._finished_at = ended
         self.loss = float(out["loss"])
         self._steps += 1
-        self._job.stop.arm()
         self._job.watchdog.record_step(seconds)
         self._record(pending.step, out, seconds)
         values = {"loss": self.loss, "norm of the gradient": float(out["grad_norm"])}

@@ -20,7 +20,7 @@ from xpk_shared.supervisor.host import Host
 from xpk_shared.supervisor.names import PEER_LOST
 
 SHORT_SECONDS = 5.0  # shorter attempts cause a pause, so that a broken workload does not restart in a tight loop
-_LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CoordinatorLimits:
 
 def pause_after(short_attempts: int) -> float:
     """Return the seconds before the next attempt after consecutive short ones; 0 after the first."""
-    return min(2.0 ** (short_attempts - 1), _LONGEST_PAUSE) if short_attempts > 1 else 0.0
+    return min(2.0 ** (short_attempts - 1), LONGEST_PAUSE) if short_attempts > 1 else 0.0
 
 
 class Coordinator:
