@@ -15,17 +15,16 @@ from xpk.model.errors import XpkError
 HOUR = 3600.0
 _PRIORITIES = ("low", "medium", "high")
 _WORKLOADS = 6  # at most, at a time
-_CODES = (0, 1, 42, 75, 137, 143)
+_CODES = (1, 42, 75, 137, 143)
 
 
 class Life:
     """Random events of a world, with `calm` hours between two of a kind on average."""
 
-    def __init__(self, world: World, *, calm: float = 4.0) -> None:
-        self.world, self.calm = world, calm
+    def __init__(self, world: World, *, calm: float) -> None:
+        self.world = world
         self._numbers, self._ends = itertools.count(), False
         self._lost: list[str] = []  # nodes
-        self.names: list[str] = []
         for action, weight in (
             (self._submit, 2.0), (self._kill_host, 1.0), (self._lose_supervisor, 0.5), (self._delete, 0.2),
             (self._evict_pod, 0.4), (self._deactivate, 0.2), (self._activate, 0.3), (self._lose_node, 0.3),
@@ -107,7 +106,7 @@ class Life:
         living = self.world.machine.living()
         if living:
             one = self.world.rng.choice(living)
-            code = self.world.rng.choice(_CODES[1:])
+            code = self.world.rng.choice(_CODES)
             self.world.machine.end(one.uid, code)
 
     def _lose_supervisor(self) -> None:

@@ -163,28 +163,29 @@ class World:
                 self.properties.check(tx)
                 writes = tx.writes
             self.note("pass", writes, sorted(result.startable))
-            if is_fatal and writes:
-                raise Crashed
-            return self._act(result) or bool(writes)
+            acted = self._act(result, self.rng.randrange(4) if is_fatal else None)
+            return acted or bool(writes)
         except Crashed:
             self.note("the daemon crashes")
             self.daemon_runs = False
             self.after(self.rng.choice((0.1, 1.0, 60.0, 600.0)), self.start_daemon)
             return False
 
-    def _act(self, result: controllers.Pass) -> bool:
-        """End and start hosts; return whether one was."""
-        acted = False
+    def _act(self, result: controllers.Pass, crash_after: int | None) -> bool:
+        """End and start hosts; return whether one was. Raises Crashed after so many of them."""
+        acted = 0
         for group in result.groups:
             for pod in result.to_end(group):
-                acted |= self.machine.terminate(pod)
+                acted += self.machine.terminate(pod)
             for pod in result.to_start(group):
+                if acted == crash_after:
+                    raise Crashed
                 uid = pod["metadata"]["uid"]
                 if uid not in self._started and self.machine.state(uid) in ("absent", "prepared"):
                     self._started.add(uid)
                     self.machine.launch(pod)
-                    acted = True
-        return acted
+                    acted += 1
+        return acted > 0
 
     def _plan_timers(self, tx: Transaction) -> None:
         """Wake the daemon when the time alone makes a difference. The real one passes every second."""
