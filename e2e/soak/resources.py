@@ -14,6 +14,7 @@ TRAINER_ROLE = "trainer"
 _ALLOWED = {"resident_bytes": 1 << 20, "descriptors": 4, "threads": 4, "processes": 4}  # growth over a complete series
 _STORE_BYTES = 8 << 20  # of the control plane: SQLite's cache, 200 events, and the pods of five previous attempts
 _TRAINER_BYTES = 16 << 20  # of a trainer, whose memory depends on the shares that it computes
+_WARM_UP = 10  # samples of a trainer until its pools have all their threads and its buffers their size
 _FEWEST = 10  # samples in an evaluated series
 _MOST = 200  # points of a series that determine the slope
 
@@ -48,6 +49,8 @@ class Resources:
     def grown(self) -> Iterator[str]:
         """Yield a line for each resource of a process that has grown."""
         for (role, pid, name), values in self.series.items():
+            if role.startswith(TRAINER_ROLE):
+                values = values[_WARM_UP:]
             allowed = _ALLOWED[name]
             if name == "resident_bytes":
                 large = {CONTROL_PLANE: _STORE_BYTES, TRAINER_ROLE: _TRAINER_BYTES}
