@@ -67,10 +67,8 @@ class KindSoak:
     """One disturbed run."""
 
     def __init__(self, place: Place, name: str = "soak") -> None:
-        self._place, self._run = (
-            place,
-            place.lab.create_workload(name, num_slices=SLICES, max_restarts=10_000, trainer=SETTINGS),
-        )
+        self._place = place
+        self._run = place.lab.create_workload(name, num_slices=SLICES, max_restarts=10_000, trainer=SETTINGS)
         self.progress = Progress(self._run.folder, SLICES, HOSTS_PER_SLICE)
         self._await_training(0.0)
 

@@ -154,6 +154,15 @@ def jobset(
     }
 
 
+def elastic(obj: Obj) -> Obj:
+    """Let the slices of a JobSet restart one by one, as in manifests/jobset.yaml.j2; return it."""
+    policy = obj["spec"]["failurePolicy"]
+    policy["restartStrategy"] = "Recreate"
+    policy["rules"][0]["action"] = "RestartJobAndIgnoreMaxRestarts"
+    policy["rules"].append({"name": "sliceFailed", "action": "RestartJob"})
+    return obj
+
+
 def status(api: LocalApi, name: str) -> Any:
     return api.get("JobSet", name)["status"]
 

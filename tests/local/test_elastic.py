@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
 
-from tests.local.cases import jobset, node, pid, running
+from tests.local.cases import elastic, jobset, node, pid, running
 from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import objects as o
@@ -14,16 +13,6 @@ from xpk.local.api import LocalApi
 
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.02; done"
 PREFIX = "jobset.sigs.k8s.io/"
-
-
-def elastic(script: str, **more: Any) -> Obj:
-    """Return a JobSet whose slices restart one by one, as in manifests/jobset.yaml.j2."""
-    obj = jobset("a", script, **more)
-    policy = obj["spec"]["failurePolicy"]
-    policy["restartStrategy"] = "Recreate"
-    policy["rules"][0]["action"] = "RestartJobAndIgnoreMaxRestarts"
-    policy["rules"].append({"name": "sliceFailed", "action": "RestartJob"})
-    return obj
 
 
 def of_slice(pods: list[Obj], index: int) -> set[str]:
@@ -53,7 +42,7 @@ def is_waiting(api: LocalApi, index: int) -> bool:
 
 
 def test_a_slice_without_nodes_waits_while_others_run_and_restart(api: LocalApi) -> None:
-    api.create(elastic(FOREVER, max_restarts=1))
+    api.create(elastic(jobset("a", FOREVER, max_restarts=1)))
     before = running(api, "a")
     api.delete("Node", "c-np-1-1")
     until(lambda: is_waiting(api, 1))
@@ -74,7 +63,7 @@ def test_a_code_of_saved_hosts_is_a_failure_unless_the_slice_was_asked_to_end(ap
     """A request to end slice 0 is none to slice 1."""
     slow = "trap 'until [ -e end ]; do sleep 0.02; done; exit 143' TERM; echo up; while :; do sleep 0.02; done"
     saved = f'[ "$MEGASCALE_SLICE_ID" = 0 ] || {{ trap "exit 143" USR1; }}; {slow}'
-    api.create(elastic(saved, max_restarts=0, grace=60))
+    api.create(elastic(jobset("a", saved, max_restarts=0, grace=60)))
     pods = sorted(running(api, "a"), key=lambda pod: str(pod["spec"]["hostname"]))
     until(lambda: all(list(api.logs(pod)) for pod in pods))
     api.delete("Pod", pods[0]["metadata"]["name"])
@@ -84,11 +73,11 @@ def test_a_code_of_saved_hosts_is_a_failure_unless_the_slice_was_asked_to_end(ap
 
 def test_all_hosts_have_one_address_of_the_registry(api: LocalApi) -> None:
     """It outlives the address of slice 0, whose next pods may be on other nodes."""
-    env = [
+    env: list[Obj] = [
         {"name": "XPK_JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{PREFIX}jobset-uid']"}}},
         {"name": "XPK_SLICE_REGISTRY", "value": "a-slice-job-0-0.a:8479"},
     ]
-    api.create(elastic(f"echo $XPK_SLICE_REGISTRY; {FOREVER}", env=env))
+    api.create(elastic(jobset("a", f"echo $XPK_SLICE_REGISTRY; {FOREVER}", env=env)))
     pods = running(api, "a")
     until(lambda: all(len(list(api.logs(pod))) == 2 for pod in pods))
     (address,) = {next(iter(api.logs(pod))).text for pod in pods}

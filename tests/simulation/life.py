@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tests.local.cases import jobset, node
+from tests.local.cases import elastic, jobset, node
 from tests.simulation.machine import Program, attempt_of, slice_group
 from tests.simulation.world import World
 from xpk.api.base import Obj
@@ -87,12 +87,7 @@ class Life:
             strategy=rng.choice(("BlockingRecreate", "Recreate")),
         )  # fmt: skip
         is_elastic = slices > 1 and rng.random() < 0.5
-        if is_elastic:  # as in manifests/jobset.yaml.j2
-            policy = obj["spec"]["failurePolicy"]
-            policy["restartStrategy"] = "Recreate"
-            policy["rules"][0]["action"] = "RestartJobAndIgnoreMaxRestarts"
-            policy["rules"].append({"name": "sliceFailed", "action": "RestartJob"})
-        uid = world.api.create(obj)["metadata"]["uid"]
+        uid = world.api.create(elastic(obj) if is_elastic else obj)["metadata"]["uid"]
         work, interval = rng.expovariate(1 / (6 * HOUR)), rng.choice((60.0, 900.0))
         bad_code = rng.choice((1, 42, 143)) if rng.random() < 0.1 else 0
         for group in [slice_group(uid, index) for index in range(slices)] if is_elastic else [uid]:

@@ -99,8 +99,8 @@ def main() -> int:
         began = time.monotonic()
         seed, what = find(mutant)
         missed += not seed
-        found = f"found by {seed}: {what.splitlines()[0]}" if seed else "NOT FOUND"
-        print(f"{mutant.name:<30} {time.monotonic() - began:6.1f} s  {found[:150]}", flush=True)
+        result = f"found by {seed}: {what.splitlines()[0]}" if seed else "not found"
+        print(f"{mutant.name:<30} {time.monotonic() - began:6.1f} s  {result[:150]}", flush=True)
     return 1 if missed else 0
 
 
