@@ -74,6 +74,11 @@ class Mesh:
     grad_reduction: str = "automatic"  # of gradients over dp: automatic (XLA), or explicit (hierarchical, once a step)
     grad_reduction_dtype: str = "bfloat16"  # explicit: dtype of the gradients that replicas exchange
 
+    @property
+    def sums_in_bfloat16(self) -> bool:
+        """True if an explicit reduction sends gradients in bfloat16."""
+        return self.grad_reduction == "explicit" and self.grad_reduction_dtype == "bfloat16"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Quant:

@@ -55,8 +55,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
 
 def vector_width(config: Config) -> int:
     """Return the bytes of a number of the vectors that elastic slices exchange (step/shares.py)."""
-    is_narrow = config.mesh.grad_reduction == "explicit" and config.mesh.grad_reduction_dtype == "bfloat16"
-    return 2 if is_narrow else 4
+    return 2 if config.mesh.sums_in_bfloat16 else 4
 
 
 def _moment_bytes(config: Config, sizes: Layout) -> float:

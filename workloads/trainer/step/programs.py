@@ -150,12 +150,12 @@ class _Functions:
 
     def flattening(self, abstract: State) -> Flattening:
         """Return the form of a share's gradients and averages as vectors."""
-        mesh, averages = self.config.mesh, abstract.get("averages", {})
-        is_narrow = mesh.grad_reduction == "explicit" and mesh.grad_reduction_dtype == "bfloat16"
+        averages = abstract.get("averages", {})
         shapes = {"grads": abstract["params"], "averages": averages}
         replicated = jax.tree.map(lambda _: sharding(self.mesh), averages)
         shardings = {"grads": self.update_specs, "averages": replicated}
-        return Flattening(self.mesh, shapes, shardings, jnp.bfloat16 if is_narrow else jnp.float32)
+        dtype = jnp.bfloat16 if self.config.mesh.sums_in_bfloat16 else jnp.float32
+        return Flattening(self.mesh, shapes, shardings, dtype)
 
     def _update(self, state: State, loss: Array, grads: Params, averages: Params) -> tuple[State, dict[str, Array]]:
         # Each chip has its part of the gradients, and updates that part of the parameters alone.
