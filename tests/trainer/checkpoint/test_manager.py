@@ -56,6 +56,21 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     assert store.steps() == [2, 10]
 
 
+def test_a_save_is_recorded_before_other_hosts_can_end_the_job(
+    store: Store, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[list[int]] = []
+    real = store.peers.announce
+
+    def announce(key: str, value: Any) -> None:
+        announced.append([event["step"] for event in store.events("save")])
+        real(key, value)
+
+    monkeypatch.setattr(store.peers, "announce", announce)
+    store.save(1, state)
+    assert announced == [[1]]
+
+
 @pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "tokens", "notes", "missing"])
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
     harm: str, store: Store, state: Any, capsys: pytest.CaptureFixture[str]

@@ -211,10 +211,17 @@ class Checkpoints:
             failures = self._peers.collect(f"written/{step}")
             with self._own_work:
                 failure = self._commit_or_abort(step, failures, notes)
+            self._conclude(step, failure, timing)  # before the others know, because they may then end the job
             self._peers.announce(f"saved/{step}", failure)
-        self._failure = self._peers.await_(f"saved/{step}")
-        if self._failure:
-            self.record_failure(step, self._failure)
+            self._peers.await_(f"saved/{step}")
+        else:
+            self._conclude(step, self._peers.await_(f"saved/{step}"), timing)
+
+    def _conclude(self, step: int, failure: str, timing: tuple[float, float]) -> None:
+        """Record the result of a save."""
+        self._failure = failure
+        if failure:
+            self.record_failure(step, failure)
         else:
             self.last = step
             began, blocked = timing
