@@ -43,6 +43,7 @@ SHIP = (
     "--script-dir",
     str(Path(__file__).parent / "environment"),
 )
+GUARDED = ("workload", "create", "guarded", "--command", "true", "--network-policy")
 LIST, STATUS = ("workload", "list"), ("workload", "status", "run")
 LOGS = ("workload", "logs", "run")
 EXEC = ("workload", "exec", "run", "--", "true")
@@ -74,6 +75,7 @@ NEEDED = [
     ("create", "configmaps", False, SHIP),
     ("list", "configmaps", False, STORAGES),
     ("create", "secrets", False, CREATE),
+    ("create", "networkpolicies.networking.k8s.io", False, GUARDED),
     ("list", "pods", False, LIST),
     ("get", "pods", False, EXEC),
     ("watch", "pods", False, DELETE),

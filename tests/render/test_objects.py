@@ -22,6 +22,7 @@ from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQ
 from xpk.render import (
     render_image_cache,
     render_kind,
+    render_network_policy,
     render_peer_secret,
     render_priorities,
     render_priority_limit,
@@ -124,6 +125,15 @@ CASES = {
             code=Code(name="xpk-code-0123456789abcdef0123", source="gs://bucket/output/.code/xpk-code-0123.tar.gz"),
         )
     ),
+    "kind-read-only-root": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            command=("bash", "-c", "python train.py"),
+            code=Code(name="xpk-code-0123456789abcdef0123", archive=b"an archive"),
+            read_only_root=True,
+        )
+    ),
+    "network-policy": lambda: render_network_policy(workload(target=ON_GKE, network_policy=True)),
     "kind-mounts": lambda: render_workload(
         workload(
             target=ON_KIND,

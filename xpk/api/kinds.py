@@ -50,6 +50,7 @@ INSTALLED_KINDS = {
         Kind("Namespace", "v1", "namespaces", namespaced=False),
         Kind("ServiceAccount", "v1", "serviceaccounts"),
         Kind("ConfigMap", "v1", "configmaps"),
+        Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
         Kind("Secret", "v1", "secrets"),
         Kind("Service", "v1", "services"),
         Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),

@@ -63,6 +63,11 @@ def peer_secret(workload: str) -> str:
     return f"xpk-peers.{workload}"
 
 
+def network_policy(workload: str) -> str:
+    """Return the name of a workload's NetworkPolicy."""
+    return f"xpk-hosts.{workload}"
+
+
 def qualified(name: str, namespace: str) -> str:
     """Return a workload's name with its namespace, since names are unique only within one."""
     return name if namespace == "default" else f"{namespace}/{name}"

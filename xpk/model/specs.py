@@ -163,8 +163,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
         for key, value in self.env.items():
             problems += names.env_problems(key, value)
             problems += [f"{key} is set by --env-from-secret and by --env"] if key in self.secret_env else []
-        if self.secret_env and self.target.on_this_machine:
-            problems.append("--env-from-secret: local clusters have no Secrets; use --env-file")
+        problems += self._unsupported() if self.target.on_this_machine else []
         if self.requires_output and not self.target.output_root:
             problems.append("the cluster has no output root: pass --output-root gs://BUCKET/PREFIX")
         if not self.command:
@@ -177,10 +176,18 @@ class WorkloadSpec(WorkloadOptions, _Slices):
         problems += self._min_slices_problems()
         if self.node_folder is not None:
             problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)
-        if self.mounts and self.target.on_this_machine:
-            problems.append("local clusters cannot mount storage")
         problems += mount_problems(self.mounts, filter(None, (self.target.shared_folder, self.node_folder)))
         return problems
+
+    def _unsupported(self) -> list[str]:
+        """Return a problem for each field that processes of this machine cannot have."""
+        reasons = {
+            "--env-from-secret: local clusters have no Secrets; use --env-file": self.secret_env,
+            "--read-only-root requires a Kubernetes cluster: local hosts have no root filesystem": self.read_only_root,
+            "--network-policy requires a Kubernetes cluster: local hosts share a network": self.network_policy,
+            "local clusters cannot mount storage": self.mounts,
+        }
+        return [problem for problem, value in reasons.items() if value]
 
     def _min_slices_problems(self) -> list[str]:
         if self.min_slices is None:

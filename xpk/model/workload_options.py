@@ -98,6 +98,14 @@ class WorkloadOptions:
         limits=(1, _MAX_COUNT),
         help="User that pods run as, and that owns their volumes. [default: the image's user]",
     )
+    read_only_root: bool = option(
+        False,
+        help="Make the root filesystem of hosts read-only; /tmp and mounted storage stay writable.",
+    )
+    network_policy: bool = option(
+        False,
+        help="Accept network connections to hosts only from the workload's own hosts, by a NetworkPolicy.",
+    )
     node_folder: str | None = option(
         None,
         metavar="PATH",

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount
+from xpk.model.specs import WorkloadSpec
+
+_TEMPORARY = "/tmp"
 
 # The driver's webhook puts its sidecar beside the host. Hosts have their whole machine, so it gets no limits: those
 # that it has by default (250m, 256Mi, 5Gi) slow down large reads.
@@ -44,6 +47,12 @@ def volume_mounts(mounts: Sequence[Mount]) -> list[dict[str, Any]]:
         }
         for mount in mounts
     ]
+
+
+def temporary_folder(spec: WorkloadSpec) -> str | None:
+    """Return the folder that needs a volume to be writable: /tmp, if nothing is mounted there."""
+    mounted = {spec.node_folder, spec.target.shared_folder, *(mount.target for mount in spec.mounts)}
+    return _TEMPORARY if spec.read_only_root and _TEMPORARY not in mounted else None
 
 
 def _names(mounts: Sequence[Mount]) -> dict[str, str]:

@@ -219,11 +219,18 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "args": command if supervised else [],
         "working_dir": CODE_FOLDER if unpack else spec.working_dir,
         "pod_security": _pod_security(spec),
+        "container_security": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            **({"readOnlyRootFilesystem": True} if spec.read_only_root else {}),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "unpack": unpack,
         "output_dir": _literal(spec.output_dir),
         "node_folder": None if spec.target.on_this_machine else spec.node_folder,
         "volumes": mounts.volumes(spec.mounts),
         "mounts": mounts.volume_mounts(spec.mounts),
+        "temporary_folder": mounts.temporary_folder(spec),
         # Ray's, in memory: a pod has 64 MiB of that otherwise.
         "object_store": spec.ray and not spec.target.on_this_machine and spec.node_folder != names.NODE_MEMORY,
         "coordinator_address": f"{coordinator}:{COORDINATOR_PORT}",

@@ -172,6 +172,42 @@ def test_a_leftover_secret_of_an_earlier_workload_is_replaced() -> None:
     assert secret_of(api)["data"] != before and secret_of(api)["metadata"]["ownerReferences"]
 
 
+def test_a_network_policy_exists_before_any_host_can_start() -> None:
+    api = FakeApi()
+    create_workload(api, spec(network_policy=True), cluster="c")
+    assert [kind for verb, kind, _ in api.calls if verb == "create"] == ["JobSet", "NetworkPolicy", "Secret"]
+    policy = api.get("NetworkPolicy", "xpk-hosts.w")
+    (owner,) = policy["metadata"]["ownerReferences"]
+    assert owner["uid"] == api.get("JobSet", "w")["metadata"]["uid"]
+    pods = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "w"}}
+    assert policy["spec"] == {
+        "podSelector": pods,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": pods}]}],
+    }
+
+
+def test_a_network_policy_of_another_tool_is_not_changed() -> None:
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "xpk-hosts.w", "namespace": "default"},
+    }
+    api = FakeApi([policy])
+    with pytest.raises(ConflictError, match=r"NetworkPolicy 'xpk-hosts\.w' already exists .* not created by xpk"):
+        create_workload(api, spec(network_policy=True), cluster="c")
+    assert "spec" not in api.get("NetworkPolicy", "xpk-hosts.w")
+    with pytest.raises(NotFoundError):
+        api.get("JobSet", "w")
+
+
+@pytest.mark.parametrize("option", ["network_policy", "read_only_root"])
+def test_protection_that_processes_of_this_machine_cannot_have_is_rejected(option: str) -> None:
+    here = spec(target=replace(TARGET, on_this_machine=True), **{option: True})
+    (problem,) = here.problems()
+    assert problem.startswith(f"--{option.replace('_', '-')} requires a Kubernetes cluster")
+
+
 class CutOff(FakeApi):
     """An API server whose client is killed in the middle, or may not create Secrets."""
 

@@ -28,7 +28,7 @@ from xpk.model.errors import (
 )
 from xpk.model.quotas import ceiling
 from xpk.model.specs import WorkloadSpec
-from xpk.render import render_peer_secret, render_workload
+from xpk.render import render_network_policy, render_peer_secret, render_workload
 
 _TRIES = 5
 _CREATING_SECONDS = 60.0  # a younger JobSet without its Secret may still be in creation
@@ -103,7 +103,12 @@ def choose_shape(
 
 def manifest(spec: WorkloadSpec) -> list[Obj]:
     """Return the objects of a workload, with a new secret, for another tool to create."""
-    return [*render_peer_secret(spec), *render_workload(spec)]
+    return [*_protection(spec), *render_workload(spec)]
+
+
+def _protection(spec: WorkloadSpec) -> list[Obj]:
+    """Return the objects that protect a workload's hosts. Its pods start only once the last one, the Secret, exists."""
+    return [*render_network_policy(spec), *render_peer_secret(spec)]
 
 
 def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
@@ -111,7 +116,7 @@ def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
     *configmaps, jobset = render_workload(spec)
     code = [upload.find_configmap(api, obj) or api.create(obj, dry_run=True) for obj in configmaps]
     # A Secret of that name may be left over from an earlier workload, and the printed one replaces it.
-    return [*render_peer_secret(spec), *code, api.create(jobset, dry_run=True)]
+    return [*_protection(spec), *code, api.create(jobset, dry_run=True)]
 
 
 def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
@@ -133,8 +138,8 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     try:
         for configmap, have in zip(configmaps, existing, strict=True):
             upload.share_configmap(api, configmap, have, made)
-        for secret in render_peer_secret(spec):
-            _create_secret(api, secret, made)
+        for obj in _protection(spec):
+            _create_owned(api, obj, made)
     except BaseException:
         if is_ours:
             with suppress(XpkError):
@@ -164,36 +169,36 @@ def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: Confli
     return have
 
 
-def _create_secret(api: ObjectApi, secret: Obj, owner: Obj) -> None:
-    """Create the Secret that a JobSet owns, replacing one left over from an earlier JobSet.
+def _create_owned(api: ObjectApi, obj: Obj, owner: Obj) -> None:
+    """Create an object that a JobSet owns, replacing one left over from an earlier JobSet.
 
-    Raises ConflictError if a Secret of that name is not xpk's.
+    Raises ConflictError if an object of that name is not xpk's.
     """
-    meta = {**secret["metadata"], "ownerReferences": [upload.owner_reference(owner)]}
+    kind, meta = obj["kind"], {**obj["metadata"], "ownerReferences": [upload.owner_reference(owner)]}
     for _ in range(_TRIES):
         try:
-            api.create({**secret, "metadata": meta})
+            api.create({**obj, "metadata": meta})
             return
         except ConflictError:
             with suppress(NotFoundError):
-                existing = api.get("Secret", meta["name"], meta["namespace"])["metadata"]
+                existing = api.get(kind, meta["name"], meta["namespace"])["metadata"]
                 if meta["ownerReferences"][0] in (existing.get("ownerReferences") or []):
                     return  # the creator of the JobSet was not interrupted
-                _check_replaceable(existing, meta)
-                api.delete("Secret", meta["name"], meta["namespace"])
+                _check_replaceable(kind, existing, meta)
+                api.delete(kind, meta["name"], meta["namespace"])
     raise ConflictError(
-        f"Secret '{meta['name']}' is recreated by another client every time", hint="choose another name"
+        f"{kind} '{meta['name']}' is recreated by another client every time", hint="choose another name"
     )
 
 
-def _check_replaceable(existing: Obj, meta: Obj) -> None:
-    """Raise NameTaken for the metadata of a Secret that xpk did not create for a workload of this name."""
+def _check_replaceable(kind: str, existing: Obj, meta: Obj) -> None:
+    """Raise NameTaken for the metadata of an object that xpk did not create for a workload of this name."""
     labels = existing.get("labels") or {}
     if any(labels.get(key) != value for key, value in meta["labels"].items()):
         raise NameTaken(
-            f"Secret '{meta['name']}' already exists in namespace '{meta['namespace']}', not created by xpk",
+            f"{kind} '{meta['name']}' already exists in namespace '{meta['namespace']}', not created by xpk",
             hint="choose another name",
-            resource=f"Secret '{meta['name']}'",
+            resource=f"{kind} '{meta['name']}'",
         )
 
 
