@@ -1,5 +1,6 @@
 """Rendering of specs as objects for an API server, through the templates in `manifests/`."""
 
+from xpk.render.network_policy import render_network_policy
 from xpk.render.objects import (
     render_image_cache,
     render_kind,
@@ -11,7 +12,6 @@ from xpk.render.objects import (
     render_workload,
     to_yaml,
 )
-from xpk.render.network_policy import render_network_policy
 from xpk.render.peer_secret import render_peer_secret
 
 __all__ = [
