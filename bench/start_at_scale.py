@@ -9,6 +9,7 @@ nodes. Variants alternate in one cluster. Writes bench/results/start-at-scale-<d
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ def measure(cluster: ScaleCluster, variant: str, num_slices: int, limit: float) 
         return {
             "name": name,
             "variant": variant,
+            "date": datetime.now(UTC).date().isoformat(),
             "hosts": hosts,
             "nodes": cluster.num_slices * cluster.shape.hosts,
             "completed": completed,
@@ -90,6 +93,7 @@ def _phases(marks: Marks, start: float, published: Mapping[str, float]) -> dict[
 def run(options: argparse.Namespace, folder: Path) -> Path:
     """Measure all sizes and variants in one cluster; return the file of the results, which each run completes."""
     rows: list[dict[str, Any]] = []
+    earlier = read_runs(options.earlier) if options.earlier else []
     profiler = Profiler.into(options.profiles) if options.profiles else None
     with scale_cluster(folder, max(*options.slices, options.node_slices), profiler) as cluster:
         if any(name.startswith("upstream") for name in options.variant):
@@ -100,8 +104,14 @@ def run(options: argparse.Namespace, folder: Path) -> Path:
             cluster.grow(max(num_slices, options.node_slices))
             rows.append(measure(cluster, variant, num_slices, options.limit))
             print(line(rows[-1]), flush=True)
-            file = results.write("start-at-scale", content(cluster, rows), options.output)
+            file = results.write("start-at-scale", content(cluster, [*earlier, *rows]), options.output)
     return file
+
+
+def read_runs(file: Path) -> list[dict[str, Any]]:
+    """Return the runs of a file of results, with their dates."""
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return [{"date": stored["date"], **run} for run in stored["runs"]]
 
 
 def content(cluster: ScaleCluster, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -157,6 +167,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2, help="runs of each variant and size")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a run is given up")
     parser.add_argument("--profiles", type=Path, metavar="FOLDER", help="write CPU profiles of the middle of each run")
+    parser.add_argument("--earlier", type=Path, metavar="FILE", help="keep the runs of this file of results, too")
     parser.add_argument("--output", type=Path, help="file of the results")
     options = parser.parse_args()
     if min(options.slices) < 1:
