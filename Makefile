@@ -5,7 +5,7 @@
 #   make simulate  let simulated clusters live for 50,000 hours, and check what must always hold (XPK_SIMULATED_HOURS)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
-#   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
+#   make e2e-all   run what takes too long for CI, one after another, and write docs/long-runs.md (about 7 hours)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
@@ -100,8 +100,8 @@ e2e: $(STAMP)
 	  $(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory e2e-compiler
 
-e2e-all:
-	@$(MAKE) --no-print-directory SELECTED= e2e
+e2e-all: $(STAMP)
+	@$(BIN)/python -m e2e.long_runs
 
 e2e-compiler: $(TPU)/.installed
 	@echo "==> estimates against XLA's TPU compiler"

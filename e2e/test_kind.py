@@ -13,6 +13,7 @@ from typing import Any
 from e2e.drill import STEPS
 from e2e.harness import Workload
 from e2e.kind_cluster import SLICES, SPARE_SLICES, Place
+from tests.waiting import until
 
 # No host ends before all have found the coordinator, whose name disappears with it.
 SHOW_ENVIRONMENT = (
@@ -21,6 +22,19 @@ SHOW_ENVIRONMENT = (
     'until [ "$(ls "$XPK_OUTPUT_DIR" | wc -l)" = 4 ]; do sleep 0.2; done && '
     "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 )
+# The image's user owns this folder, so only the read-only filesystem refuses the file.
+CHECK_ROOT = (
+    "touch /tmp/file && { touch /home/host/file 2>&1 || true; } | grep -q 'Read-only file system' && "
+    "test ! -e /home/host/file || exit 42"
+)
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 8000), timeout=3)
+    print("connected")
+except TimeoutError:
+    print("timed out")
+"""
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(empty_place: Place) -> None:
@@ -109,6 +123,28 @@ def check_environment(place: Place, slice_id: int, host: int) -> None:
         "JAX_NUM_CPU_DEVICES": "4",
     }
     assert {key: env.get(key) for key in variables} == variables
+
+
+def test_other_workloads_cannot_connect_to_a_protected_one_or_write_its_root(place: Place) -> None:
+    at, protection = ("--cluster", place.cluster), ("--network-policy", "--read-only-root")
+    place.xpk("workload", "create", "guarded", *at, *protection, "--command", f"{CHECK_ROOT}; python -m http.server")
+    place.xpk("workload", "create", "stranger", *at, "--command", "sleep 600")
+
+    def connects(workload: str) -> bool:
+        host = ("--slice", "0", "--host", "1")
+        address = "guarded-slice-job-0-0.guarded"
+        done = place.xpk("workload", "exec", workload, *at, *host, "--", "python", "-c", CONNECT, address)
+        return done.stdout.strip() == "connected"
+
+    def runs(workload: str) -> bool:
+        info = json.loads(place.xpk("workload", "describe", workload, *at, "-o", "json").stdout)
+        return [host["phase"] for host in info["hosts"]] == ["Running", "Running"]
+
+    until(lambda: runs("guarded") and runs("stranger"), seconds=180)
+    until(lambda: connects("guarded"), seconds=60)
+    assert not connects("stranger")
+    place.xpk("workload", "delete", "guarded", "stranger", *at, "--yes", "--grace-period", "1")
+    until(lambda: not place.kubectl("get", "networkpolicies", "-o", "name"), seconds=60)
 
 
 def test_a_job_that_can_never_fit_is_rejected(place: Place) -> None:

@@ -160,7 +160,7 @@ def drilled(
 @pytest.fixture(scope="module")
 def drill(place: Place, calm: Workload) -> Iterator[Drill]:
     """The run whose hosts fail."""
-    with drilled(place, calm, "hosts-end", max_restarts=3) as made:
+    with drilled(place, calm, "hosts-end", 3, ("--read-only-root", "--network-policy")) as made:
         yield made
 
 

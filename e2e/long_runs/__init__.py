@@ -1,0 +1,1 @@
+"""Runs that take too long for CI, and the page of their last results."""

@@ -1,0 +1,70 @@
+"""The long runs: a command each, and the lines of its output that are its result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PYTEST = r"^=+ (.*(?:passed|failed|error).*?) =+$"
+
+
+@dataclass(frozen=True, slots=True)
+class LongRun:
+    """A command, and a pattern whose first group is the result in each line that matches."""
+
+    name: str
+    title: str
+    command: tuple[str, ...]
+    result: str
+    minutes: int  # on two cores, roughly
+
+    def results_in(self, lines: Iterable[str]) -> list[str]:
+        """Return the results in the lines of the command's output."""
+        matches = (re.search(self.result, line.rstrip("\n")) for line in lines)
+        return [match[1] for match in matches if match]
+
+
+def _python(*arguments: str) -> tuple[str, ...]:
+    return ("python", "-m", *arguments)
+
+
+RUNS = (
+    LongRun("drills", "All drills, and all slow tests", ("make", "SELECTED=", "e2e"), _PYTEST, 50),
+    LongRun(
+        "soak",
+        "500 random faults in one local run",
+        _python("e2e.soak", "--faults", "500"),
+        r"^(\d+ of \d+ faults survived.*)$",
+        120,
+    ),
+    LongRun(
+        "soak-elastic",
+        "200 random faults in a local run of elastic slices",
+        _python("e2e.soak", "--min-slices", "3", "--faults", "200"),
+        r"^(\d+ of \d+ faults survived.*|stall: .*)$",
+        60,
+    ),
+    LongRun(
+        "soak-kind",
+        "50 random faults in one run on kind",
+        _python("e2e.soak.on_kind"),
+        r"^(\d+ of \d+ faults survived.*|in place: .*)$",
+        60,
+    ),
+    LongRun("fuzz", "Hostile inputs", ("make", "fuzz"), _PYTEST, 60),
+    LongRun(
+        "simulation",
+        "Simulated clusters",
+        _python("tests.simulation", "--hours", "1000000"),
+        r"^([\d,]+ worlds, .*|world .* fails.*)$",
+        60,
+    ),
+    LongRun(
+        "simulated-bugs",
+        "Bugs that the simulation must find",
+        _python("tests.simulation.mutants"),
+        r"^(\S+ +[\d.]+ s  .*)$",
+        3,
+    ),
+)
