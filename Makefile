@@ -11,16 +11,19 @@
 #   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
 #   make bench     run the short benchmarks (about 20 minutes), write docs/performance.md, and list the long ones
 #   make gate      compare startup times with the stored ratios, as CI does
-#   make check     check format, lint, spelling, prose, types and layers, as CI does first
+#   make check     check format, lint, spelling, prose, types, layers and workflows, as CI does first
 #   make docs      build the documentation site in site/; a broken link fails
 #   make man       write man pages of all commands to build/man; `MANPATH=build/man man xpk-workload-create` shows one
 #   make format    apply ruff's format and fixes
+#   make audit     check the workflows, and all pinned versions for known vulnerabilities (asks the index and, with GH_TOKEN,
+#                  GitHub; `not checked` if they do not answer)
+#   make release   build wheel, sdist, SBOMs and SHA256SUMS of the checked-out commit in dist/, reproducibly; uploads nothing
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
 #   make install   install everything into .venv (every target above does it when needed)
 #   make clean     remove what the targets above have created
 #
-# Variables: PYTHON (python3.11 or newer), PYTEST_ARGS.
+# Variables: PYTHON (python3.11 or newer), PYTEST_ARGS, TAG (of make release: refuse another version).
 
 PYTHON ?= python3
 # Bytecode is kept also where the environment forbids it: tests start hundreds of processes, each would compile anew.
@@ -51,11 +54,15 @@ NEWEST_PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 $$(ls -d
 # MkDocs has an environment of its own: nothing else needs its packages.
 DOCS := $(VENV)/docs
 
+# So have releases, which few packages should be able to change, and the audit.
+RELEASE := $(VENV)/release
+AUDIT := $(VENV)/audit
+
 # --verbose prints one complete line for each test, because two runs write at the same time.
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
+.PHONY: help install demo test fuzz simulate e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -163,15 +170,23 @@ check: $(STAMP)
 	@echo "==> prose"; $(BIN)/python -m tools.prose
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
+	@echo "==> workflows"; $(BIN)/zizmor --quiet --pedantic --offline .github
 
 docs: $(DOCS)/.installed
 	@echo "==> documentation"
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs --quiet build --strict --clean
 
-$(DOCS)/.installed: requirements/docs.txt
-	@$(PYTHON) -m venv $(DOCS)
-	@$(DOCS)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-	  --require-hashes --only-binary :all: --requirement requirements/docs.txt
+audit: $(AUDIT)/.installed $(STAMP)
+	@echo "==> workflows"; $(BIN)/zizmor --quiet --pedantic $(if $(GH_TOKEN),,--offline) .github
+	@echo "==> known vulnerabilities"; $(BIN)/python -m tools.audit $(AUDIT)/bin/pip-audit requirements/*.txt
+
+release: $(RELEASE)/.installed
+	@$(RELEASE)/bin/python -m tools.release $(if $(TAG),--tag "$(TAG)")
+
+$(DOCS)/.installed $(RELEASE)/.installed $(AUDIT)/.installed: $(VENV)/%/.installed: requirements/%.txt
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --require-hashes --only-binary :all: --requirement $<
 	@touch $@
 
 man: $(STAMP)
@@ -181,13 +196,20 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: --generate-hashes \
-  --no-annotate --no-header --constraint constraints.txt
+ANNOTATED_LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: --generate-hashes \
+  --no-header --constraint constraints.txt
+LOCK := $(ANNOTATED_LOCK) --no-annotate
 IMAGE := --extra trainer --extra tokenizer --extra gcs --extra ray
+RUNTIME := $(IMAGE) --extra kubernetes --extra gke
 
 lock: $(STAMP)
-	@$(LOCK) pyproject.toml $(IMAGE) --extra kubernetes --extra gke --extra dev --output-file requirements/development.txt
+	@$(LOCK) pyproject.toml $(RUNTIME) --extra dev --output-file requirements/development.txt
 	@$(LOCK) pyproject.toml $(IMAGE) --output-file requirements/image.txt
+	@$(LOCK) pyproject.toml --output-file requirements/base.txt
+	@$(ANNOTATED_LOCK) pyproject.toml $(RUNTIME) --extra tpu --output-file requirements/extras.txt
+	@printf '%s\n' 'cyclonedx-python-lib[json-validation]' hatchling | $(LOCK) --output-file requirements/release.txt -
+	@echo uv | $(LOCK) --output-file requirements/publish.txt -
+	@echo pip-audit | $(LOCK) --output-file requirements/audit.txt -
 	@echo mkdocs-material | $(LOCK) --output-file requirements/docs.txt -
 	@$(subst 3.11,3.12,$(filter-out --constraint constraints.txt,$(LOCK))) pyproject.toml --extra trainer --extra tokenizer --extra gcs --extra dev \
 	  --output-file requirements/newest.txt
