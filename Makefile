@@ -180,8 +180,9 @@ audit: $(AUDIT)/.installed $(STAMP)
 	@echo "==> workflows"; $(BIN)/zizmor --quiet --pedantic $(if $(GH_TOKEN),,--offline) .github
 	@echo "==> known vulnerabilities"; $(BIN)/python -m tools.audit $(AUDIT)/bin/pip-audit requirements/*.txt
 
+# TAG comes from the environment: make would run what a tag's name has in $().
 release: $(RELEASE)/.installed
-	@$(RELEASE)/bin/python -m tools.release $(if $(TAG),--tag "$(TAG)")
+	@$(RELEASE)/bin/python -m tools.release --tag "$${TAG:-}"
 
 $(DOCS)/.installed $(RELEASE)/.installed $(AUDIT)/.installed: $(VENV)/%/.installed: requirements/%.txt
 	@$(PYTHON) -m venv $(@D)

@@ -118,7 +118,7 @@ def _base_image(dockerfile: str) -> Component:
         type=ComponentType.CONTAINER,
         bom_ref=str(purl),
         purl=purl,
-        description="Base image. Its packages are not listed here; its publisher's SBOM has them.",
+        description="Base image, identified by its digest. The packages of its distribution are not listed.",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
     )
 
