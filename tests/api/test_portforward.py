@@ -52,7 +52,7 @@ class Server:
                     one.sendall(f"HTTP/1.1 {self.status} No\r\nContent-Length: 0\r\n\r\n".encode())
 
     def _forward(self, one: socket.socket, key: str) -> None:
-        digest = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()
+        digest = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False).digest()
         upgrade = ("101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade")
         accept = (
             f"Sec-WebSocket-Accept: {base64.b64encode(digest).decode()}",

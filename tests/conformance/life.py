@@ -109,7 +109,9 @@ def objects_describe_running_hosts(ground: Ground) -> None:
             f"{PREFIX}global-replicas": "2",
             f"{PREFIX}job-index": str(slice_id),
             f"{PREFIX}job-global-index": str(slice_id),
-            f"{PREFIX}job-key": hashlib.sha1(f"{ground.namespace}/a-slice-job-{slice_id}".encode()).hexdigest(),
+            f"{PREFIX}job-key": hashlib.sha1(
+                f"{ground.namespace}/a-slice-job-{slice_id}".encode(), usedforsecurity=False
+            ).hexdigest(),
             f"{PREFIX}restart-attempt": "0",
             f"{PREFIX}job-restart-attempt": "0",
             f"{PREFIX}coordinator": "a-slice-job-0-0.a",

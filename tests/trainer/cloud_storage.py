@@ -57,7 +57,8 @@ class Blob:
 
     def look(self) -> Blob:
         content, self.generation = self._found()
-        self.size, self.md5_hash = len(content), base64.b64encode(hashlib.md5(content).digest()).decode()
+        digest = hashlib.md5(content, usedforsecurity=False).digest()
+        self.size, self.md5_hash = len(content), base64.b64encode(digest).decode()
         return self
 
     def _found(self) -> tuple[bytes, int]:

@@ -58,7 +58,8 @@ def fill_cluster(message: Any, target: Target, options: Options, now: float) -> 
     message.shielded_nodes.enabled = True
     message.default_max_pods_constraint.max_pods_per_node = message.default_max_pods_constraint.max_pods_per_node or 110
     message.database_encryption.state = message.database_encryption.state or 2  # DECRYPTED
-    message.label_fingerprint = hashlib.sha1(repr(sorted(message.resource_labels.items())).encode()).hexdigest()[:8]
+    labels = repr(sorted(message.resource_labels.items())).encode()
+    message.label_fingerprint = hashlib.sha1(labels, usedforsecurity=False).hexdigest()[:8]
     message.maintenance_policy.resource_version = message.maintenance_policy.resource_version or "e3b0c442"
     _fill_network(message, target)
 

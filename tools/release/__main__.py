@@ -20,7 +20,7 @@ SUMS = "SHA256SUMS"
 def write_release(repository: Path, output: Path, tag: str = "") -> list[str]:
     """Write a release of the checked-out commit to a folder and return its files' names, SHA256SUMS last.
 
-    Raises XpkError if the commit cannot be released, if its build is not reproducible, or if the folder has other files.
+    Raises XpkError if the commit cannot be released, if its build is not reproducible, or if the folder has others.
     """
     source = find_source(repository, tag)
     files = build_packages(source)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 
 from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -35,7 +34,7 @@ def wheel_sbom(source: Source, wheel: bytes) -> str:
     """Return the SBOM of the wheel: base dependencies are required, those of extras optional."""
     locks = source.repository / "requirements"
     base = {package.name for package in read_lock(locks / "base.txt")}
-    project = _project(source, ComponentType.APPLICATION, HashType(alg=HashAlgorithm.SHA_256, content=_sha256(wheel)))
+    project = _project(source, HashType(alg=HashAlgorithm.SHA_256, content=_sha256(wheel)))
     packages = read_lock(locks / "extras.txt")
     components = {package.name: _component(package, is_required=package.name in base) for package in packages}
     bom = _bom(source, project, f"wheel {_sha256(wheel)}", components.values())
@@ -58,9 +57,12 @@ def image_sbom(source: Source) -> str:
     ]
     required = {package.name for package in image}
     components = {package.name: _component(package, is_required=package.name in required) for package in packages}
-    base, trainer = _base_image(dockerfile), _project(source, ComponentType.APPLICATION)
+    base, trainer = _base_image(dockerfile), _project(source)
     root = Component(
-        name="xpk-trainer", version=source.version, type=ComponentType.CONTAINER, bom_ref=f"xpk-trainer@{source.version}"
+        name="xpk-trainer",
+        version=source.version,
+        type=ComponentType.CONTAINER,
+        bom_ref=f"xpk-trainer@{source.version}",
     )
     content = dockerfile + "".join(f"{package.name} {package.version} {package.sha256}" for package in packages)
     bom = _bom(source, root, f"image {_sha256(content.encode())}", [base, trainer, *components.values()])
@@ -69,12 +71,12 @@ def image_sbom(source: Source) -> str:
     return _validated(bom)
 
 
-def _project(source: Source, kind: ComponentType, *hashes: HashType) -> Component:
+def _project(source: Source, *hashes: HashType) -> Component:
     purl = PackageURL("pypi", name=PROJECT, version=source.version)
     return Component(
         name=PROJECT,
         version=source.version,
-        type=kind,
+        type=ComponentType.APPLICATION,
         bom_ref=str(purl),
         purl=purl,
         hashes=hashes,
@@ -84,7 +86,7 @@ def _project(source: Source, kind: ComponentType, *hashes: HashType) -> Componen
 
 
 def _component(package: LockedPackage, *, is_required: bool) -> Component:
-    """Return a locked package; which of its files is installed depends on the machine, so all their hashes are listed."""
+    """Return a locked package with the hashes of all its files: the machine decides which of them is installed."""
     purl = PackageURL("pypi", name=package.name, version=package.version)
     files = ExternalReference(
         type=ExternalReferenceType.DISTRIBUTION,
@@ -164,9 +166,8 @@ def validate_sbom(text: str) -> None:
     """Raise XpkError if a text does not follow CycloneDX's JSON schema, version 1.6."""
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if error:
-        raise XpkError(
-            f"the SBOM does not follow the schema: {str(error.data.message)[:300]}", hint="correct tools/release/sbom.py"
-        )
+        message = " ".join(str(error.data.message).split())[:300]
+        raise XpkError(f"the SBOM does not follow the schema: {message}", hint="correct tools/release/sbom.py")
 
 
 def _sha256(content: bytes) -> str:

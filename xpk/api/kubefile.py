@@ -94,7 +94,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         text = _text(file)
         _check_size(text)
-        content = yaml.load(text, Loader=_LOADER) or {}  # a safe loader, with a faster parser where there is one
+        content = yaml.load(text, Loader=_LOADER) or {}  # noqa: S506  # a safe loader, with a faster parser where there is one
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or printable(str(error).splitlines()[0], limit=200)
         raise UsageError(f"cannot read kubeconfig {file}: {why}", hint=_HINT) from error

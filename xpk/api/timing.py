@@ -43,7 +43,7 @@ class Backoff:
     def next(self) -> float:
         """Return the next pause in seconds."""
         seconds, self._next = self._next, min(2 * self._next, self._longest)
-        return seconds * random.uniform(1.0, 1.25)
+        return seconds * random.uniform(1.0, 1.25)  # noqa: S311  # not a secret
 
     def reset(self) -> None:
         """Restart with the first pause."""

@@ -79,7 +79,7 @@ def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, st
         "global-replicas": everything,
         "job-index": index,
         "job-global-index": before + index,
-        "job-key": hashlib.sha1(f"{meta['namespace']}/{name}".encode()).hexdigest(),
+        "job-key": hashlib.sha1(f"{meta['namespace']}/{name}".encode(), usedforsecurity=False).hexdigest(),
         "group-name": "default",
         "group-replicas": everything,
         "job-group-index": before + index,

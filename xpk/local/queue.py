@@ -27,7 +27,8 @@ _PREEMPTED = {
 
 def _create_workload(tx: Transaction, jobset: Obj) -> Obj:
     meta, spec = jobset["metadata"], jobset["spec"]
-    digest = hashlib.sha1(f"JobSet/{meta['namespace']}/{meta['name']}/{meta['uid']}".encode()).hexdigest()
+    key = f"JobSet/{meta['namespace']}/{meta['name']}/{meta['uid']}"
+    digest = hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()  # as Kueue names it
     pod_sets = [
         {
             "name": job["name"],

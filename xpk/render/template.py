@@ -31,7 +31,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(manifests_dir()),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # YAML, not HTML; `tojson` below quotes every value
+        autoescape=False,  # noqa: S701  # YAML, not HTML; `tojson` below quotes every value
         keep_trailing_newline=True,
     )
     environment.filters["tojson"] = _to_json

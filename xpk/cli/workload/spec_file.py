@@ -120,7 +120,7 @@ def _load(file: Path) -> dict[str, Any]:
             raise UsageError(f"{file} is larger than {_MAX_BYTES >> 20} MiB", hint=_HINT)
         if b"&" in content and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content)):
             raise UsageError(f"{file} has YAML aliases, which are not supported", hint="write the values out")
-        fields = yaml.load(content, _Loader)
+        fields = yaml.load(content, _Loader)  # noqa: S506  # a safe loader
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise UsageError(f"cannot read {file}: {why}", hint=_HINT) from error

@@ -106,7 +106,7 @@ class Google:
                     failure.__cause__ = error
                     raise failure from error
             # Jitter: many steps that were rejected at once must not retry at once.
-            self._pause(min(self._unit * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.0))
+            self._pause(min(self._unit * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.0))  # noqa: S311  # not a secret
         raise AssertionError("unreachable")
 
     def _grpc(self, version: str, method: str, request: Dict) -> Dict:

@@ -22,7 +22,7 @@ class Endpoints:
 
     gke: str = ""
     compute: str = ""
-    token: str = "none"
+    token: str = "none"  # noqa: S105  # the emulator accepts every token
     poll_seconds: float = 5.0
 
     @classmethod
