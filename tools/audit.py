@@ -42,20 +42,19 @@ def audit(program: str, files: Sequence[str]) -> Outcome:
 
 def read_report(dependencies: Sequence[dict[str, Any]]) -> Outcome:
     """Return the outcome of pip-audit's report: an entry for each package, skipped or with its vulnerabilities."""
-    skipped = [each["skip_reason"] for each in dependencies if "skip_reason" in each]
-    lines = [_vulnerability(each, found) for each in dependencies for found in each.get("vulns", ())]
-    if skipped:
-        lines.append(f"not checked: {len(skipped)} of {len(dependencies)} packages: {skipped[0]}")
     if not dependencies:
         return _not_checked("the files have no packages for this machine")
-    if any("vulns" in each and each["vulns"] for each in dependencies):
-        return Outcome(VULNERABLE, tuple(lines))
-    return Outcome(NOT_CHECKED, tuple(lines)) if skipped else Outcome(CLEAN, (f"clean: {len(dependencies)} packages",))
+    vulnerable = [_vulnerability(each, known) for each in dependencies for known in each.get("vulns", ())]
+    skipped = [each["skip_reason"] for each in dependencies if "skip_reason" in each]
+    rest = [f"not checked: {len(skipped)} of {len(dependencies)} packages: {skipped[0]}"] if skipped else []
+    if vulnerable or rest:
+        return Outcome(VULNERABLE if vulnerable else NOT_CHECKED, (*vulnerable, *rest))
+    return Outcome(CLEAN, (f"clean: {len(dependencies)} packages",))
 
 
-def _vulnerability(dependency: dict[str, Any], found: dict[str, Any]) -> str:
-    fixed = ", ".join(found["fix_versions"]) or "no version yet"
-    return f"vulnerable: {dependency['name']} {dependency['version']}: {found['id']}, fixed in {fixed}"
+def _vulnerability(dependency: dict[str, Any], known: dict[str, Any]) -> str:
+    fixed = ", ".join(known["fix_versions"]) or "no version yet"
+    return f"vulnerable: {dependency['name']} {dependency['version']}: {known['id']}, fixed in {fixed}"
 
 
 def _not_checked(why: str) -> Outcome:

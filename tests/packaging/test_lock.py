@@ -10,46 +10,53 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools.release.lock import LockedPackage, read_lock
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMAGE = ("trainer", "tokenizer", "gcs", "ray")
 
 
-def locked(name: str) -> dict[str, tuple[str, int]]:
-    """Return the version of each package of a list, and its number of hashes."""
-    text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    result: dict[str, tuple[str, int]] = {}
-    for line in text.splitlines():
-        requirement = Requirement(re.split(r" +--hash=", line)[0])
-        (specifier,) = requirement.specifier
-        assert specifier.operator == "==", line
-        result[canonicalize_name(requirement.name)] = (
-            specifier.version,
-            len(re.findall(r"--hash=sha256:[0-9a-f]{64}", line)),
-        )
-    return result
+def locked(name: str) -> dict[str, LockedPackage]:
+    """Return the packages of a list by their names."""
+    return {package.name: package for package in read_lock(ROOT / "requirements" / name)}
 
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [("development.txt", [item for item in PROJECT["optional-dependencies"] if item != "tpu"]), ("image.txt", IMAGE)],
+    [
+        ("development.txt", [item for item in PROJECT["optional-dependencies"] if item != "tpu"]),
+        ("extras.txt", [item for item in PROJECT["optional-dependencies"] if item != "dev"]),
+        ("base.txt", []),
+        ("image.txt", IMAGE),
+    ],
 )
 def test_lock_files_have_all_dependencies(name: str, extras: list[str]) -> None:
     """Otherwise pip stops in the middle of `make install`, or of the image's build."""
     have = locked(name)
     asked = [*PROJECT["dependencies"], *(line for item in extras for line in PROJECT["optional-dependencies"][item])]
     for requirement in map(Requirement, asked):
-        version, _ = have[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement}: run `make lock`"
+        package = have[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(package.version), f"{requirement}: run `make lock`"
 
 
-@pytest.mark.parametrize("name", ["development.txt", "docs.txt", "image.txt", "tpu.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [file.name for file in sorted((ROOT / "requirements").iterdir()) if file.name != "newest.txt"],
+)
 def test_versions_are_those_that_are_tested_together_and_every_file_has_a_hash(name: str) -> None:
     pins = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if "==" in line]
     tested = {str(canonicalize_name(name)): version for name, _, version in (line.partition("==") for line in pins)}
-    for package, (version, hashes) in locked(name).items():
-        assert hashes, f"{package} has no hash"
-        assert tested.get(package, version) == version, f"{package}: run `make lock`"
+    for package in locked(name).values():  # each has a hash, otherwise it is refused
+        assert tested.get(package.name, package.version) == package.version, f"{package.name}: run `make lock`"
+
+
+@pytest.mark.parametrize("name", ["base.txt", "image.txt", "tpu.txt"])
+def test_packages_of_users_are_the_same_in_all_lists(name: str) -> None:
+    everything = locked("extras.txt")
+    for package in locked(name).values():
+        assert everything[package.name].version == package.version, f"{package.name}: run `make lock`"
+        assert everything[package.name].sha256 == package.sha256, f"{package.name}: run `make lock`"
 
 
 def test_lock_files_do_not_name_an_index() -> None:
