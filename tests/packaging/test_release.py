@@ -30,7 +30,8 @@ def test_two_releases_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
     write_release(tmp_path / "another-path", tmp_path / "two")
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one.keys() == NAMES | {"SHA256SUMS"} and one == two
-    sums = dict(reversed(line.split("  ")) for line in one.pop("SHA256SUMS").decode().splitlines())
+    lines = one.pop("SHA256SUMS").decode().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in one.items()}
     (digest,) = json.loads(one["xpk_multislice-7.1.0.cdx.json"])["metadata"]["component"]["hashes"]
     assert digest["content"] == sums["xpk_multislice-7.1.0-py3-none-any.whl"]

@@ -35,7 +35,8 @@ def read_lock(file: Path) -> list[LockedPackage]:
 
 def _entries(file: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each requirement as one line, and the comment lines below it."""
-    requirement, notes = "", []
+    requirement = ""
+    notes: list[str] = []
     for line in file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("#"):
             notes.append(line)
@@ -58,9 +59,9 @@ def _package(file: Path, line: str, notes: list[str]) -> LockedPackage:
     hashes = tuple(_HASH.findall(line))
     if not hashes:
         raise _invalid(file, line, "it has no SHA-256")
-    parents = frozenset(canonicalize_name(match[1]) for note in notes if (match := _VIA.match(note)))
+    parents = {str(canonicalize_name(match[1])) for note in notes if (match := _VIA.match(note))}
     marker = str(requirement.marker or "")
-    return LockedPackage(canonicalize_name(requirement.name), exact[0], marker, hashes, parents - {"via"})
+    return LockedPackage(canonicalize_name(requirement.name), exact[0], marker, hashes, frozenset(parents - {"via"}))
 
 
 def _invalid(file: Path, line: str, why: str) -> XpkError:
