@@ -129,7 +129,7 @@ def _register_dependencies(
     bom: Bom, project: Component, packages: Iterable[LockedPackage], components: Mapping[str, Component]
 ) -> None:
     """Record the packages that each package, and the project, requires."""
-    required: dict[str, list[Component]] = {name: [] for name in components} | {PROJECT: []}
+    required: dict[str, list[Component]] = {name: [] for name in (PROJECT, *components)}
     for package in packages:
         for parent in package.required_by & required.keys():
             required[parent].append(components[package.name])
