@@ -118,7 +118,7 @@ def check_environment(place: Place, slice_id: int, host: int) -> None:
 
 
 def test_a_protected_workload_has_a_read_only_root_and_a_policy_for_its_own_hosts(place: Place) -> None:
-    """Whether connections are refused is the network's part; that of the drills' environment enforces no policies."""
+    """The network of the drills enforces no policies, so only the policy itself is checked."""
     at, protection = ("--cluster", place.cluster), ("--network-policy", "--read-only-root")
     place.xpk("workload", "create", "guarded", *at, *protection, "--command", f"{CHECK_ROOT}; sleep 600")
     place.xpk("workload", "create", "stranger", *at, "--command", "sleep 600")

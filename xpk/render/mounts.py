@@ -8,7 +8,7 @@ from typing import Any
 from xpk.model.mounts import GCSFUSE_DRIVER, Mount
 from xpk.model.specs import WorkloadSpec
 
-_TEMPORARY = "/tmp"
+_TEMPORARY = "/tmp"  # noqa: S108  # of pods
 
 # The driver's webhook puts its sidecar beside the host. Hosts have their whole machine, so it gets no limits: those
 # that it has by default (250m, 256Mi, 5Gi) slow down large reads.
