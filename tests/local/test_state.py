@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from xpk.capacity.state import state_of
 from xpk.local import daemon_control, process
 from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, open_cluster
-from xpk.local.store import FILE
+from xpk.local.store import FILE, Store
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import TimedOutError, XpkError
 from xpk.model.specs import ClusterSpec
@@ -103,6 +104,26 @@ def test_files_readable_by_others_from_older_versions_become_private(tmp_path: P
         item.chmod(0o777)
     create_cluster(folder)
     assert mode(folder) == 0o755, "no other user may put a file there"
+
+
+def test_the_state_of_a_newer_version_is_refused_but_can_be_removed(tmp_path: Path) -> None:
+    """An older version must not write objects that it understands only in part."""
+    provider = LocalProvider(tmp_path)
+    provider.plan_create(DEV).carry_out(lambda title: None)
+    folder = tmp_path / "clusters" / "dev"
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        (number,) = db.execute("PRAGMA user_version").fetchone()
+        db.execute(f"PRAGMA user_version = {number + 1}")
+        before = list(db.iterdump())
+    uses = [partial(use, folder) for use in (open_cluster, create_cluster, delete_cluster)]
+    for use in (*uses, partial(provider.connect, "dev"), partial(provider.describe, "dev"), lambda: Store(folder)):
+        with pytest.raises(XpkError, match=r"cluster 'dev' was written by a newer version of xpk \(format 2") as caught:
+            use()
+        assert caught.value.hint.startswith("upgrade xpk")
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        assert list(db.iterdump()) == before
+    delete_cluster(folder, force=True)
+    assert not folder.exists()
 
 
 def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:

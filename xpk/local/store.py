@@ -15,6 +15,9 @@ from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
 
 FILE = "store.db"
+# To be increased when an earlier version could misread what is written: it then refuses the store. Stores of versions
+# before this number have format 0, and the same content.
+FORMAT = 1
 CHANGES_KEPT = 2000
 _EVENTS_KEPT = 200  # of each JobSet
 _EVENT_SECONDS = 3600.0  # for which events of other and of deleted objects are kept, as in Kubernetes
@@ -59,6 +62,18 @@ def damaged(folder: Path, why: str) -> XpkError:
         f"the store of cluster '{folder.name}' is damaged ({why})",
         hint=f"xpk cluster delete {folder.name} --provider local --force",
     )
+
+
+def _check_format(db: sqlite3.Connection, folder: Path) -> int:
+    """Return the number of the store's format. Raises XpkError if a newer version has written it."""
+    number = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if number > FORMAT:
+        raise XpkError(
+            f"the store of cluster '{folder.name}' was written by a newer version of xpk (format {number}; this "
+            f"version reads formats up to {FORMAT})",
+            hint=f"upgrade xpk, or `xpk cluster delete {folder.name} --provider local --force`",
+        )
+    return number
 
 
 class Transaction:
@@ -204,12 +219,15 @@ class Store:
                 uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
+                number = _check_format(self._db, folder)
                 if create:
                     self._db.execute("PRAGMA journal_mode = WAL")
                     self._db.executescript(SCHEMA)
+                if create and number < FORMAT:
+                    self._db.execute(f"PRAGMA user_version = {FORMAT}")
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._db.execute("SELECT count(*) FROM objects")
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, XpkError):
                 self._db.close()
                 raise
 
