@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,19 @@ class KnownClusters:
 
     def place(self, name: str) -> ClusterLocation | None:
         """Return a cluster's location, None if it is unknown."""
+        file = self._root / name / _PLACE
         try:
-            return ClusterLocation(**json.loads((self._root / name / _PLACE).read_text(encoding="utf-8")))
+            record = json.loads(file.read_text(encoding="utf-8"))
+            unknown = sorted({*record} - {field.name for field in fields(ClusterLocation)})
+            if isinstance(record, dict) and unknown:
+                raise XpkError(
+                    f"{file} was written by a newer version of xpk (it has '{unknown[0]}')", hint="upgrade xpk"
+                )
+            return ClusterLocation(**record)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise XpkError(f"{self._root / name / _PLACE} is damaged: {error}", hint="remove it") from error
+            raise XpkError(f"{file} is damaged: {error}", hint="remove it") from error
 
     def remember(self, name: str, place: ClusterLocation) -> None:
         """Store a cluster's location."""
