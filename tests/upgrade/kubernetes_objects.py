@@ -22,6 +22,11 @@ OBJECTS, EXPECTED = "kubernetes.json", "kubernetes-output.json"
 PHASES = {"ended": "Succeeded", "broken": "Failed", "runs": "Running", "waits": "Queued", "paused": "Suspended"}
 _VERSIONS = {"jobset": "v0.12.0", "kueue": "v0.19.2"}
 _KUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload"}
+_DRIVER = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "CSIDriver",
+    "metadata": {"name": "gcsfuse.csi.storage.gke.io"},
+}
 _SERVER = "http://server.invalid"
 _READS = {
     "list": ("workload", "list", "--all-namespaces"),
@@ -44,7 +49,8 @@ def manifests(folder: Path) -> list[str]:
 def record(release: Release, to: Path) -> None:
     """Adapt a cluster and create workloads, a storage and a queue; keep all objects, and what the version told."""
     names = [(f"tpu-np-{pool}-{host}", f"tpu-np-{pool}") for pool in range(4) for host in range(2)]
-    api = FakeApi([node(name, pool, 4, providerID="gce://p/z/i") for name, pool in names], react=_react)
+    nodes = [node(name, pool, 4, providerID="gce://p/z/i") for name, pool in names]
+    api = FakeApi([*nodes, _DRIVER], react=_react)
     (release.folder / ".kube").mkdir()
     with serving(api) as url:
         kubeconfig(release.folder, url).rename(release.folder / ".kube" / "config")

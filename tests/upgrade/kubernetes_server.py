@@ -37,7 +37,8 @@ def serving(api: FakeApi) -> Iterator[str]:
                 code, answer = 200, _call(api, self.command, path, dict(parse_qsl(query)), body, content)
             except XpkError as error:
                 code, reason = _REASONS.get(type(error), (500, "InternalError"))
-                answer = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": str(error)}
+                message = _absent(path) if code == 404 else str(error)
+                answer = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
             text = json.dumps(answer).encode() if answer is not None else b""
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -68,7 +69,7 @@ def _call(api: FakeApi, method: str, path: str, query: dict[str, str], body: byt
     if method == "PATCH":
         return api.patch(kind_name, name, obj, namespace or "default")
     if method == "DELETE":
-        api.delete(kind_name, name, namespace or "default")
+        _delete(api, kind_name, name, namespace or "default")
         return {"kind": "Status", "status": "Success"}
     if name:
         return api.get(kind_name, name, namespace or "default")
@@ -77,6 +78,14 @@ def _call(api: FakeApi, method: str, path: str, query: dict[str, str], body: byt
     labels, fields = (_selector(query.get(key, "")) for key in ("labelSelector", "fieldSelector"))
     items = api.list(kind_name, namespace, labels, fields=fields)
     return {"kind": f"{kind_name}List", "apiVersion": group, "metadata": {"resourceVersion": "1000"}, "items": items}
+
+
+def _delete(api: FakeApi, kind: str, name: str, namespace: str) -> None:
+    """Delete an object; with a JobSet its pods, as the garbage collector would."""
+    api.delete(kind, name, namespace)
+    if kind == "JobSet":
+        for pod in api.list("Pod", namespace, {"jobset.sigs.k8s.io/jobset-name": name}):
+            api.delete("Pod", pod["metadata"]["name"], namespace)
 
 
 def _parsed(path: str) -> tuple[str, str, str | None, str]:
@@ -90,6 +99,13 @@ def _parsed(path: str) -> tuple[str, str, str | None, str]:
     if kind is None:
         raise NotFoundError("the server could not find the requested resource")
     return version, kind.name, namespace, rest[1] if len(rest) > 1 else ""
+
+
+def _absent(path: str) -> str:
+    """Return the text of a 404: for an object of a known kind it names both."""
+    words = path.strip("/").split("/")
+    group = words[1] if words[0] == "apis" else ""
+    return f'{words[-2]}{group and "."}{group} "{words[-1]}" not found'
 
 
 def _placed(obj: Any, namespace: str | None) -> Any:
