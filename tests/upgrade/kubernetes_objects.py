@@ -89,7 +89,7 @@ def _act_as_controllers(api: FakeApi, jobset: Obj, phase: str) -> None:
     name, uid = jobset["metadata"]["name"], jobset["metadata"]["uid"]
     slices = jobset["spec"]["replicatedJobs"][0]["replicas"]
     admitted = phase in ("Succeeded", "Failed", "Running")
-    conditions = {
+    conditions: dict[str, Any] = {
         "QuotaReserved": ("True", "QuotaReserved", "") if admitted else ("False", "Pending", "insufficient quota"),
         **({"Admitted": ("True", "Admitted", "")} if admitted else {}),
         **({"Finished": ("True", phase, "")} if phase in ("Succeeded", "Failed") else {}),
@@ -121,7 +121,12 @@ def _pod(jobset: Obj, slice_id: int, host: int, phase: str) -> Obj:
     code = {"Succeeded": 0, "Failed": 42}.get(phase)
     ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": NOW, "finishedAt": NOW}
     status = RUNNING if code is None else {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]}
-    labels = {"jobset-uid": meta["uid"], "jobset-name": meta["name"], "job-index": str(slice_id), "restart-attempt": "0"}
+    labels = {
+        "jobset-uid": meta["uid"],
+        "jobset-name": meta["name"],
+        "job-index": str(slice_id),
+        "restart-attempt": "0",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -140,7 +145,9 @@ def _without_secret(obj: Obj) -> Obj:
     if obj["kind"] != "Secret":
         return obj
     hidden = {key: base64.b64encode(b"replaced").decode() for key in (obj.get("data") or {})}
-    return obj | {"data": hidden} | ({"stringData": dict.fromkeys(obj["stringData"], "x")} if "stringData" in obj else {})
+    return (
+        obj | {"data": hidden} | ({"stringData": dict.fromkeys(obj["stringData"], "x")} if "stringData" in obj else {})
+    )
 
 
 def load(version: Path) -> tuple[FakeApi, Any]:

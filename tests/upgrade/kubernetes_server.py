@@ -29,6 +29,8 @@ def serving(api: FakeApi) -> Iterator[str]:
     """Serve the objects of `api`; yield the URL."""
 
     class Handler(BaseHTTPRequestHandler):
+        wbufsize = 1 << 16  # one packet for an answer: the client would acknowledge a first one late
+
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path, _, query = self.path.partition("?")

@@ -33,7 +33,9 @@ class Release:
         paths = [self.tree, self.tree / "workloads", sysconfig.get_path("purelib")]
         (site,) = (venv / "lib").glob("python*/site-packages")
         (site / "release.pth").write_text("".join(f"{path}\n" for path in paths))
-        places = self.run("-c", "import xpk, trainer, xpk_shared as s; print(xpk.__file__, trainer.__file__, s.__file__)")
+        places = self.run(
+            "-c", "import xpk, trainer, xpk_shared as s; print(xpk.__file__, trainer.__file__, s.__file__)"
+        )
         assert all(place.startswith(f"{self.tree}/") for place in places.split()), places
 
     @property
@@ -57,7 +59,9 @@ class Release:
     def run(self, *words: str, code: int | None = 0) -> str:
         """Run the release's Python; return its output. `code`: expected exit code, None for any."""
         command = [self.python, *words]
-        done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
+        )
         assert code in (None, done.returncode), f"{words} exited with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -73,9 +77,9 @@ class Release:
         pids = []
         for entry in Path("/proc").iterdir():
             try:
-                if str(self.folder).encode() in (entry / "environ").read_bytes():
-                    if not is_daemon or b"xpk.local.daemon" in (entry / "cmdline").read_bytes():
-                        pids.append(int(entry.name))
+                is_ours = str(self.folder).encode() in (entry / "environ").read_bytes()
+                if is_ours and (not is_daemon or b"xpk.local.daemon" in (entry / "cmdline").read_bytes()):
+                    pids.append(int(entry.name))
             except (OSError, ValueError):
                 continue
         return pids

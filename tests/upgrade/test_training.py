@@ -1,4 +1,4 @@
-"""A run of the trainer that an earlier version has begun continues with the losses that this version would have had."""
+"""A run of the trainer that an earlier version has begun continues with the losses that it would have had."""
 
 from __future__ import annotations
 
@@ -36,5 +36,4 @@ def test_a_run_continues_bit_for_bit_from_a_checkpoint_of_an_earlier_version(
         assert float.fromhex(now[step]) == pytest.approx(float.fromhex(loss), abs=TOLERANCE), step
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["steps"] == max(losses)
-    (data,) = (tmp_path / "data").glob("*.json")
-    assert not list((tmp_path / "out").glob("data/*")), f"{data} is used as it is"
+    assert not list((tmp_path / "out").glob("data/*")), "the prepared data are used as they are"

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def continue_run(
     return Cluster(folder, processes, attempt, lambda name: (out / name).read_text() if (out / name).exists() else "")
 
 
-def _environment(folder: Path, slice_id: int, attempt: int, address: str) -> Mapping[str, str]:
+def _environment(folder: Path, slice_id: int, attempt: int, address: str) -> dict[str, str]:
     """Return an environment that is the same for all versions: flags of XLA change the last bits of losses."""
     return {
         "PATH": os.defpath,
@@ -121,8 +121,8 @@ def record(release: Release, to: Path) -> None:
         assert job.exit_codes() == [0] * SLICES, job.logs()
         assert f"resuming from step {step} " in job.logs(), job.logs()
         continuations[tier] = {"step": step, "losses": job.losses()}
-    record_ = {"machine": machine(), "continuations": continuations}
-    (to / EXPECTED).write_text(json.dumps(record_, indent=1) + "\n", encoding="utf-8")
+    recorded = {"machine": machine(), "continuations": continuations}
+    (to / EXPECTED).write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 
 def newest_step(folder: Path) -> int:

@@ -28,7 +28,9 @@ def test_a_location_of_a_newer_version_is_not_called_damaged(tmp_path: Path) -> 
     known(tmp_path).remember("dev", LOCATION)
     file = tmp_path / "dev" / "cluster.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "fleet": "f"}))
-    with pytest.raises(XpkError, match=r"cluster\.json was written by a newer version of xpk \(it has 'fleet'\)") as caught:
+    with pytest.raises(
+        XpkError, match=r"cluster\.json was written by a newer version of xpk \(it has 'fleet'\)"
+    ) as caught:
         known(tmp_path).place("dev")
     assert caught.value.hint == "upgrade xpk"
 
