@@ -95,7 +95,7 @@ def _act_as_controllers(api: FakeApi, jobset: Obj, phase: str) -> None:
         **({"Finished": ("True", phase, "")} if phase in ("Succeeded", "Failed") else {}),
     }
     uses = {"uses": 8 * slices} if admitted else {}
-    kueue = _KUEUE | workload(name, uid, **conditions, **uses)
+    kueue: Obj = _KUEUE | workload(name, uid, **conditions, **uses)
     kueue["spec"]["active"] = phase != "Suspended"
     api.create(kueue)
     api.patch("JobSet", name, {"spec": {"suspend": not admitted}, "status": _status(phase, slices)})
