@@ -1,7 +1,4 @@
-"""The number of inputs, and the command line in its own folder with invariants that hold after every command.
-
-`make test` tries the same few hundred inputs each time; `make fuzz` tries thousands of others.
-"""
+"""The command line in its own folder with invariants that hold after every command, and the count of inputs."""
 
 from __future__ import annotations
 
@@ -10,35 +7,26 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
+from tests.fuzz.counts import PLANNED, TRIED
 from xpk.cli.main import INTERRUPTED, main
 from xpk.local.cluster import delete_cluster
 from xpk.model import errors
 from xpk.model.terminal import printable
 
-EXAMPLES = int(os.environ.get("XPK_FUZZ_EXAMPLES", "400"))
 CODES = {0, 125, INTERRUPTED} | {
     item.exit_code for item in vars(errors).values() if isinstance(item, type) and issubclass(item, errors.XpkError)
 }
 PROGRAMS = ("bash", "true")  # programs that commands find: no docker, kubectl or gcloud
+COUNT = "hostile inputs"  # property of a test's report
 ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3)}  # exit codes other than errors
-
-
-def inputs(share: float) -> settings:
-    """Return settings of a test that uses a share of all inputs."""
-    return settings(
-        max_examples=max(10, round(EXAMPLES * share)),
-        derandomize="XPK_FUZZ_EXAMPLES" not in os.environ,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @dataclass
@@ -47,18 +35,23 @@ class CommandLine:
 
     folder: Path
 
-    def run(self, *arguments: str) -> tuple[int, str]:
-        """Return the exit code and stderr of a command; its stdout is discarded."""
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Return the exit code, stdout and stderr of a command."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
             code = main(arguments)
+        out.seek(0)
         err.seek(0)
-        return code, err.read()
+        return code, out.read(), err.read()
 
     def check(self, *arguments: str) -> str:
         """Run a command; check its code, errors and time, and that a failure changes nothing. Return stderr."""
+        return self.outcome(*arguments)[2]
+
+    def outcome(self, *arguments: str) -> tuple[int, str, str]:
+        """Check a command as `check`; return its exit code, stdout and stderr."""
         before, began = (self._objects(), self._files()), time.process_time()
-        code, err = self.run(*arguments)
+        code, out, err = self.run(*arguments)
         assert time.process_time() - began < 10
         assert code in CODES and "internal error" not in err and "Traceback" not in err, err[-2000:]
         assert len(err) < 20_000 and printable(err) == err, "escaped and shortened"
@@ -70,7 +63,7 @@ class CommandLine:
         elif "--dry-run" in arguments:  # which may write its plan to a file that the user names
             assert self._objects() == before[0]
         shutil.rmtree(self.folder / "config", ignore_errors=True)
-        return err
+        return code, out, err
 
     def _objects(self) -> set[str]:
         """Return the names of all clusters, and of all objects of `fz`."""
@@ -109,7 +102,7 @@ def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLi
         patch.chdir(folder / "work")
         made = CommandLine(folder)
         for line in ("cluster create fz --tpu-type v4-8", "workload create w0 --cluster fz --command true --wait"):
-            code, err = made.run(*line.split())
+            code, _, err = made.run(*line.split())
             assert code == 0, err
         yield made
         for place in (folder / "state" / "clusters").iterdir():
@@ -126,3 +119,22 @@ def odd_files(folder: Path) -> None:
     (folder / "deep").write_bytes(b"[" * 20_000)
     with (folder / "huge").open("wb") as file:
         file.truncate(10 << 30)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Check that a test has tried as many inputs as planned, and report them."""
+    result = yield
+    key = f"{pyfuncitem.function.__module__}.{pyfuncitem.originalname}"
+    if key in PLANNED:
+        pyfuncitem.user_properties.append((COUNT, TRIED[key]))
+        assert TRIED[key] >= PLANNED[key], f"{TRIED[key]} inputs instead of {PLANNED[key]}"
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the number of inputs that were tried."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    tried = sum(value for report in reports if report.when == "call" for key, value in report.user_properties
+                if key == COUNT)  # fmt: skip
+    terminalreporter.write_line(f"{tried:,} hostile inputs tried")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.conftest import CommandLine, inputs
+from tests.fuzz.conftest import CommandLine
+from tests.fuzz.counts import inputs
 from tests.fuzz.inputs import COMMANDS, DIGITS, LONG, TEXTS, WORDS
 
 GKE = ("cluster", "create", "c", "--provider", "gke", "--project", "p", "--zone", "z-a", "--tpu-type", "v5litepod-8",

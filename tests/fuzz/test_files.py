@@ -13,8 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.conftest import CommandLine, inputs
+from tests.fuzz.conftest import CommandLine
+from tests.fuzz.counts import inputs
 from tests.fuzz.inputs import COMMANDS, TEXTS, WORDS
+from tests.fuzz.mutations import damaged
 from xpk.api.kubefile import only_context
 from xpk.api.kubernetes import KubernetesApi
 from xpk.model.errors import XpkError
@@ -37,16 +39,6 @@ def trees(keys: list[str]) -> st.SearchStrategy[Any]:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(keys) | WORDS, inner, max_size=4),
         max_leaves=12,
     )
-
-
-def damaged(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Return a strategy of texts, some with a part replaced by other bytes."""
-
-    def damage(text: bytes, at: int, length: int, other: bytes) -> bytes:
-        at %= len(text) + 1
-        return text[:at] + other + text[at + length :]
-
-    return texts | st.builds(damage, texts, st.integers(0, 999), st.integers(0, 9), st.binary(max_size=9))
 
 
 def as_yaml(tree: Any) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.conftest import inputs
+from tests.fuzz.counts import inputs
 from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import one_kill
 from xpk.jobs.output.folder import latest_progress

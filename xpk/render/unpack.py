@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import posixpath
 import sys
 import tarfile
 import time
@@ -19,6 +20,7 @@ import urllib.parse
 import urllib.request
 
 _TIMEOUT, _PATIENCE, _PAUSE = 10.0, 60.0, 1.0  # seconds
+_MAX_BYTES = 1 << 28  # of the tar; xpk packs 64 MiB and 20,000 files at most
 
 
 def main(source: str, name: str, folder: str) -> None:
@@ -35,15 +37,48 @@ def main(source: str, name: str, folder: str) -> None:
 
 
 def unpack(content: bytes, name: str, folder: str) -> None:
-    """Unpack a .tar.gz whose name ends in a digest of the tar in it. Raises ValueError for another content."""
-    tar = gzip.decompress(content)
-    if not hashlib.sha256(tar).hexdigest().startswith(name.rpartition("-")[2]):
+    """Unpack a .tar.gz whose name ends in a digest of the tar in it.
+
+    Raises ValueError for another content, and for one that xpk does not pack; then nothing is unpacked.
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        tar = file.read(_MAX_BYTES + 1)
+    digest = name.rpartition("-")[2]
+    if not (digest and hashlib.sha256(tar).hexdigest().startswith(digest)):
         raise ValueError("it is damaged, or another one than " + name)
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        _check(archive.getmembers())
         if hasattr(tarfile, "data_filter"):
             archive.extractall(folder, filter="data")
         else:
             archive.extractall(folder)
+
+
+def _check(members: list[tarfile.TarInfo]) -> None:
+    """Raise ValueError unless all members are files, folders and relative links inside one folder, each once.
+
+    Some versions of Python extract everything, also through a link that leads out of the folder.
+    """
+    if sum(member.size for member in members) > _MAX_BYTES:
+        raise ValueError("its files are larger than %d MiB" % (_MAX_BYTES >> 20))
+    leaves = {member.name for member in members if not member.isdir()}
+    seen = set()
+    for member in members:
+        parts = member.name.split("/")
+        has_type = member.isreg() or member.isdir() or member.issym()
+        is_below_leaf = any("/".join(parts[:end]) in leaves for end in range(1, len(parts)))
+        if not has_type or is_below_leaf or member.name in {".", *seen} or not _is_inside(member.name):
+            raise ValueError("it must not contain %r" % member.name)
+        target = posixpath.join(posixpath.dirname(member.name), member.linkname)
+        if member.issym() and not (member.linkname and _is_inside(posixpath.normpath(target))):
+            raise ValueError("%r is a link that leads out of it" % member.name)
+        seen.add(member.name)
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a path is relative, without `..`, and can be a path at all."""
+    is_short = len(path) < 2048 and all(len(os.fsencode(part)) < 256 for part in path.split("/"))
+    return is_short and "\0" not in path and path.split("/")[0] not in ("", "..") and path == posixpath.normpath(path)
 
 
 def fetch(url: str) -> bytes:

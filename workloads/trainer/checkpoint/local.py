@@ -340,8 +340,7 @@ def _folders(store: Path) -> list[Path]:
 
 def _step(path: Path) -> int | None:
     """Return the step of a checkpoint that this host has completely written, or None."""
-    number = path.name.removeprefix(_WRITTEN)
-    return int(number) if number.isdigit() else None
+    return manifest.read_step(path.name.removeprefix(_WRITTEN))
 
 
 def _damage(path: Path) -> str:

@@ -6,6 +6,7 @@ A piece is a chip's shard of an array. Chips of a host that hold the same shard 
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,14 +84,22 @@ def write(folder: Path, pieces: Mapping[str, Pieces], notes: dict[str, Any]) -> 
 
 def covers(notes: dict[str, Any], abstract: State) -> bool:
     """Return whether files with these notes have every piece that this host's chips hold of such a state."""
-    arrays = notes.get(_ARRAYS, {})
-    for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
-        entry = arrays.get(name)
-        if entry is None or (tuple(entry["shape"]), entry["dtype"]) != (leaf.shape, leaf.dtype.name):
-            return False
-        if not set(_indices(leaf).values()) <= {_index(piece) for piece in entry["pieces"]}:
-            return False
-    return True
+    try:
+        return all(
+            _has_pieces(notes[_ARRAYS][name], leaf)
+            for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):  # of another program
+        return False
+
+
+def _has_pieces(entry: dict[str, Any], leaf: jax.ShapeDtypeStruct) -> bool:
+    """Return whether a file with this entry has every piece of an array that this host's chips hold."""
+    if (tuple(entry["shape"]), entry["dtype"]) != (leaf.shape, leaf.dtype.name):
+        return False
+    pieces = [_index(piece) for piece in entry["pieces"]]
+    are_parts = all(0 <= first <= end for piece in pieces for first, end in piece)
+    return are_parts and set(_indices(leaf).values()) <= set(pieces)
 
 
 def read(folder: Path, abstract: State) -> list[Placed]:
@@ -103,9 +112,12 @@ def read(folder: Path, abstract: State) -> list[Placed]:
     placed = []
     for name, leaf in zip(names(abstract), jax.tree.leaves(abstract), strict=True):
         data = np.fromfile(folder / name, np.uint8)
-        if (data.size, zlib.crc32(data.data)) != files[name]:
+        if (data.size, zlib.crc32(data.data)) != files.get(name):
             raise StorageError(f"{folder / name} has changed since it was verified")
-        contents = _split_pieces(data, leaf, [_index(piece) for piece in arrays[name]["pieces"]])
+        pieces = [_index(piece) for piece in arrays[name]["pieces"]]
+        if sum(map(_elements, pieces)) * leaf.dtype.itemsize != data.size:
+            raise StorageError(f"{folder / name} does not have the pieces that its manifest lists")
+        contents = _split_pieces(data, leaf, pieces)
         placed.append({device: jax.device_put(contents[index], device) for device, index in _indices(leaf).items()})
     return placed
 
@@ -117,7 +129,7 @@ def _split_pieces(
     contents, offset = {}, 0
     for index in indices:
         shape = tuple(end - first for first, end in index)
-        length = int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
+        length = _elements(index) * leaf.dtype.itemsize
         contents[index] = data[offset : offset + length].view(leaf.dtype).reshape(shape)
         offset += length
     return contents
@@ -136,6 +148,10 @@ def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Index:
     """Return slices as numbers; a slice without an end extends to the end of the array."""
     ends = [part.indices(length) for part, length in zip(index, shape, strict=True)]
     return tuple((first, end) for first, end, _ in ends)
+
+
+def _elements(index: Index) -> int:
+    return math.prod(end - first for first, end in index)
 
 
 def _index(bounds: Sequence[Sequence[int]]) -> Index:

@@ -25,6 +25,9 @@ from xpk_shared.storage.errors import Unreachable
 SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 BLOCK = 1 << 16  # bytes per checksum
+_MAX_COUNT = 1 << 53
+# Raised by a file that is missing or not a manifest; the last one by deep nesting.
+MANIFEST_ERRORS = (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 COPY_AGAIN = "Copy it here again, or delete it with its manifest to prepare it again from the source"
 
 
@@ -78,7 +81,7 @@ def block_sums(content: BinaryIO) -> tuple[int, ...]:
 def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     """Return the data set of a manifest. One without `files` has a single file of the same name, without an index.
 
-    Raises KeyError, TypeError or ValueError if it is not a manifest.
+    Raises one of MANIFEST_ERRORS if it is not a manifest.
     """
     if notes["dtype"] not in TOKEN_BYTES:
         raise ValueError(notes["dtype"])
@@ -87,7 +90,20 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
-    return Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
+    corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
+    for part in (corpus, *files):
+        _check_types(part)
+    return corpus
+
+
+def _check_types(part: Corpus | TokenFile) -> None:
+    """Raise TypeError for a field of another type, ValueError for a number that counts nothing."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.type in (int, str) and type(value) is not field.type:
+            raise TypeError(f"{field.name}: {value!r}")
+        if field.type is int and not 0 <= value < _MAX_COUNT:
+            raise ValueError(f"{field.name}: {value}")
 
 
 def refuse_prepared(folder: Place) -> None:
@@ -102,7 +118,7 @@ def refuse_prepared(folder: Place) -> None:
             continue
         try:
             from_notes(entry.name, json.loads((folder / entry.name).read()))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        except MANIFEST_ERRORS:
             continue
         message = f"data.path={str(folder)!r} is the folder of a prepared data set"
         raise FatalError(Problem(message, f"Use its manifest: data.path={folder / entry.name}"))
@@ -115,7 +131,7 @@ def open_corpus(file: Place) -> Corpus:
     try:
         notes: dict[str, Any] = json.loads(open_place(path).read())
         corpus = from_notes(path, notes)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except MANIFEST_ERRORS:
         defect = "not a manifest" if path == name else f"a file without a readable manifest {path.rpartition('/')[2]}"
         raise FatalError(
             Problem(

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from trainer.data import local_copies
 from trainer.data.dataset import (
+    MANIFEST_ERRORS,
     TOKEN_BYTES,
     Corpus,
     Index,
@@ -133,7 +134,7 @@ def find_corpus(out: Place, request: dict[str, Any], fingerprint: str | None) ->
         try:
             notes = json.loads((out / name).read())
             files = from_notes(name, notes).files
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        except MANIFEST_ERRORS:
             continue  # damaged: it is prepared again
         same = notes.get("asked") == request and fingerprint in (None, notes.get("fingerprint"))
         if same and all(file.name in entries for file in files):

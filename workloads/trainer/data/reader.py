@@ -57,7 +57,15 @@ def read_index(data: Corpus, file: TokenFile) -> Index | None:
         )
     blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
     sums, ends = content[: 4 * blocks], content[4 * blocks :]
+    if len(sums) != 4 * blocks or len(ends) % 8 or not _are_ends(np.frombuffer(ends, "<u8"), file.tokens):
+        message = f"{str(place)!r} is not an index of a file of {file.tokens:,} tokens"
+        raise FatalError(Problem(message, COPY_AGAIN))
     return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
+
+
+def _are_ends(ends_D: npt.NDArray[np.uint64], tokens: int) -> bool:
+    """Return whether these are the ends of documents that fill a file of this many tokens."""
+    return not len(ends_D) or bool(ends_D[-1] == tokens and (ends_D[:-1] <= ends_D[1:]).all())
 
 
 def max_open_files() -> int:

@@ -142,6 +142,7 @@ class _Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.generation = 0
         self._sock, self._sending = sock, threading.Lock()
+        self._deadline: float | None = None
 
     def configure(self) -> None:
         """Set the options of a verified connection."""
@@ -149,7 +150,8 @@ class _Connection:
         configure(self._sock)
 
     def limit(self, seconds: float) -> None:
-        """Set the timeout of each operation."""
+        """Set the time that all following operations may take in all, so that a slow sender cannot prolong it."""
+        self._deadline = time.monotonic() + seconds
         self._sock.settimeout(seconds)
 
     def send(self, header: dict[str, Any], payload: memoryview = _EMPTY) -> None:
@@ -181,9 +183,15 @@ class _Connection:
         self._sock.close()
 
     def _read(self, size: int) -> memoryview:
-        content = memoryview(bytearray(size))
+        """Return the next bytes. Memory is used only for those that have arrived, whatever size the frame claims."""
+        try:
+            content = np.empty(size, np.uint8).data
+        except (MemoryError, OverflowError) as error:
+            raise ValueError("the frame is too large") from error
         position = 0
         while position < size:
+            if self._deadline is not None:
+                self._sock.settimeout(max(0.001, self._deadline - time.monotonic()))
             count = self._sock.recv_into(content[position:])
             if not count:
                 raise ConnectionError("the connection has ended")

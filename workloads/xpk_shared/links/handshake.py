@@ -25,7 +25,8 @@ from typing import Any
 
 from xpk_shared.links.connection import Link, line
 
-PROTOCOL_ERRORS = (TypeError, ValueError, KeyError, AttributeError)  # raised by invalid messages
+# Raised by invalid messages: the last two by a number such as 1e999, and by deep nesting.
+PROTOCOL_ERRORS = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 HANDSHAKE_SECONDS = 5.0  # deadline of a handshake
 _PAUSE_SECONDS = 0.5
 _MIN_UNVERIFIED = 64  # minimum of the limit on connections without a handshake

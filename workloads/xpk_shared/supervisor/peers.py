@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from xpk_shared.supervisor.restarts import End
 
 _ASKED = "asked"
 _QUESTION, _ANSWER = "ask", "alive"  # from a host that waits for an order, and from the first host
+_FIELDS = {"stop": ("number", "code"), "pause": ("short_attempts",), "start": (), "final": ()}  # numbers in each order
 
 
 class Peers:
@@ -108,7 +110,7 @@ class Peers:
             self.received_at = time.monotonic()
             if _ANSWER in message:
                 return
-            self.orders.append(message)
+            self.orders.append(_order(message))
         elif _QUESTION in message:
             self._link.reply(number, {_ANSWER: True})
             return
@@ -117,3 +119,11 @@ class Peers:
             end = End(number, int(message["end"]), bool(message["told"]), None if lost is None else int(lost))
             self.reports.append((end, int(message["restarts"])))
         self._wake()
+
+
+def _order(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the order in a message of the first host. Raises KeyError, TypeError or ValueError if it is invalid."""
+    needed = [key for order, keys in _FIELDS.items() if order in message for key in (order, *keys)]
+    if not all(math.isfinite(message[key]) for key in needed) or not isinstance(message.get("record", {}), dict):
+        raise ValueError("invalid order")
+    return message

@@ -83,7 +83,7 @@ class FolderStore:
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
 
     def _numbered(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
+        return sorted(path for path in self._folder.glob("*") if manifest.read_step(path.name) is not None)
 
     def _is_partial_rename(self, path: Path) -> bool:
         """Return whether a folder without a manifest is part of an interrupted rename, as in a mounted bucket.

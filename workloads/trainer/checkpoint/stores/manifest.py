@@ -8,6 +8,8 @@ copied from a bucket to a folder, or back.
 import base64
 import hashlib
 import json
+import os
+import re
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,11 @@ _CHUNK = 1 << 22
 _READERS = 16  # files read at a time, as shared file systems limit the throughput of a stream
 _BLOCK, _MAX_BLOCKS = 1 << 16, 64  # minimum bytes per checksum, and maximum checksums per file
 _OWN_SUM = "crc32"  # key of the manifest's checksum of its own content
+_FIELDS = {"notes", "files"}  # its content
+_NOTE_TYPES = {INSIDE: str, "model": dict, "optimizer": dict, "data": str, "global_batch": int, "tokens": int}
+_MAX_PATH = 1024
+_SUMS = re.compile(r"blocks:[1-9][0-9]{0,17}:[0-9a-f,]*|(md5|crc32c):[A-Za-z0-9+/=]*")
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 
 Sum = int | str
 Sums = dict[str, tuple[int, Sum]]  # file -> (bytes, checksum)
@@ -44,12 +51,34 @@ def read_manifest(content: bytes) -> Sums | None:
     """Return the files of a manifest, or None if it is damaged."""
     try:
         fields = json.loads(content)
-        fields["notes"].items()
-        if fields.pop(_OWN_SUM, None) not in (None, _own_sum(fields)):  # older manifests have none
-            return None
-        return {str(name): (int(size), _sum(checksum)) for name, (size, checksum) in fields["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if fields.keys() != _FIELDS:  # older manifests have no checksum
+            if fields.pop(_OWN_SUM) != _own_sum(fields) or fields.keys() != _FIELDS:
+                return None
+        files = {name: (int(size), _sum(checksum)) for name, (size, checksum) in fields["files"].items()}
+        return files if _are_notes(fields["notes"]) and all(map(is_inside, files)) else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _are_notes(values: dict[str, Any]) -> bool:
+    """Return whether the notes that a run reads have their types."""
+    known = {key: values[key] for key in _NOTE_TYPES if key in values}
+    length = known.get("model", {}).get("seq_len", 0)
+    return all(type(value) is _NOTE_TYPES[key] for key, value in known.items()) and (
+        type(length) is int and is_inside(known.get(INSIDE, "."))
+    )
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a relative path is below the folder that it is relative to, and can be a path at all."""
+    parts = name.split("/")
+    is_short = len(name) < _MAX_PATH and all(len(os.fsencode(part)) < 256 for part in parts)
+    return is_short and "\0" not in name and not {"", ".."} & {*parts}
+
+
+def read_step(name: str) -> int | None:
+    """Return the step in the name of a checkpoint's folder, None for other names."""
+    return int(name) if _STEP.fullmatch(name) else None
 
 
 def foreign_error(where: object) -> FatalError:
@@ -101,7 +130,8 @@ def has_sizes(folder: Path) -> bool:
 
 
 def _sizes(folder: Path, expected: Sums) -> dict[str, int]:
-    return {name: (folder / name).stat().st_size for name in expected if (folder / name).exists()}
+    """Return the sizes of the files that exist; reading a pipe or a device would not end."""
+    return {name: (folder / name).stat().st_size for name in expected if (folder / name).is_file()}
 
 
 def _expected(folder: Path) -> Sums | str:
@@ -157,11 +187,14 @@ def _changed(was: Sum, now: Sum | None, size: int) -> tuple[int, int]:
 
 
 def _sum(checksum: Any) -> Sum:
+    """Return a checksum of a manifest. Raises ValueError or TypeError for an unknown one, which nothing could verify."""
+    if isinstance(checksum, str) and not _SUMS.fullmatch(checksum):
+        raise ValueError(checksum)
     return checksum if isinstance(checksum, str) else int(checksum)
 
 
 def _computed(path: Path, kind: Sum) -> Sum | None:
-    """Return the checksum of a file, of the same kind as the known one; None for an unknown kind."""
+    """Return the checksum of a file, of the same kind as the known one; None if only buckets compute that kind."""
     if isinstance(kind, int):
         return _crc32(path)
     if kind.startswith("blocks:"):
