@@ -13,9 +13,10 @@ REMOVED = object()  # the field is missing
 DEEP: Any = json.loads("[" * 200 + "]" * 200)
 # JSON of Python, whose readers accept infinity and NaN too.
 ODD = [REMOVED, None, True, False, 0, -1, 1, 1.5, 2**31, 2**63, -(2**63), 10**400, 1e308, float("inf"), float("nan"),
-       "", "x", "0", "a b", "a\nb", "\0", "\x1b[31mred\x1b]0;title\x07", "\u202eevil", "\ud800", "a" * 300, "../../x", "/x",
-       "9" * 5000, "{{7*7}}", "%s", "[red]", "nan", "1e400", "-5", "16Ei", "2026-01-31T12:00:00", "0001-01-01T00:00:00Z",
-       "9999-12-31T23:59:59+23:59", [], {}, [None], [[]], [{}], ["x", 1], {"a": None}, {"": ""}, DEEP]  # fmt: skip
+       "", "x", "0", "a b", "a\nb", "\0", "\x1b[31mred\x1b]0;title\x07", "\u202eevil", "\ud800", "a" * 300, "../../x",
+       "/x", "9" * 5000, "{{7*7}}", "%s", "[red]", "nan", "1e400", "-5", "16Ei", "2026-01-31T12:00:00",
+       "0001-01-01T00:00:00Z", "9999-12-31T23:59:59+23:59", [], {}, [None], [[]], [{}], ["x", 1], {"a": None}, {"": ""},
+       DEEP]  # fmt: skip
 Path = tuple[Any, ...]
 
 

@@ -55,9 +55,7 @@ def first_state(run: Run) -> tuple[Any, int, int]:
 
     # Older checkpoints do not record their tokens; all their steps had the batch size that they record.
     computed_tokens = (
-        start
-        * notes.get("global_batch", run.batch)
-        * notes.get("model", {}).get("seq_len", job.config.model.seq_len)
+        start * notes.get("global_batch", run.batch) * notes.get("model", {}).get("seq_len", job.config.model.seq_len)
     )
     return wait_for_state, start, notes.get("tokens", computed_tokens)
 

@@ -60,7 +60,7 @@ def _check(members: list[tarfile.TarInfo]) -> None:
     Some versions of Python extract everything, also through a link that leads out of the folder.
     """
     if sum(member.size for member in members) > _MAX_BYTES:
-        raise ValueError("its files are larger than %d MiB" % (_MAX_BYTES >> 20))
+        raise ValueError(f"its files are larger than {_MAX_BYTES >> 20} MiB")
     leaves = {member.name for member in members if not member.isdir()}
     seen = set()
     for member in members:
@@ -68,10 +68,10 @@ def _check(members: list[tarfile.TarInfo]) -> None:
         has_type = member.isreg() or member.isdir() or member.issym()
         is_below_leaf = any("/".join(parts[:end]) in leaves for end in range(1, len(parts)))
         if not has_type or is_below_leaf or member.name in {".", *seen} or not _is_inside(member.name):
-            raise ValueError("it must not contain %r" % member.name)
+            raise ValueError(f"it must not contain {member.name!r}")
         target = posixpath.join(posixpath.dirname(member.name), member.linkname)
         if member.issym() and not (member.linkname and _is_inside(posixpath.normpath(target))):
-            raise ValueError("%r is a link that leads out of it" % member.name)
+            raise ValueError(f"{member.name!r} is a link that leads out of it")
         seen.add(member.name)
 
 

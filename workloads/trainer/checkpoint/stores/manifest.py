@@ -51,11 +51,11 @@ def read_manifest(content: bytes) -> Sums | None:
     """Return the files of a manifest, or None if it is damaged."""
     try:
         fields = json.loads(content)
-        if fields.keys() != _FIELDS:  # older manifests have no checksum
-            if fields.pop(_OWN_SUM) != _own_sum(fields) or fields.keys() != _FIELDS:
-                return None
+        if fields.keys() != _FIELDS and fields.pop(_OWN_SUM) != _own_sum(fields):  # older manifests have no checksum
+            return None
         files = {name: (int(size), _sum(checksum)) for name, (size, checksum) in fields["files"].items()}
-        return files if _are_notes(fields["notes"]) and all(map(is_inside, files)) else None
+        is_ours = fields.keys() == _FIELDS and _are_notes(fields["notes"]) and all(map(is_inside, files))
+        return files if is_ours else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -187,7 +187,7 @@ def _changed(was: Sum, now: Sum | None, size: int) -> tuple[int, int]:
 
 
 def _sum(checksum: Any) -> Sum:
-    """Return a checksum of a manifest. Raises ValueError or TypeError for an unknown one, which nothing could verify."""
+    """Return a checksum of a manifest. Raises ValueError or TypeError for an unknown one."""
     if isinstance(checksum, str) and not _SUMS.fullmatch(checksum):
         raise ValueError(checksum)
     return checksum if isinstance(checksum, str) else int(checksum)
