@@ -121,6 +121,11 @@ def odd_files(folder: Path) -> None:
         file.truncate(10 << 30)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Accept long inputs: Hypothesis warns of those that are too long to be printed."""
+    item.add_marker(pytest.mark.filterwarnings("ignore:Generating overly large repr"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Check that a test has tried as many inputs as planned, and report them."""

@@ -46,12 +46,19 @@ def recorded() -> dict[str, list[Any]]:
     queues = render_queues(cluster)
     state = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": objects.NOW, "message": "killed"}}
     failed = {"phase": "Failed", "containerStatuses": [{"name": "host", "state": state, "lastState": state}]}
+    suspended = {
+        "type": "Suspended",
+        "status": "False",
+        "reason": "x",
+        "message": "m",
+        "lastTransitionTime": objects.NOW,
+    }
+    foreign = {"metadata": {"name": "other", "namespace": "default", "uid": "o"}, "spec": {}}
+    claim = {"metadata": {"name": "c", "namespace": "default", "labels": {"a": "b"}}, "spec": {}}
     by_kind = {
-        "jobsets": [job_set(restarts=1, conditions=[{"type": "Suspended", "status": "False", "reason": "x",
-                    "message": "m", "lastTransitionTime": objects.NOW}]),
-                    {"metadata": {"name": "other", "namespace": "default", "uid": "o"}, "spec": {"replicatedJobs": []}}],
+        "jobsets": [job_set(restarts=1, conditions=[suspended]), {**foreign, "spec": {"replicatedJobs": []}}],
         "pods": [objects.pod(0, objects.RUNNING, node="n-0"), objects.pod(1, failed, node="n-1"),
-                 {"metadata": {"name": "stranger", "namespace": "default"}, "spec": {"nodeName": "n-0", "containers": []}}],
+                 {**foreign, "spec": {"nodeName": "n-0", "containers": []}}],
         "jobs": [],
         "events": [objects.event("Pod", "w-slice-job-0-0-abcde", "FailedScheduling", "0/2 nodes", 1),
                    objects.restarted(1, 30.5), objects.exited(1, 1, 29)],
@@ -59,8 +66,8 @@ def recorded() -> dict[str, list[Any]]:
         "workloads": [objects.ADMITTED, objects.workload("q", "x", QuotaReserved=objects.WAITS)],
         "localqueues": [objects.local_queue()],
         "clusterqueues": [objects.cluster_queue(8)],
-        "configmaps": [{"metadata": {"name": "xpk-cluster", "namespace": "default"}, "data": {"accelerator-type": "v5litepod-8"}}],
-        "persistentvolumeclaims": [{"metadata": {"name": "c", "namespace": "default", "labels": {"a": "b"}}, "spec": {}}],
+        "configmaps": [{**foreign, "data": {"accelerator-type": "v5litepod-8"}}],
+        "persistentvolumeclaims": [claim],
     }  # fmt: skip
     for item in queues:
         by_kind.setdefault(f"{item['kind'].lower()}s", []).append(
@@ -72,9 +79,9 @@ def recorded() -> dict[str, list[Any]]:
 RECORDED = recorded()
 COMMANDS = [
     "workload list", "workload list -o json", "workload list -o wide", "workload status w", "workload status w -o json",
-    "workload describe w", "workload describe w -o json", "queue list", "queue list -o json", "queue describe multislice-queue",
-    "cluster describe far", "cluster describe far -o json", "cluster health far", "cluster list -o wide", "info",
-    "storage list", "workload logs w",
+    "workload describe w", "workload describe w -o json", "workload logs w", "queue list", "queue list -o json",
+    "queue describe multislice-queue", "cluster describe far", "cluster describe far -o json", "cluster health far",
+    "cluster list -o wide", "info", "storage list",
 ]  # fmt: skip
 
 
@@ -111,10 +118,8 @@ def far(command_line: CommandLine) -> Iterator[Answers]:
     answers = Answers()
     folder = command_line.folder / "state" / "adapted" / "far"
     folder.mkdir(parents=True)
-    with hostile.serving(answers) as (server, seen), pytest.MonkeyPatch.context() as patch:
+    with hostile.serving(answers) as (server, _):
         kubeconfig(folder, server)
-        patch.setattr("xpk.api.kubernetes.time.sleep", lambda seconds: None)
-        answers.seen = seen  # type: ignore[attr-defined]
         yield answers
 
 
@@ -150,13 +155,11 @@ def test_the_objects_of_these_tests_are_shown(command_line: CommandLine, far: An
 
 
 RAW = damaged(st.sampled_from([as_json(hostile.listed(item)) for items in RECORDED.values() for item in items]))
-HEADERS = st.dictionaries(
-    st.sampled_from(["Content_Type", "Content_Encoding", "Location", "Retry_After", "Content_Length", "Transfer_Encoding",
-                     "Connection", "Set_Cookie"]),
-    st.sampled_from(["gzip", "deflate", "br", "chunked", "identity", "close", "0", "5", "1000000", "-1", "x", "9" * 40,
-                     "http://127.0.0.1:1/", "/", "//", "text/html", "\u00ff"]),
-    max_size=2,
-)  # fmt: skip
+FIELDS = ["Content_Type", "Content_Encoding", "Location", "Retry_After", "Content_Length", "Transfer_Encoding",
+          "Connection", "Set_Cookie"]  # fmt: skip
+VALUES = ["gzip", "deflate", "br", "chunked", "identity", "close", "0", "5", "1000000", "-1", "x", "9" * 40,
+          "http://127.0.0.1:1/", "/", "//", "text/html", "\u00ff"]  # fmt: skip
+HEADERS = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(VALUES), max_size=2)
 
 
 @pytest.fixture(scope="module")
@@ -167,22 +170,19 @@ def server() -> Iterator[tuple[str, list[Any]]]:
     def mode(request: hostile.Request) -> None:
         code, body, headers, share = answer
         request.close_connection = True
-        request.send(
-            code,
-            body[: round(len(body) * share)],
-            **({"Content-Length": str(len(body))} if share < 1 else {}),
-            **headers,
-        )
+        cut = {"Content-Length": str(len(body))} if share < 1 else {}
+        request.send(code, body[: round(len(body) * share)], **cut | headers)
 
     with hostile.serving(mode) as (url, _):
         yield url, answer
 
 
+CODES = [200] * 6 + [201, 204, 206, 301, 302, 307, 308, 400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 599, 999]
+
+
 @inputs(0.05)
 @given(
-    code=st.sampled_from(
-        [200] * 6 + [201, 204, 206, 301, 302, 307, 308, 400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 599, 999]
-    ),
+    code=st.sampled_from(CODES),
     body=RAW,
     headers=HEADERS,
     share=st.sampled_from([1.0, 1.0, 0.0, 0.5, 0.99]),

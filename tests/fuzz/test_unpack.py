@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.counts import inputs
 from tests.fuzz.mutations import damaged
-from xpk.render.unpack import unpack
+from xpk.model.terminal import printable
+from xpk.render.unpack import main, unpack
 
 NAMES = ["a", "b", "a/b", "a/b/c", "d", "d/e", "./a", "a/", "a//b", "a/../b", "..", "../a", "../../a", "/a",
          "/tmp/xpk-fuzz", ".", "", "a\nb", "\x1b[31m", "é", "x" * 300, "x/" * 1500 + "x"]  # fmt: skip
@@ -43,7 +44,8 @@ def packed(entries: Sequence[Entry]) -> bytes:
             elif kind == tarfile.REGTYPE:
                 info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return raw.getvalue()
+    content = raw.getvalue().rstrip(b"\0")
+    return content + bytes(-len(content) % 512 + 1024)
 
 
 def named(tar: bytes) -> str:
@@ -64,12 +66,15 @@ def check(root: Path, content: bytes, name: str) -> None:
     shutil.rmtree(root, ignore_errors=True)
     (root / "code").mkdir(parents=True)
     (root / "secret").write_text("secret")
+    (root / "archive").write_bytes(content)
     try:
-        unpack(content, name, str(root / "code"))
-    except Exception as error:
-        assert "\n" not in str(error) and not isinstance(error, MemoryError | RecursionError)
+        main(str(root / "archive"), name, str(root / "code"))
+    except SystemExit as end:
+        assert (
+            str(end.code).startswith("the code at ") and printable(str(end.code)) == end.code and "\n" not in end.code
+        )
         assert not list((root / "code").iterdir()), "nothing is unpacked"
-    assert sorted(path.name for path in root.iterdir()) == ["code", "secret"]
+    assert sorted(path.name for path in root.iterdir()) == ["archive", "code", "secret"]
     assert (root / "secret").read_text() == "secret"
     for path in (root / "code").rglob("*"):
         assert path.is_symlink() or path.is_file() or path.is_dir(), "no device"

@@ -32,8 +32,9 @@ def main(source: str, name: str, folder: str) -> None:
             with open(source, "rb") as file:
                 content = file.read()
         unpack(content, name, folder)
-    except Exception as error:  # one line is all that anybody sees of this container
-        raise SystemExit(f"the code at {source} cannot be unpacked: {error}") from None
+    except Exception as error:  # one line is all that anybody sees of this container; names in it may be anything
+        text = str(error).encode("unicode_escape").decode()
+        raise SystemExit(f"the code at {source} cannot be unpacked: {text}") from None
 
 
 def unpack(content: bytes, name: str, folder: str) -> None:

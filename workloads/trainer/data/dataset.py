@@ -6,6 +6,7 @@ integers; its index, with the suffix `.idx`, holds a checksum of every block and
 
 import dataclasses
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -93,6 +94,8 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     for part in (corpus, *files):
         _check_types(part)
+    if any(b"/" in os.fsencode(file.name) or "\0" in file.name for file in files):
+        raise ValueError("a file that is not beside the manifest")
     return corpus
 
 
