@@ -194,6 +194,8 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
     meta = obj["metadata"]
     for name in ("uid", "creationTimestamp", "resourceVersion"):
         meta.setdefault(name, "")
+    if kind.namespaced:
+        meta.setdefault("namespace", "default")
     if kind.name in _SPECS:
         obj.setdefault("spec", {})
     return [f"{kind.name} '{meta['name']}': {field}" for field in removed]

@@ -73,7 +73,7 @@ def explain(status: int, body: object, method: str, path: str, about: Obj | None
     if status == 409:
         return _conflict(answer, message, subject)
     if status == 410:
-        return GoneError(message)
+        return GoneError(f"{subject} is gone: {message}", hint="try again")
     if status == 429 and (why := budget_of(body)):
         return ProtectedError(f"{subject} cannot be evicted now: {why}", hint="`kubectl get pdb -A` shows the budgets")
     if status in (400, 422):

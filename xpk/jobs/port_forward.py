@@ -31,9 +31,15 @@ def ray_token(api: ObjectApi, pod: Obj) -> str | None:
     spec, meta = pod["spec"], pod["metadata"]
     if "xpk_ray" not in spec["containers"][0].get("command", ()):
         return None
-    name = names.peer_secret(meta["labels"][names.WORKLOAD_LABEL])
-    encoded = api.get("Secret", name, meta["namespace"])["data"][names.PEER_SECRET_KEY]
-    return hmac.new(base64.b64decode(encoded), b"xpk-ray", hashlib.sha256).hexdigest()
+    try:
+        name = names.peer_secret(meta["labels"][names.WORKLOAD_LABEL])
+        encoded = api.get("Secret", name, meta["namespace"])["data"][names.PEER_SECRET_KEY]
+        secret = base64.b64decode(encoded)
+    except (KeyError, TypeError, ValueError) as error:
+        raise XpkError(
+            f"the peer secret of host '{meta['name']}' cannot be read", hint="create the workload again"
+        ) from error
+    return hmac.new(secret, b"xpk-ray", hashlib.sha256).hexdigest()
 
 
 def listen(port: int) -> socket.socket:
