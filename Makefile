@@ -1,7 +1,7 @@
 # Common uses:
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
 #   make test      run unit and local tests (under 5 minutes)
-#   make fuzz      try 20,000 hostile inputs: options, files and records (XPK_FUZZ_EXAMPLES; make test tries 400)
+#   make fuzz      try 100,000 hostile inputs: options, files, answers of servers (XPK_FUZZ_EXAMPLES; make test tries 3,200)
 #   make simulate  let simulated clusters live for 50,000 hours, and check what must always hold (XPK_SIMULATED_HOURS)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
@@ -92,7 +92,7 @@ test: $(STAMP)
 
 fuzz: $(STAMP)
 	@echo "==> hostile inputs"
-	@XPK_FUZZ_EXAMPLES=$${XPK_FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz --timeout 7200 $(PARALLEL) 4 \
+	@XPK_FUZZ_EXAMPLES=$${XPK_FUZZ_EXAMPLES:-100000} $(BIN)/python -m pytest tests/fuzz --timeout 7200 $(PARALLEL) 4 \
 	  --dist load $(PYTEST_ARGS)
 
 simulate: $(STAMP)

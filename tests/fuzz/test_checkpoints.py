@@ -86,7 +86,7 @@ def use(notes: dict[str, Any]) -> None:
     shards.covers(notes, FORM)
 
 
-@inputs(0.1)
+@inputs(0.08)
 @given(content=damaged(mutants(EXAMPLE).map(signed) | mutants(EXAMPLE).map(as_json)))
 @example(content=b"[" * 100_000)
 @example(content=as_json({"notes": {}, "files": {"a": [float("inf"), 1]}}))
@@ -111,7 +111,7 @@ def test_any_manifest_is_read_or_damaged(tmp_path_factory: pytest.TempPathFactor
     read(folder, content)
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(data=st.data())
 def test_a_changed_checkpoint_is_damaged(saved: Path, data: st.DataObject) -> None:
     """A change that leaves the same notes and files, such as another space, is none."""
@@ -135,7 +135,7 @@ def same_state(folder: Path) -> bool:
     return all(np.array_equal(next(iter(part.values())), leaf) for part, leaf in zip(parts, leaves, strict=True))
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(data=st.data())
 def test_any_pieces_are_read_or_not_used(saved: Path, data: st.DataObject) -> None:
     """Of a manifest with a valid checksum."""

@@ -59,7 +59,7 @@ def line(path: str, parameter: click.Parameter, value: str) -> list[str]:
     return [*path.split(), *(["--dry-run"] if dry else []), *words]
 
 
-@inputs(0.5)
+@inputs(0.08)
 @given(place=st.sampled_from(PLACES), value=VALUES)
 def test_any_value_of_any_option(command_line: CommandLine, place: tuple[str, click.Parameter], value: str) -> None:
     command_line.check(*line(*place, value))

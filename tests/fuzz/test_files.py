@@ -66,7 +66,7 @@ def encoded(lines: list[str]) -> bytes:
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
-@inputs(0.15)
+@inputs(0.02)
 @given(content=damaged(KUBECONFIGS.map(as_yaml)))
 def test_kubeconfigs(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "kubeconfig"
@@ -81,7 +81,7 @@ def test_kubeconfigs(tmp_path_factory: pytest.TempPathFactory, content: bytes) -
         assert time.process_time() - began < 5
 
 
-@inputs(0.1)
+@inputs(0.0125)
 @given(content=damaged(SETTINGS.map(encoded)))
 def test_preferences(command_line: CommandLine, content: bytes) -> None:
     file = command_line.folder / "config" / "preferences.toml"
@@ -90,14 +90,14 @@ def test_preferences(command_line: CommandLine, content: bytes) -> None:
     command_line.check("workload", "list", "--cluster", "fz")
 
 
-@inputs(0.1)
+@inputs(0.0125)
 @given(content=damaged(VARIABLES.map(encoded)))
 def test_files_of_variables(command_line: CommandLine, content: bytes) -> None:
     (command_line.folder / "work" / "variables").write_bytes(content)
     command_line.check(*CREATE, "--command", "true", "--env-file", "variables")
 
 
-@inputs(0.15)
+@inputs(0.02)
 @given(content=damaged(SPECIFICATIONS.map(as_yaml)))
 def test_specifications(command_line: CommandLine, content: bytes) -> None:
     file = Path(command_line.folder / "work" / "specification")

@@ -141,7 +141,7 @@ def of(message: Any, *path_and_value: Any) -> bytes:
 INFINITE = float("inf")
 
 
-@inputs(0.08)
+@inputs(0.06)
 @given(kind=st.sampled_from([0, 1, 2]), content=lines([HELLO, *TO_HUB]))
 @example(kind=0, content=b'{"hello":1e999,"nonce":"n","proof":""}\n')
 @example(kind=2, content=b'{"hello":2,"nonce":' + b"[" * 450 + b"]" * 450 + b',"proof":""}\n')
@@ -152,7 +152,7 @@ def test_a_stranger_at_the_first_host(
     assert not crashes
 
 
-@inputs(0.08)
+@inputs(0.06)
 @given(kind=st.sampled_from([0, 1, 2]), content=lines(TO_HUB))
 @example(kind=2, content=of({"slice": ENTRY}, "slice", "hosts", 0, 1, INFINITE))
 @example(kind=1, content=of(TO_HUB[5], "end", INFINITE))
@@ -174,7 +174,7 @@ def supervisor_peers() -> supervisor.Peers:
     return supervisor.Peers(supervisor_host(1, 0), SECRET, lambda: None)
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(kind=st.sampled_from([0, 1]), content=lines(FROM_HUB), is_genuine=st.booleans())
 @example(kind=1, content=of({"pause": 1.0, "short_attempts": 2}, "pause", "x"), is_genuine=True)
 @example(kind=1, content=b'{"stop":0}\n', is_genuine=True)
@@ -227,7 +227,7 @@ def welcome(link: socket.socket, known: Identity) -> None:
     link.sendall(as_json({"welcome": known.proof("hub", 1, "c", hello["nonce"])}) + b"\n")
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(message=mutants(VIEW))
 @example(message={**VIEW, "view": INFINITE})
 def test_any_view_of_the_slices(message: Any) -> None:
@@ -276,7 +276,7 @@ def read_frame(sock: socket.socket) -> Any:
         return json.loads(content.read(length))
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(content=FRAMES, is_genuine=st.booleans())
 @example(content=frame(b"[" * 1000), is_genuine=False)
 @example(content=frame(as_json({"hello": INFINITE, "nonce": "n", "proof": ""})), is_genuine=False)

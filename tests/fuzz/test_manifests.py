@@ -74,8 +74,9 @@ def test_any_command_and_environment(target: int, command: list[str], env: dict[
     parts = [*container["command"], *container.get("args", [])]
     assert list(map(expanded, parts[-len(command) :])) == command
     assert container["image"] == image
-    variables = {item["name"]: expanded(item.get("value", "")) for item in container["env"]}
-    assert variables == {item["name"]: item.get("value", "") for item in plain["env"]} | env
+    variables = {item["name"]: item for item in container["env"]}
+    assert {name: expanded(variables.pop(name)["value"]) for name in env} == env
+    assert variables == {item["name"]: item for item in plain["env"] if item["name"] not in env}
     check(objects)
 
 

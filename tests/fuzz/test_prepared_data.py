@@ -90,7 +90,7 @@ def of(*path_and_value: Any) -> bytes:
     return as_json(changed(MANIFEST, [(path_and_value[:-1], path_and_value[-1])]))
 
 
-@inputs(0.09)
+@inputs(0.04)
 @given(content=damaged(mutants(MANIFEST).map(as_json)))
 @example(content=b"[" * 100_000)
 @example(content=of("vocab", "x"))
@@ -108,7 +108,7 @@ def test_any_manifest_of_data(tmp_path_factory: pytest.TempPathFactory, content:
     attempt(folder / "tokens-a.json")
 
 
-@inputs(0.05)
+@inputs(0.03)
 @given(data=st.data())
 def test_a_manifest_that_has_changed_yields_the_same_records_or_none(prepared: Path, data: st.DataObject) -> None:
     content = json.loads(prepared.read_bytes())
@@ -122,7 +122,7 @@ def test_a_manifest_that_has_changed_yields_the_same_records_or_none(prepared: P
     with_copy(prepared, use)
 
 
-@inputs(0.05)
+@inputs(0.03)
 @given(data=st.data())
 def test_a_damaged_file_of_data_yields_the_same_records_or_none(prepared: Path, data: st.DataObject) -> None:
     def use(file: Path) -> None:
@@ -141,7 +141,7 @@ ENDS = st.lists(
 )
 
 
-@inputs(0.09)
+@inputs(0.05)
 @given(ends=ENDS, sums=st.lists(st.integers(0, 2**32 - 1), max_size=2), rest=st.binary(max_size=9))
 @example(ends=[2**62], sums=[0], rest=b"")
 @example(ends=[2**64 - 1], sums=[0], rest=b"")

@@ -80,7 +80,7 @@ def lines_of(*keys: str, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[b
     return st.lists(lines, max_size=6).map(lambda rows: b"\n".join(json.dumps(row).encode() for row in rows))
 
 
-@inputs(0.15)
+@inputs(0.0175)
 @given(
     lines_of("time", "step", "attempt", "loss", "eval_loss", "step_seconds", "grad_norm", "mfu", "tokens_per_second"),
     lines_of("time", "slice", "host", "attempt", "step", "seconds", "reason", "peer", "read", event=NAMES | VALUES),
@@ -98,7 +98,7 @@ CHANGE = b'{"time": 1800000000, "step": 0, "slices": [0], "num_slices": 2, "min_
 KEYS = ("step", "seconds", "reason", "peer", "source")
 
 
-@inputs(0.15)
+@inputs(0.0175)
 @given(
     lines_of("attempt", "eval_loss", time=TIMES, step=STEPS, loss=STEPS),
     *(lines_of(*KEYS, event=NAMES | VALUES, time=TIMES, slice=SLICE, host=SLICE, attempt=SLICE) for _ in range(2)),

@@ -89,7 +89,7 @@ def of(*entries: tuple[str, bytes, str]) -> list[Entry]:
 FILE, LINK = tarfile.REGTYPE, tarfile.SYMTYPE
 
 
-@inputs(0.1)
+@inputs(0.08)
 @given(entries=st.lists(ENTRIES, max_size=5))
 @example(entries=of(("a", FILE, ""), ("../a", FILE, "")))
 @example(entries=of(("a", FILE, ""), ("b", LINK, "../secret")))
@@ -112,13 +112,13 @@ TARS = [
 ]
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(tar=damaged(damaged(st.sampled_from(TARS))))
 def test_any_headers(tmp_path_factory: pytest.TempPathFactory, tar: bytes) -> None:
     check(tmp_path_factory.getbasetemp() / "headers", gzip.compress(tar, 1), named(tar))
 
 
-@inputs(0.05)
+@inputs(0.04)
 @given(content=damaged(st.just(gzip.compress(packed(of(("a", FILE, ""), ("b", LINK, "a"))), 1))))
 def test_any_content_under_another_name(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     tar = packed(of(("a", FILE, ""), ("b", LINK, "a")))
