@@ -113,7 +113,7 @@ TREES = st.recursive(
 @example(tree={"{{ 7*7 }}": "\\ud83d😀\x7f\u2028"})
 def test_any_value_in_a_template(tree: Any) -> None:
     """Also as the key of a field."""
-    view = {
+    view: dict[str, Any] = {
         "name": "q", "annotations": {"a": tree}, "cohort": None, "preemption": {"x": tree}, "queued": [], "groups": {},
     }  # fmt: skip
     (queue, *_) = render_template("kueue/queue.yaml.j2", q={"namespaces": ["a"], "name": "q"}, c=view)

@@ -91,10 +91,13 @@ def unpack(fixture: Path, folder: Path) -> Any:
         tar.extractall(folder, filter="tar")  # "data" would refuse the pipe that wakes up the daemon
     for database in folder.glob("state/clusters/*/store.db"):
         with closing(sqlite3.connect(database)) as db, db:
-            moved = "replace({0}, :recorded, :folder)"
             places = {"recorded": str(FOLDER), "folder": str(folder)}
-            db.execute(f"UPDATE objects SET json = {moved.format('json')}, applied = {moved.format('applied')}", places)
-            db.execute(f"UPDATE changes SET json = {moved.format('json')}", places)
+            for statement in (
+                "UPDATE objects SET json = replace(json, :recorded, :folder)",
+                "UPDATE objects SET applied = replace(applied, :recorded, :folder)",
+                "UPDATE changes SET json = replace(json, :recorded, :folder)",
+            ):
+                db.execute(statement, places)
     for file in folder.glob("state/clusters/*/pods/*/spec.json"):
         file.write_text(file.read_text(encoding="utf-8").replace(str(FOLDER), str(folder)), encoding="utf-8")
     return json.loads((fixture / EXPECTED).read_text(encoding="utf-8").replace(str(FOLDER), str(folder)))

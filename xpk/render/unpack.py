@@ -63,7 +63,7 @@ def _check(members: list[tarfile.TarInfo]) -> None:
     if sum(member.size for member in members) > _MAX_BYTES:
         raise ValueError(f"its files are larger than {_MAX_BYTES >> 20} MiB")
     leaves = {member.name for member in members if not member.isdir()}
-    seen = set()
+    seen: set[str] = set()
     for member in members:
         parts = member.name.split("/")
         has_type = member.isreg() or member.isdir() or member.issym()

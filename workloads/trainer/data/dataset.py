@@ -92,8 +92,9 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
-    for part in (corpus, *files):
-        _check_types(part)
+    _check_types(corpus)
+    for file in files:
+        _check_types(file)
     if any(b"/" in os.fsencode(file.name) or "\0" in file.name for file in files):
         raise ValueError("a file that is not beside the manifest")
     return corpus
