@@ -3,6 +3,7 @@
 #   make test      run unit and local tests (under 5 minutes)
 #   make fuzz      try 100,000 hostile inputs: options, files, answers of servers (XPK_FUZZ_EXAMPLES; make test tries 3,200)
 #   make simulate  let simulated clusters live for 50,000 hours, and check what must always hold (XPK_SIMULATED_HOURS)
+#   make mutation  change modules that make decisions in small ways, and check that tests notice (MODULE=, MOST=, SEED=)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
 #   make e2e-all   run what takes too long for CI, one after another, and write docs/long-runs.md (about 7 hours)
@@ -51,6 +52,10 @@ NEWEST := $(VENV)/newest
 NEWEST_PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 $$(ls -d ~/.pyenv/versions/3.1[2-9].*/bin/python3 2> /dev/null | sort -rV); do \
   $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && { echo $$python; break; }; done)
 
+# cosmic-ray has an environment of its own, with those packages that `make mutation` uses: one of the others is no wheel.
+MUTATION := $(VENV)/mutation
+MUTATES := cosmic-ray attrs parso pyyaml stevedore
+
 # MkDocs has an environment of its own: nothing else needs its packages.
 DOCS := $(VENV)/docs
 
@@ -62,7 +67,7 @@ AUDIT := $(VENV)/audit
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
+.PHONY: help install demo test fuzz simulate mutation e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -97,6 +102,15 @@ fuzz: $(STAMP)
 
 simulate: $(STAMP)
 	@$(BIN)/python -m tests.simulation --hours $${XPK_SIMULATED_HOURS:-50000}
+
+mutation: $(MUTATION)/.installed
+	@$(MUTATION)/bin/python -m tools.mutation --python $(BIN)/python $(MODULE:%=--module %) $(MOST:%=--most %) $(SEED:%=--seed %)
+
+$(MUTATION)/.installed: requirements/mutation.txt | $(STAMP)
+	@$(PYTHON) -m venv $(MUTATION)
+	@$(MUTATION)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+	  --require-hashes --only-binary :all: --no-deps --requirement requirements/mutation.txt
+	@touch $@
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)
@@ -212,6 +226,7 @@ lock: $(STAMP)
 	@echo uv | $(LOCK) --output-file requirements/publish.txt -
 	@echo pip-audit | $(LOCK) --output-file requirements/audit.txt -
 	@echo mkdocs-material | $(LOCK) --output-file requirements/docs.txt -
+	@printf '%s\n' $(MUTATES) | $(LOCK) --no-deps --output-file requirements/mutation.txt -
 	@$(subst 3.11,3.12,$(filter-out --constraint constraints.txt,$(LOCK))) pyproject.toml --extra trainer --extra tokenizer --extra gcs --extra dev \
 	  --output-file requirements/newest.txt
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -

@@ -1,0 +1,1 @@
+"""Mutation testing of the modules that make decisions; docs/correctness.md describes it."""
