@@ -152,6 +152,52 @@ def test_queues_that_lend_to_each_other(queues: dict[str, Queue], drawn: list[tu
             assert first.uid in decision.admit or decision.preempt, "its own quota is returned"
 
 
+def lending(**of_first: str) -> dict[str, Queue]:
+    """Return two queues of a cohort with a quota of 4 each, and the policies of the first one."""
+    shares = {"tpu": Allotment(nominal=4)}
+    return {"a": Queue(allotments=shares, cohort="all", **of_first), "b": Queue(allotments=shares, cohort="all")}
+
+
+def test_a_loan_is_returned_by_the_newest_borrower() -> None:
+    # It reclaims its own quota from any priority, also if it could have borrowed by its priority.
+    held = [Claim("1", 3, {"tpu": 4}, "b"), Claim("2", 3, {"tpu": 4}, "b")]
+    for priority in (0, 5):
+        claim = Claim("3", priority, {"tpu": 4}, "a")
+        queues = lending(reclaim="Any", while_borrowing="LowerPriority")
+        decision = decide(queues, {}, held, [], [claim])
+        assert (decision.preempt, decision.reasons) == ({"2": "3"}, {"2": "InCohortReclamation"})
+        assert decide(lending(reclaim="Never"), {}, held, [], [claim]).preempt == {}
+    weak = decide(lending(reclaim="LowerPriority"), {}, held, [], [Claim("3", 3, {"tpu": 4}, "a")])
+    assert (weak.preempt, weak.lacking) == ({}, {"3": {"tpu": 4}})
+
+
+def test_a_workload_that_borrows_preempts_only_weaker_borrowers_and_only_if_allowed() -> None:
+    held, queues = [Claim("1", 1, {"tpu": 8}, "b")], lending(reclaim="Any", while_borrowing="LowerPriority")
+    decision = decide(queues, {}, held, [], [Claim("2", 2, {"tpu": 6}, "a")])
+    assert (decision.preempt, decision.reasons) == ({"1": "2"}, {"1": "InCohortReclaimWhileBorrowing"})
+    assert decide(queues, {}, held, [], [Claim("2", 1, {"tpu": 6}, "a")]).preempt == {}
+    assert decide(lending(reclaim="Any"), {}, held, [], [Claim("2", 2, {"tpu": 6}, "a")]).preempt == {}
+
+
+def test_quota_within_its_own_queue_is_not_reclaimed() -> None:
+    held = [Claim("1", 0, {"tpu": 4}, "a"), Claim("2", 0, {"tpu": 4}, "b")]
+    decision = decide(lending(reclaim="Any"), {}, held, [], [Claim("3", 5, {"tpu": 2}, "a")])
+    assert (decision.preempt, decision.reasons) == ({"1": "3"}, {"1": "InClusterQueue"})
+
+
+def test_the_head_that_does_not_borrow_is_first_and_then_the_strongest() -> None:
+    borrower, owner = Claim("1", 9, {"tpu": 5}, "a"), Claim("2", 0, {"tpu": 4}, "b")
+    decision = decide(lending(), {}, [], [], [borrower, owner])
+    assert (decision.admit, decision.lacking) == (["2"], {"1": {"tpu": 1}})
+    heads = [Claim("2", 1, {"tpu": 3}, "a"), Claim("1", 1, {"tpu": 3}, "b"), Claim("3", 2, {"tpu": 1}, "b")]
+    assert decide(lending(), {}, [], [], heads).admit == ["3", "2", "1"]
+
+
+def test_a_workload_waits_for_a_resource_that_its_queue_lacks() -> None:
+    decision = decide(lending(), {}, [], [], [Claim("1", 0, {"tpu": 1, "gpu": 1}, "a"), Claim("2", 0, {"tpu": 4}, "a")])
+    assert (decision.admit, decision.lacking["1"]) == (["2"], {"tpu": -7, "gpu": 1})
+
+
 def condition(obj: Obj, kind: str) -> Obj:
     result: Obj = next((c for c in obj["status"].get("conditions", ()) if c["type"] == kind), {})
     return result

@@ -89,8 +89,10 @@ def _operators() -> Iterator[tuple[str, Any]]:
 
 
 def _is_changed(node: Any, functions: Collection[str]) -> bool:
-    """Return whether a node is in one of the functions, if any are named, and in no decorator or import."""
+    """Return whether a node is in one of the functions, if any are named, and no part of a declaration."""
     is_chosen = not functions
+    if node.parent and node.parent.type == "parameters":  # the `*` before keywords
+        return False
     while node:
         if node.type in ("decorator", "import_from", "import_name"):
             return False
@@ -106,7 +108,7 @@ def _mutant(operator: str, source: str, code: str) -> Mutant:
     old = " ".join(text.strip() for text in before[line : line + joined + 1])
     new = after[line].strip()
     begin = next((n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), len(old))
-    if new[begin : begin + 1] == " ":  # that cosmic-ray adds before a number
+    if operator == "NumberReplacer" and new[begin] == " ":  # that cosmic-ray adds
         new = new[:begin] + new[begin + 1 :]
     return Mutant(operator, line + 1, old, new, code)
 

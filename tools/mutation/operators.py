@@ -79,4 +79,4 @@ def _has_effect(node: Any) -> bool:
         return bool(node.children[-1].type == "trailer" and node.children[-1].children[0].value == "(")
     if node.type != "expr_stmt" or node.children[1].type == "annassign":
         return False
-    return node.children[0].type != "name" or node.children[1].get_code().strip() != "="
+    return node.children[0].type in ("atom_expr", "power") or node.children[1].get_code().strip() != "="
