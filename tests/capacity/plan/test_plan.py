@@ -117,6 +117,16 @@ def test_a_parallel_plan_warns_of_steps_that_may_fail_and_continues() -> None:
     assert warnings == ["could not warm the cache: no answer"]
 
 
+@pytest.mark.parametrize("roll_back", [False, True])
+def test_a_failed_plan_is_reverted_only_if_asked(roll_back: bool) -> None:
+    site = Site()
+    steps = [site.step("a"), site.step("b", "a", error=XpkError("full"))]
+    plan = Plan("s", steps, at_once=2, roll_back=True) if roll_back else Plan("s", steps, at_once=2)
+    with pytest.raises(XpkError, match="could not create b: full"):
+        plan.carry_out(print)
+    assert site.done == (["a", "-b", "-a"] if roll_back else ["a"])
+
+
 def test_a_step_starts_only_after_those_that_it_needs() -> None:
     site = Site()
     assert site.run(site.step("c", "b"), site.step("b", "a"), site.step("a"), at_once=3) is None
