@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.mutation.table import TABLE, read_targets
+from tools.mutation.table import TABLE, Target, read_targets
 
 RESULTS = TABLE.with_name("results.json")
 PAGE = TABLE.parents[2] / "docs" / "correctness.md"
@@ -73,14 +73,18 @@ def least(results: Sequence[Result]) -> float:
     return min(result.percent for result in results)
 
 
-def store(result: Result) -> None:
-    """Replace a module's result in results.json, and write the table anew."""
+def store(result: Result | None = None) -> None:
+    """Replace a module's result in results.json, if there is a new one, and write the table anew.
+
+    Changes that modules.yaml lists as equivalent by now no longer count.
+    """
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
-    stored[result.name] = dataclasses.asdict(result)
-    order = [target.name for target in read_targets()]
-    stored = {name: stored[name] for name in order if name in stored}
-    RESULTS.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_table([_result(entry) for entry in stored.values()], PAGE)
+    if result:
+        stored[result.name] = dataclasses.asdict(result)
+    results = [_judged(target, stored[target.name]) for target in read_targets() if target.name in stored]
+    content = {item.name: dataclasses.asdict(item) for item in results}
+    RESULTS.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_table(results, PAGE)
 
 
 def write_table(results: Sequence[Result], page: Path) -> None:
@@ -99,6 +103,10 @@ def _table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _result(entry: dict[str, Any]) -> Result:
-    survivors = tuple(Survivor(**survivor) for survivor in entry["survivors"])
+def _judged(target: Target, entry: dict[str, Any]) -> Result:
+    """Return a stored result, with the table's reasons for survivors."""
+    survivors = tuple(
+        Survivor(item["line"], item["old"], item["new"], target.reason(item["old"], item["new"]))
+        for item in entry["survivors"]
+    )
     return Result(**{**entry, "survivors": survivors})
