@@ -194,8 +194,9 @@ def test_the_head_that_does_not_borrow_is_first_and_then_the_strongest() -> None
 
 
 def test_a_workload_waits_for_a_resource_that_its_queue_lacks() -> None:
-    decision = decide(lending(), {}, [], [], [Claim("1", 0, {"tpu": 1, "gpu": 1}, "a"), Claim("2", 0, {"tpu": 4}, "a")])
-    assert (decision.admit, decision.lacking["1"]) == (["2"], {"tpu": -7, "gpu": 1})
+    lacks, asks_for_none = Claim("1", 0, {"tpu": 1, "gpu": 1}, "a"), Claim("2", 0, {"tpu": 4, "gpu": 0}, "a")
+    decision = decide(lending(), {}, [], [], [lacks, asks_for_none])
+    assert (decision.admit, decision.lacking) == (["2"], {"1": {"tpu": -7, "gpu": 1}})
 
 
 def condition(obj: Obj, kind: str) -> Obj:
