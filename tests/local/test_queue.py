@@ -152,10 +152,10 @@ def test_queues_that_lend_to_each_other(queues: dict[str, Queue], drawn: list[tu
             assert first.uid in decision.admit or decision.preempt, "its own quota is returned"
 
 
-def lending(**of_first: str) -> dict[str, Queue]:
-    """Return two queues of a cohort with a quota of 4 each, and the policies of the first one."""
-    shares = {"tpu": Allotment(nominal=4)}
-    return {"a": Queue(allotments=shares, cohort="all", **of_first), "b": Queue(allotments=shares, cohort="all")}
+def lending(names: str = "ab", nominal: int = 4, **policies: str) -> dict[str, Queue]:
+    """Return the queues of a cohort, with equal quotas and policies."""
+    shares = {"tpu": Allotment(nominal=nominal)}
+    return {name: Queue(allotments=shares, cohort="all", **policies) for name in names}
 
 
 def test_a_loan_is_returned_by_the_newest_borrower() -> None:
@@ -177,6 +177,35 @@ def test_a_workload_that_borrows_preempts_only_weaker_borrowers_and_only_if_allo
     assert (decision.preempt, decision.reasons) == ({"1": "2"}, {"1": "InCohortReclaimWhileBorrowing"})
     assert decide(queues, {}, held, [], [Claim("2", 1, {"tpu": 6}, "a")]).preempt == {}
     assert decide(lending(reclaim="Any"), {}, held, [], [Claim("2", 2, {"tpu": 6}, "a")]).preempt == {}
+
+
+def test_loans_are_reclaimed_together_with_quota_of_the_own_queue() -> None:
+    # Neither suffices alone: "1" is in the own queue, and "3" is the newest that has borrowed.
+    held = [Claim("1", 0, {"tpu": 2}, "a"), Claim("2", 5, {"tpu": 4}, "b"), Claim("3", 5, {"tpu": 2}, "b")]
+    for policy in ("Never", "LowerPriority"):
+        decision = decide(
+            lending(reclaim="Any", while_borrowing=policy), {}, held, [], [Claim("4", 1, {"tpu": 4}, "a")]
+        )
+        assert decision.reasons == {"1": "InClusterQueue", "3": "InCohortReclamation"}
+
+
+def test_a_workload_borrows_before_it_preempts_in_its_own_queue_if_allowed() -> None:
+    held = [Claim("1", 0, {"tpu": 2}, "a"), Claim("2", 0, {"tpu": 3}, "b"), Claim("3", 0, {"tpu": 3}, "b")]
+    claim = Claim("4", 1, {"tpu": 3}, "a")
+    borrows = decide(lending(reclaim="Any", while_borrowing="LowerPriority"), {}, held, [], [claim])
+    assert borrows.reasons == {"3": "InCohortReclaimWhileBorrowing"}
+    assert decide(lending(reclaim="Any"), {}, held, [], [claim]).preempt == {"1": "4", "3": "4"}
+
+
+def test_a_queue_that_cannot_reclaim_preempts_in_itself() -> None:
+    # It stays above its own quota, so nothing is due to it; it has unused quota of the third queue.
+    held = [Claim("1", 0, {"tpu": 3}, "a"), Claim("2", 0, {"tpu": 3}, "a"), Claim("3", 9, {"tpu": 6}, "b")]
+    decision = decide(lending("abc", reclaim="Any"), {}, held, [], [Claim("4", 1, {"tpu": 3}, "a")])
+    assert decision.preempt == {"2": "4"}
+    # Below its own quota, but not with the new workload, whatever it preempts.
+    held = [Claim("1", 9, {"tpu": 6}, "a"), Claim("2", 0, {"tpu": 1}, "a"), Claim("3", 9, {"tpu": 15}, "b")]
+    decision = decide(lending("abc", 8, reclaim="Any"), {}, held, [], [Claim("4", 1, {"tpu": 3}, "a")])
+    assert decision.preempt == {"2": "4"}
 
 
 def test_quota_within_its_own_queue_is_not_reclaimed() -> None:
