@@ -79,6 +79,12 @@ def test_of_equal_victims_the_newest_is_preempted() -> None:
     assert decide(queues, {}, held, [], [Claim("4", 2, {"tpu": 1}, "q")]).preempt == {"2": "4"}
 
 
+def test_of_victims_that_are_not_needed_the_strongest_is_spared() -> None:
+    held = [Claim("1", 0, {"tpu": 1}, "q"), Claim("2", 1, {"tpu": 1}, "q"), Claim("3", 2, {"tpu": 4}, "q")]
+    queues = {"q": Queue(allotments={"tpu": Allotment(nominal=6)})}
+    assert set(decide(queues, {}, held, [], [Claim("4", 3, {"tpu": 5}, "q")]).preempt) == {"1", "3"}
+
+
 def test_what_waits_for_its_victims_loses_nothing_to_smaller_ones() -> None:
     # Small ones would fit now, one after another, and the large one never would.
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=3)})}
