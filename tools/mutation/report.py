@@ -84,23 +84,23 @@ def store(result: Result | None = None) -> None:
     results = [_judged(target, stored[target.name]) for target in read_targets() if target.name in stored]
     content = {item.name: dataclasses.asdict(item) for item in results}
     RESULTS.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_table(results, PAGE)
+    write_table(results, PAGE, [target.module for target in read_targets() if target.name not in stored])
 
 
-def write_table(results: Sequence[Result], page: Path) -> None:
-    """Write the table of a page anew."""
+def write_table(results: Sequence[Result], page: Path, missing: Sequence[str] = ()) -> None:
+    """Write the table of a page anew. `missing`: modules without a result."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    page.write_text(f"{before}{_BEGIN}\n{_table(results)}\n{_END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{_BEGIN}\n{_table(results, missing)}\n{_END}{after}", encoding="utf-8")
 
 
-def _table(results: Sequence[Result]) -> str:
+def _table(results: Sequence[Result], missing: Sequence[str]) -> str:
     lines = ["| module | places | drawn | noticed | equivalent | survived | rate |", "|---|---|---|---|---|---|---|"]
     for one in results:
         survived = len(one.survivors) - one.equivalent
         numbers = (one.places, one.drawn, one.killed, one.equivalent, survived, f"{one.percent:.0f} %")
         lines.append(f"| `{one.module}` | {' | '.join(map(str, numbers))} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| `{module}` | | | | | | not run yet |" for module in missing)])
 
 
 def _judged(target: Target, entry: dict[str, Any]) -> Result:
