@@ -66,3 +66,12 @@ def test_restarts_caused_by_other_slices_do_not_count() -> None:
         coordinator.decide(now, ())
         order = coordinator.decide(now, ())
     assert order == {"final": 0, "exhausted": True} and coordinator.restarts == 4
+
+
+def test_a_host_that_ended_by_itself_is_not_taken_for_a_frozen_one() -> None:
+    coordinator = deciding(hosts=2)
+    coordinator.take(End(0, PEER_LOST, was_stopped=False, lost=1), 0, 9.0)
+    coordinator.decide(9.0, ())
+    coordinator.take(End(1, PEER_LOST, was_stopped=False, lost=0), 0, 9.1)
+    assert coordinator.decide(9.1, ()) == {"start": 1}
+    assert coordinator.cause == End(0, PEER_LOST, was_stopped=False, lost=1)

@@ -64,7 +64,7 @@ class Runs:
         return time.monotonic() - began
 
     def killer(self, target: Target, mutant: Mutant, limit_seconds: float) -> str:
-        """Return the test that notices a change, "import", "timeout", or "" if none does."""
+        """Return the test that notices a change, "import", "timeout", "exit" if pytest itself ends, or "" if none does."""
         file = self._copy / target.module
         original = file.read_bytes()
         for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
@@ -82,7 +82,7 @@ class Runs:
             return "timeout"
         if any(text in output for text in _AT_IMPORT):
             return "import"
-        return failed[1] if (failed := _FAILED.search(output)) else "import"
+        return failed[1] if (failed := _FAILED.search(output)) else "exit"
 
     def _run(self, target: Target, limit_seconds: float) -> tuple[TestOutcome, str]:
         """Run a target's tests until one fails; return the outcome and the output of the last run."""
