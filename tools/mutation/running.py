@@ -64,7 +64,7 @@ class Runs:
         return time.monotonic() - began
 
     def killer(self, target: Target, mutant: Mutant, limit_seconds: float) -> str:
-        """Return the test that notices a change, "import", "timeout", "exit" if pytest itself ends, or "" if none does."""
+        """Return the test that notices a change, "import", "timeout", "exit" if pytest dies, or "" if none does."""
         file = self._copy / target.module
         original = file.read_bytes()
         for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
