@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import shutil
@@ -40,6 +41,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(prepare.prepare(str(folder / "text"), open_place(folder / "prepared"), file_tokens=30).path)
 
 
+@functools.cache
 def settings_for(file: Path) -> list[Config]:
     sizes = [f"data.path={file}", "data.global_batch=2", "data.eval_fraction=0", "model.vocab=256"]
     return [

@@ -30,6 +30,7 @@ class _Time:
 
 
 _ANY = "*"  # every other key
+_NEEDED: Any = object()  # the keys without which an item of a list is dropped
 _TEXTS = {_ANY: str}
 _STATE = {
     "terminated": {"exitCode": int, "reason": str, "message": str, "startedAt": _Time, "finishedAt": _Time},
@@ -51,7 +52,19 @@ _META = {
     "ownerReferences": [{"name": str, "kind": str, "uid": str}], "managedFields": [{"manager": str}],
     "finalizers": [str],
 }  # fmt: skip
-_CONDITIONS = [{"type": str, "status": str, "reason": str, "message": str, "lastTransitionTime": _Time}]
+_CONDITIONS = [
+    {
+        _NEEDED: ("type", "status"),
+        "type": str,
+        "status": str,
+        "reason": str,
+        "message": str,
+        "lastTransitionTime": _Time,
+    }
+]
+_FLAVORS = [
+    {_NEEDED: ("name", "resources"), "name": str, "resources": [{_NEEDED: ("name",), "name": str}]},
+]  # fmt: skip
 _OBJECT = {"metadata": _META, "spec": dict, "status": {"conditions": _CONDITIONS}}
 _SPECS: dict[str, dict[str, Any]] = {
     "JobSet": {
@@ -68,13 +81,15 @@ _SPECS: dict[str, dict[str, Any]] = {
         ],
     },
     "Pod": _POD,
-    "Node": {"taints": [{"key": str, "value": str, "effect": str}]},
+    "Node": {"taints": [{_NEEDED: ("key",), "key": str, "value": str, "effect": str}]},
     "Workload": {"active": bool, "priority": int, "queueName": str, "podSets": [{"name": str, "count": int}]},
     "LocalQueue": {"clusterQueue": str},
+    "ResourceFlavor": {"nodeLabels": _TEXTS},
     "ClusterQueue": {
         "cohortName": str,
+        "admissionChecksStrategy": {"admissionChecks": [{_NEEDED: ("name",), "name": str, "onFlavors": [str]}]},
         "resourceGroups": [
-            {"coveredResources": [str], "flavors": [{"name": str, "resources": [{"name": str}]}]},
+            {_NEEDED: ("flavors",), "coveredResources": [str], "flavors": _FLAVORS},
         ],
     },
 }
@@ -87,9 +102,7 @@ _STATUSES: dict[str, dict[str, Any]] = {
         "admissionChecks": [{"name": str, "state": str, "message": str, "retryCount": int}],
         "requeueState": {"requeueAt": _Time, "count": int},
     },
-    "ClusterQueue": {
-        f"flavors{part}": [{"name": str, "resources": [{"name": str}]}] for part in ("Reservation", "Usage")
-    },
+    "ClusterQueue": {f"flavors{part}": _FLAVORS for part in ("Reservation", "Usage")},
 }
 _OTHERS: dict[str, dict[str, Any]] = {
     "Event": {
@@ -196,8 +209,9 @@ def _odd_in(kind: Kind, obj: Obj) -> list[str]:
         meta.setdefault(name, "")
     if kind.namespaced:
         meta.setdefault("namespace", "default")
-    if kind.name in _SPECS:
-        obj.setdefault("spec", {})
+    for part, shapes in (("spec", _SPECS), ("status", _STATUSES)):
+        if kind.name in shapes:
+            obj.setdefault(part, {})
     return [f"{kind.name} '{meta['name']}': {field}" for field in removed]
 
 
@@ -223,7 +237,7 @@ def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
         return isinstance(value, dict)
     if isinstance(shape, list):
         if isinstance(value, list):
-            odd = [item for item in value if not _fits(item, shape[0], path, removed)]
+            odd = [item for item in value if not _fits(item, shape[0], path, removed) or _lacks(item, shape[0])]
             removed += [f"{path}[] {short(json.dumps(item), 40)}" for item in odd]
             if odd:
                 value[:] = [item for item in value if not any(item is bad for bad in odd)]
@@ -233,6 +247,11 @@ def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
     if shape is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, shape)
+
+
+def _lacks(item: Any, shape: Any) -> bool:
+    """Return whether an item of a list lacks a field that it must have."""
+    return isinstance(shape, dict) and any(key not in item for key in shape.get(_NEEDED, ()))
 
 
 @lru_cache(maxsize=4096)  # the pods of a workload have few different times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from xpk.api.base import Obj
@@ -22,9 +23,12 @@ def quantity(text: object) -> float:
 def _parsed(value: str) -> float:
     unit = next((unit for unit in _UNITS if value.endswith(unit)), "")
     try:
-        return float(value[: len(value) - len(unit)]) * _UNITS.get(unit, 1)
+        number = float(value[: len(value) - len(unit)]) * _UNITS.get(unit, 1)
     except ValueError:
-        raise UsageError(f"'{value}' is not a quantity") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"'{value}' is not a quantity", hint="`kubectl get nodes,clusterqueues -o yaml` shows it")
+    return number
 
 
 def requests(pod_spec: Obj) -> dict[str, float]:

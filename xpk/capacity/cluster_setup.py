@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.quantities import quantity
 from xpk.capacity.apply import apply_all
 from xpk.capacity.nodes.inventory import has_queues, own_objects, pools_of, queued_types, shape_of, slice_nodes
 from xpk.capacity.queues import provisioning
@@ -220,4 +221,4 @@ def _lacking_priorities(api: ObjectApi) -> Objs:
 
 
 def _chips(nodes: Objs, shape: SliceShape) -> int:
-    return sum(int(node["status"].get("allocatable", {}).get(shape.resource, 0)) for node in nodes)
+    return sum(int(quantity(node["status"].get("allocatable", {}).get(shape.resource, 0))) for node in nodes)

@@ -23,6 +23,7 @@ _OF_SLICES = frozenset(
     (names.TYPE_ANNOTATION, "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-accelerator")
 )
 
+_DIGITS = 20  # of numbers in names, which are compared as texts of this length
 _SEVERAL = 3  # nodes to name out of those with the same problem
 
 
@@ -45,9 +46,9 @@ def pool_of(node: Obj) -> str:
     return str(node["metadata"]["labels"][NODEPOOL_LABEL])
 
 
-def pool_order(pool: str) -> list[str | int]:
+def pool_order(pool: str) -> list[str]:
     """Return the sort key of node pools: numbers in their names compare as numbers."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", pool)]
+    return [part.zfill(_DIGITS) if part.isdecimal() else part for part in re.split(r"(\d+)", pool)]
 
 
 def shape_of(node: Obj) -> SliceShape | None:
