@@ -60,8 +60,16 @@ class Properties:
             is_same_slice = (other.jobset, other.place[0]) == (one.jobset, one.place[0])
             self.require(is_same_slice or other.pool != one.pool, f"{name} starts in the node pool of another slice")
 
-    def check(self, tx: Transaction) -> None:
-        """Check a state of the store that is about to be committed."""
+    def check(self, tx: Transaction, *, is_changed: bool) -> None:
+        """Check a state of the store that is about to be committed, and whether it has changed since the last check."""
+        if is_changed:
+            self._check_store(tx)
+        for jobset in tx.list("JobSet"):
+            self._check_pause(jobset)
+        self._check_hosts(tx)
+
+    def _check_store(self, tx: Transaction) -> None:
+        """Check what holds for a state of the store, whatever the time is."""
         jobsets = tx.list("JobSet")
         self._jobsets = {jobset["metadata"]["uid"] for jobset in jobsets}
         self._bound.clear()
@@ -71,11 +79,9 @@ class Properties:
                 self._bound[group] = self._bound.get(group, 0) + 1
         for jobset in jobsets:
             self._check_end(jobset)
-            self._check_pause(jobset)
             self._check_restarts(tx, jobset)
         self._check_quota(tx)
         self._check_queue(tx)
-        self._check_hosts(tx)
 
     def _check_end(self, jobset: Obj) -> None:
         uid, status = jobset["metadata"]["uid"], jobset.get("status", {})

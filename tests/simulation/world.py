@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import heapq
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -18,11 +19,13 @@ from xpk.api.base import Change
 from xpk.local import clock, controllers
 from xpk.local import objects as o
 from xpk.local.api import LocalApi
+from xpk.local.cache import Cache
 from xpk.local.store import SCHEMA, Transaction
 
 EPOCH = 1_800_000_000.0
 _SETTLING = 50  # passes after an event, until one changes nothing
 _PASS_SECONDS = 0.03  # from one pass to the next, as in the daemon
+_numbers = itertools.count()  # of the stores of this process
 
 
 class Crashed(Exception):
@@ -48,14 +51,40 @@ class Clock:
 class _Transaction(Transaction):
     """A transaction that is cut off at a write."""
 
-    def __init__(self, db: sqlite3.Connection, crash_after: int | None) -> None:
-        super().__init__(db)
+    def __init__(self, db: sqlite3.Connection, cache: Cache, crash_after: int | None) -> None:
+        super().__init__(db, cache)
         self._crash_after = crash_after
 
     def _log(self, change: Change, kind: str, text: str) -> int:
         if self._crash_after is not None and self.writes >= self._crash_after:
             raise Crashed
         return super()._log(change, kind, text)
+
+
+class _Connection:
+    """One connection to a store in memory, as the daemon has one and each user another."""
+
+    def __init__(self, address: str) -> None:
+        self._db = sqlite3.connect(address, isolation_level=None, uri=True)
+        self._cache = Cache()
+        self._db.executescript(SCHEMA)
+
+    def revision(self) -> int:
+        """Return the number of the newest change."""
+        (number,) = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+        return int(number)
+
+    @contextmanager
+    def transaction(self, crash_after: int | None = None) -> Iterator[Transaction]:
+        """Run the block on one state of the store; an exception rolls it back."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield _Transaction(self._db, self._cache, crash_after)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._cache.clear()
+            self._db.execute("ROLLBACK")
+            raise
 
 
 class _Api(LocalApi):
@@ -87,9 +116,10 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._scheduled = 0
         self._wake: set[int] = set()  # planned looks at the time
+        self._seen = 0, 0.0  # revision of the store and shift of the clock in the last pass
         self._started: set[str] = set()  # by this daemon, since its start
-        self._db = sqlite3.connect(":memory:", isolation_level=None)
-        self._db.executescript(SCHEMA)
+        self._address = f"file:world-{next(_numbers)}?mode=memory&cache=shared"
+        self._users, self._daemon = _Connection(self._address), _Connection(self._address)
         with clock.replaced(self.clock):
             set_up(self.api, slices, hosts)
 
@@ -112,16 +142,9 @@ class World:
         self._scheduled += 1
         heapq.heappush(self._heap, (self.now + seconds, self._scheduled, action))
 
-    @contextmanager
-    def transaction(self, crash_after: int | None = None) -> Iterator[Transaction]:
-        """Run the block on one state of the store; an exception rolls it back."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield _Transaction(self._db, crash_after)
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Run the block of a user on one state of the store; an exception rolls it back."""
+        return self._users.transaction()
 
     def run(self, until: float) -> None:
         """Let the world live until a time."""
@@ -144,7 +167,7 @@ class World:
 
     def start_daemon(self) -> None:
         """Start the daemon after a crash: it has no memory."""
-        self.daemon_runs, self._started = True, set()
+        self.daemon_runs, self._started, self._daemon = True, set(), _Connection(self._address)
 
     def _pass(self) -> bool:
         """Make one pass of the daemon; return whether it changed anything."""
@@ -152,15 +175,17 @@ class World:
         is_fatal = self.rng.random() < self.crash_share
         crash_after = self.rng.randrange(12) if is_fatal else None
         try:
-            with self.transaction(crash_after) as tx:
+            with self._daemon.transaction(crash_after) as tx:
                 hosts = {
                     pod["metadata"]["uid"]: self.machine.observe(pod, self._started)
                     for pod in tx.list("Pod")
                     if not o.has_ended(pod)
                 }
                 result = controllers.reconcile(tx, hosts)
-                self._plan_timers(tx)
-                self.properties.check(tx)
+                seen, self._seen = self._seen, (self._daemon.revision(), self.clock.shift)
+                if seen != self._seen:
+                    self._plan_timers(tx)
+                self.properties.check(tx, is_changed=seen != self._seen)
                 writes = tx.writes
             self.note("pass", writes, sorted(result.startable))
             acted = self._act(result, self.rng.randrange(4) if is_fatal else None)

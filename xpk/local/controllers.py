@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xpk.api.base import Obj
@@ -12,6 +12,13 @@ from xpk.local.process import Host
 from xpk.local.store import Transaction
 
 _ROUNDS = 20  # after which a pass ends even if the controllers still change objects
+_Controller = Callable[[Transaction, Mapping[str, Host]], None]
+_CONTROLLERS: tuple[_Controller, ...] = (
+    lambda tx, hosts: queue.reconcile(tx),
+    lambda tx, hosts: jobset.reconcile(tx),
+    lambda tx, hosts: job.reconcile(tx),
+    pods.reconcile,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +55,18 @@ class Pass:
 def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> Pass:
     """Record the state of hosts, by the UIDs of their pods, and run all controllers until nothing changes."""
     pods.observe(tx, hosts)
-    for _ in range(_ROUNDS):
+    quiet = 0  # controllers in a row that have changed nothing
+    for number in range(_ROUNDS * len(_CONTROLLERS)):
         before = tx.writes
-        queue.reconcile(tx)
-        jobset.reconcile(tx)
-        job.reconcile(tx)
-        pods.reconcile(tx, hosts)
-        if tx.writes == before:
+        _CONTROLLERS[number % len(_CONTROLLERS)](tx, hosts)
+        quiet = quiet + 1 if tx.writes == before else 0
+        if quiet == len(_CONTROLLERS):
             break
     groups, jobsets = pods.by_jobset(tx), tx.list("JobSet")
     return Pass(
         groups=list(groups.values()),
         startable=pods.startable(tx, groups),
         is_pausing=any("nextAttemptAt" in obj["status"] for obj in jobsets),
-        jobsets={obj["metadata"]["uid"] for obj in jobsets},
-        pods={obj["metadata"]["uid"] for kind in ("Pod", "FormerPod") for obj in tx.list(kind)},
+        jobsets=tx.uids("JobSet"),
+        pods=tx.uids("Pod") | tx.uids("FormerPod"),
     )

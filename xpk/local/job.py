@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 from xpk.api.base import Obj
 from xpk.local import clock
 from xpk.local import objects as o
-from xpk.local.jobset import delete_pod, owned
+from xpk.local.jobset import delete_pod
 from xpk.local.store import Transaction
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of the names of pods, as in Kubernetes
@@ -150,18 +151,25 @@ def _progress(tx: Transaction, job: Obj, pods: list[Obj]) -> None:
 def reconcile(tx: Transaction) -> None:
     """Reconcile all Jobs once."""
     for job in tx.list("Job"):
-        pods = owned(tx, "Pod", job)
-        if o.is_terminating(job):
-            if not pods:
-                tx.remove(job)
-            continue
-        _account(job, pods, tx)
-        if not o.is_true(job, "Complete", "Failed"):
-            _progress(tx, job, pods)
-        alive = [pod for pod in owned(tx, "Pod", job) if not o.has_ended(pod)]
-        job["status"] |= {
-            "active": sum(not o.is_terminating(pod) for pod in alive),
-            "terminating": sum(o.is_terminating(pod) for pod in alive),
-            "ready": sum(o.is_true(pod, "Ready") and not o.is_terminating(pod) for pod in alive),
-        }
-        tx.put(job)
+        topic = o.label(job, f"{o.JOBSET}jobset-uid")
+        tx.settle(("job", job["metadata"]["uid"]), (topic,), partial(_reconcile, tx, job))
+
+
+def _reconcile(tx: Transaction, job: Obj) -> bool:
+    """Reconcile one Job; return False, because it waits for nothing but its pods."""
+    pods = tx.owned("Pod", job)
+    if o.is_terminating(job):
+        if not pods:
+            tx.remove(job)
+        return False
+    _account(job, pods, tx)
+    if not o.is_true(job, "Complete", "Failed"):
+        _progress(tx, job, pods)
+    alive = [pod for pod in tx.owned("Pod", job) if not o.has_ended(pod)]
+    job["status"] |= {
+        "active": sum(not o.is_terminating(pod) for pod in alive),
+        "terminating": sum(o.is_terminating(pod) for pod in alive),
+        "ready": sum(o.is_true(pod, "Ready") and not o.is_terminating(pod) for pod in alive),
+    }
+    tx.put(job)
+    return False

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
@@ -35,13 +36,13 @@ def delete_job(tx: Transaction, job: Obj, grace: int | None = None, *, why: str)
     """Delete a Job: it is removed once its pods are gone."""
     job["metadata"].setdefault("deletionTimestamp", o.now())
     tx.put(job)
-    for pod in owned(tx, "Pod", job):
+    for pod in tx.owned("Pod", job):
         delete_pod(tx, pod, grace, why=why)
 
 
 def delete_jobset(tx: Transaction, jobset: Obj, grace: int | None = None) -> None:
     """Remove a JobSet and delete everything that it owns."""
-    for job in owned(tx, "Job", jobset):
+    for job in tx.owned("Job", jobset):
         delete_job(tx, job, grace, why="the JobSet was deleted")
     for kind in ("Workload", "FormerPod"):
         for obj in tx.list(kind):
@@ -49,12 +50,6 @@ def delete_jobset(tx: Transaction, jobset: Obj, grace: int | None = None) -> Non
             if meta["uid"] in (o.owner_uid(obj), o.label(obj, f"{o.JOBSET}jobset-uid")):
                 tx.remove(obj)
     tx.remove(jobset)
-
-
-def owned(tx: Transaction, kind: str, owner: Obj) -> list[Obj]:
-    """Return the objects that an object controls."""
-    uid = owner["metadata"]["uid"]
-    return [obj for obj in tx.list(kind, owner["metadata"]["namespace"]) if o.owner_uid(obj) == uid]
 
 
 def restarts_alone(jobset: Obj) -> bool:
@@ -272,7 +267,7 @@ def _count(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
 
 def _suspend_or_resume(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
     suspend = jobset["spec"].get("suspend", False)
-    leaving = any(o.is_terminating(pod) for job in jobs for pod in owned(tx, "Pod", job))
+    leaving = any(o.is_terminating(pod) for job in jobs for pod in tx.owned("Pod", job))
     for job in jobs:
         # A slice must not restart while its previous hosts are still ending.
         if job["spec"]["suspend"] != suspend and (suspend or not leaving):
@@ -287,7 +282,7 @@ def _suspend_or_resume(tx: Transaction, jobset: Obj, jobs: list[Obj]) -> None:
 
 def _create_jobs(tx: Transaction, jobset: Obj) -> None:
     """Create the Jobs of this attempt that may start now."""
-    old = [job for job in owned(tx, "Job", jobset) if o.is_terminating(job)]
+    old = [job for job in tx.owned("Job", jobset) if o.is_terminating(job)]
     if old and jobset["spec"].get("failurePolicy", {}).get("restartStrategy") == "BlockingRecreate":
         return
     remaining = -o.age(jobset["status"].get("nextAttemptAt", o.now()))
@@ -304,29 +299,36 @@ def _create_jobs(tx: Transaction, jobset: Obj) -> None:
 def reconcile(tx: Transaction) -> None:
     """Reconcile all JobSets once."""
     for jobset in tx.list("JobSet"):
-        status = jobset.setdefault("status", {})
-        status.setdefault("restarts", 0)
-        status.setdefault("restartsCountTowardsMax", 0)
-        jobs = [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)]
-        failed = [job for job in jobs if failure(job)]
-        if not status.get("terminalState"):
-            if failed:
-                _fail_or_restart(tx, jobset, failed)
-            elif _succeeded(jobset, jobs):
-                _finish(tx, jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
-        if status.get("terminalState"):
-            _count(tx, jobset, jobs)
-            for job in jobs:
-                if not o.is_true(job, "Complete", "Failed", "FailureTarget"):
-                    delete_job(tx, job, why="the JobSet has ended")
-            ttl = jobset["spec"].get("ttlSecondsAfterFinished")
-            ended = o.condition(jobset, status["terminalState"])["lastTransitionTime"]
-            if ttl is not None and o.age(ended) >= max(ttl, _TTL_AT_LEAST):
-                delete_jobset(tx, jobset)
-            continue
+        uid = jobset["metadata"]["uid"]
+        tx.settle(("jobset", uid), (uid,), partial(_reconcile, tx, jobset))
+
+
+def _reconcile(tx: Transaction, jobset: Obj) -> bool:
+    """Reconcile one JobSet; return whether it waits for a time."""
+    status = jobset.setdefault("status", {})
+    status.setdefault("restarts", 0)
+    status.setdefault("restartsCountTowardsMax", 0)
+    jobs = [job for job in tx.owned("Job", jobset) if not o.is_terminating(job)]
+    failed = [job for job in jobs if failure(job)]
+    if not status.get("terminalState"):
+        if failed:
+            _fail_or_restart(tx, jobset, failed)
+        elif _succeeded(jobset, jobs):
+            _finish(tx, jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
+    if status.get("terminalState"):
+        _count(tx, jobset, jobs)
         for job in jobs:
-            if _is_former(jobset, job):
-                delete_job(tx, job, why="the slice restarts" if restarts_alone(jobset) else "the JobSet restarts")
-        _suspend_or_resume(tx, jobset, [job for job in jobs if not o.is_terminating(job)])
-        _create_jobs(tx, jobset)
-        _count(tx, jobset, [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)])
+            if not o.is_true(job, "Complete", "Failed", "FailureTarget"):
+                delete_job(tx, job, why="the JobSet has ended")
+        ttl = jobset["spec"].get("ttlSecondsAfterFinished")
+        ended = o.condition(jobset, status["terminalState"])["lastTransitionTime"]
+        if ttl is not None and o.age(ended) >= max(ttl, _TTL_AT_LEAST):
+            delete_jobset(tx, jobset)
+        return ttl is not None
+    for job in jobs:
+        if _is_former(jobset, job):
+            delete_job(tx, job, why="the slice restarts" if restarts_alone(jobset) else "the JobSet restarts")
+    _suspend_or_resume(tx, jobset, [job for job in jobs if not o.is_terminating(job)])
+    _create_jobs(tx, jobset)
+    _count(tx, jobset, [job for job in tx.owned("Job", jobset) if not o.is_terminating(job)])
+    return "nextAttemptAt" in status

@@ -45,7 +45,8 @@ def new_uid() -> str:
 
 def label(obj: Obj, key: str) -> str:
     """Return a label's value, "" if it is not set."""
-    return str(obj["metadata"].get("labels", {}).get(key, ""))
+    labels = obj["metadata"].get("labels")
+    return str(labels.get(key, "")) if labels else ""
 
 
 def full_name(obj: Obj) -> str:
@@ -68,13 +69,17 @@ def owner_reference(owner: Obj) -> Obj:
 
 def owner_uid(obj: Obj) -> str:
     """Return the UID of an object's controller, "" without one."""
-    return next((str(ref["uid"]) for ref in obj["metadata"].get("ownerReferences", ())), "")
+    references = obj["metadata"].get("ownerReferences")
+    return str(references[0]["uid"]) if references else ""
 
 
 def condition(obj: Obj, kind: str) -> Obj:
     """Return a condition, empty if it is not set."""
-    conditions: list[Obj] = obj.get("status", {}).get("conditions", [])
-    return next((item for item in conditions if item["type"] == kind), {})
+    for item in obj.get("status", {}).get("conditions", ()):
+        if item["type"] == kind:
+            found: Obj = item
+            return found
+    return {}
 
 
 def coordinator_address(jobset: Obj) -> str:
@@ -88,7 +93,10 @@ def coordinator_address(jobset: Obj) -> str:
 
 def is_true(obj: Obj, *kinds: str) -> bool:
     """Return whether one of these conditions is true."""
-    return any(condition(obj, kind).get("status") == "True" for kind in kinds)
+    for item in obj.get("status", {}).get("conditions", ()):
+        if item["type"] in kinds and item.get("status") == "True":
+            return True
+    return False
 
 
 def set_condition(obj: Obj, kind: str, holds: bool, reason: str, message: str = "") -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
-from xpk.local.jobset import delete_pod, owned, restarts_alone
+from xpk.local.jobset import delete_pod, restarts_alone
 from xpk.local.process import Host
 from xpk.local.store import Transaction
 
@@ -96,7 +97,7 @@ def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
 
 def _groups(tx: Transaction, jobset: Obj, pods: Sequence[Obj]) -> Iterator[tuple[list[Obj], int]]:
     """Yield the pods that start together, and their number: of a JobSet, or of a slice that restarts alone."""
-    jobs = [job for job in owned(tx, "Job", jobset) if not o.is_terminating(job)]
+    jobs = [job for job in tx.owned("Job", jobset) if not o.is_terminating(job)]
     if restarts_alone(jobset):
         for job in jobs:
             own_pods = [pod for pod in pods if o.owner_uid(pod) == job["metadata"]["uid"]]
@@ -128,8 +129,8 @@ def startable(tx: Transaction, pods_of: Mapping[str, list[Obj]]) -> set[str]:
     }
 
 
-def _bind(tx: Transaction) -> None:
-    """Bind all pending pods that start together to nodes, or none of them."""
+def _bind(tx: Transaction) -> bool:
+    """Bind all pending pods that start together to nodes, or none of them; return False: it waits for no time."""
     pods_of, placement = by_jobset(tx), None
     for jobset in tx.list("JobSet"):
         for pods, size in _groups(tx, jobset, pods_of.get(jobset["metadata"]["uid"], [])):
@@ -139,6 +140,7 @@ def _bind(tx: Transaction) -> None:
             if waiting and _is_complete(jobset, pods, size, bound=False):
                 placement = placement or Placement(tx)
                 _place(tx, placement, pods, waiting)
+    return False
 
 
 def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: Sequence[Obj]) -> None:
@@ -270,10 +272,17 @@ def _remember(tx: Transaction, pod: Obj) -> None:
 
 def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> None:
     """Evict and bind pods, and release those whose hosts have ended."""
+    for uid, pods in by_jobset(tx).items():
+        tx.settle(("pods", uid), (uid, "Node"), partial(_release, tx, uid, pods, hosts))
+    tx.settle("bind", ("Pod", "Node", "JobSet", "Job"), partial(_bind, tx))
+
+
+def _release(tx: Transaction, jobset_uid: str, pods: Sequence[Obj], hosts: Mapping[str, Host]) -> bool:
+    """Evict the pods of a JobSet, and remove those whose hosts have ended; return whether it waits for hosts."""
     nodes = {node["metadata"]["name"]: node for node in tx.list("Node")}
-    jobsets = {jobset["metadata"]["uid"] for jobset in tx.list("JobSet")}
-    _end_lost(tx, tx.list("Pod"))
-    for pod in tx.list("Pod"):
+    exists = jobset_uid in tx.uids("JobSet")
+    _end_lost(tx, pods)
+    for pod in pods:
         if not o.has_ended(pod):
             _evict(tx, pod, nodes)
         if not o.is_terminating(pod):
@@ -283,6 +292,6 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> None:
             tx.put(pod)
         if o.has_ended(pod) and not pod["metadata"].get("finalizers"):
             tx.remove(pod)
-            if o.label(pod, f"{o.JOBSET}jobset-uid") in jobsets and pod["status"].get("containerStatuses"):
+            if exists and pod["status"].get("containerStatuses"):
                 _remember(tx, pod)
-    _bind(tx)
+    return any(o.is_terminating(pod) and not o.has_ended(pod) for pod in pods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments, cohort_of
@@ -14,6 +15,7 @@ from xpk.local.jobset import restarts_alone
 from xpk.local.store import Transaction
 from xpk.model.quotas import ceiling
 
+_KINDS = ("JobSet", "Workload", "Pod", "LocalQueue", "ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Node")
 _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be preempted
 _RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
 _ELASTIC_RECOVERY_SECONDS = 1800.0  # Kueue's default: other slices may go on without the lost one
@@ -189,20 +191,21 @@ def _schedule(
     cluster_queues: Sequence[Obj],
     entries: dict[str, tuple[Obj, Obj, str]],
     others: list[Claim],
-) -> None:
-    """Run one round for the ClusterQueues of a flavor.
+) -> bool:
+    """Run one round for the ClusterQueues of a flavor; return whether a workload that no longer fits is still running.
 
     `entries` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
     """
     queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
     ceilings = {name: _ceilings(name, queues) for name in queues}
-    running, waiting, known = list[Claim](), list[Claim](), dict[Slices, int]()
+    running, waiting, known, waits = list[Claim](), list[Claim](), dict[Slices, int](), False
     for uid, (jobset, workload, name) in entries.items():
         claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
         reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor, known)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             running.append(claim)
+            waits |= bool(reason)
             if reason and _is_stalled(workload, jobset, reason):
                 _evict(tx, workload, reason, message)
                 _sync(tx, jobset, workload, alive=True)
@@ -228,6 +231,7 @@ def _schedule(
     for uid, shortfall in decision.lacking.items():
         _, workload, name = entries[uid]
         _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, ceilings[name], flavor, len(pools)))
+    return waits
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
@@ -280,6 +284,11 @@ def _others(tx: Transaction, holding: set[str], queued: Mapping[str, str], evict
 
 def reconcile(tx: Transaction) -> None:
     """Create a workload for every queued JobSet, admit and evict, and update the queues' counts."""
+    tx.settle("queue", _KINDS, partial(_reconcile, tx))
+
+
+def _reconcile(tx: Transaction) -> bool:
+    """Reconcile all queues; return whether a workload waits for the time until it is evicted."""
     alive = {o.label(pod, f"{o.JOBSET}jobset-uid") for pod in tx.list("Pod") if not o.has_ended(pod)}
     workloads = {o.owner_uid(workload): workload for workload in tx.list("Workload")}
     flavors: dict[str, list[Obj]] = {}
@@ -310,12 +319,14 @@ def reconcile(tx: Transaction) -> None:
                 evicted[uid] = jobset
             else:
                 holding.add(uid)
+    waits = False
     for flavor, queues in flavors.items():
         if entries[flavor]:
             # Hosts of another flavor's queues do not use this quota.
             flavor_of = {uid: name for uid, name in queued.items() if flavor_of_queue[name] == flavor}
-            _schedule(tx, flavor, queues, entries[flavor], _others(tx, holding, flavor_of, evicted))
+            waits |= _schedule(tx, flavor, queues, entries[flavor], _others(tx, holding, flavor_of, evicted))
     _count(tx, workloads.values())
+    return waits
 
 
 def _count(tx: Transaction, workloads: Iterable[Obj]) -> None:

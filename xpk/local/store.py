@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from xpk.api.base import Change, Obj
+from xpk.local.cache import Cache, Entry, Key, event_owner, parsed, with_revision
 from xpk.local.objects import age, label, new_uid, now
 from xpk.model.errors import XpkError
 from xpk.storage.private import open_file
@@ -21,7 +22,6 @@ FORMAT = 1
 CHANGES_KEPT = 2000
 _EVENTS_KEPT = 200  # of each JobSet
 _EVENT_SECONDS = 3600.0  # for which events of other and of deleted objects are kept, as in Kubernetes
-_SPECIFIED = {"JobSet", "Job", "Pod", "FormerPod", "Workload", "Node", "LocalQueue", "ClusterQueue"}  # have a spec
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
     kind TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, json TEXT NOT NULL, applied TEXT,
@@ -29,7 +29,6 @@ CREATE TABLE IF NOT EXISTS objects (
 CREATE TABLE IF NOT EXISTS changes (
     revision INTEGER PRIMARY KEY AUTOINCREMENT, type TEXT NOT NULL, kind TEXT NOT NULL, json TEXT NOT NULL);
 """
-Key = tuple[str, str]
 
 
 @contextmanager
@@ -79,75 +78,103 @@ def _check_format(db: sqlite3.Connection, folder: Path) -> int:
 class Transaction:
     """One state of the store: all reads see it; writes are atomic.
 
-    Returned objects are the cached ones: change one, then `put` it.
+    Returned objects are the transaction's own: change one, then `put` it.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._kinds: dict[str, dict[Key, Obj]] = {}
-        self._texts: dict[tuple[str, Key], str] = {}
+    def __init__(self, db: sqlite3.Connection, cache: Cache) -> None:
+        self._db, self._cache = db, cache
+        self._copies: dict[str, dict[Key, Obj]] = {}  # of objects in use, by kind
+        self._has_expired_events = False
         self.writes = 0
+        cache.synchronize(db)
 
-    def _load(self, kind: str) -> dict[Key, Obj]:
-        if kind not in self._kinds:
-            objects = self._kinds[kind] = {}
-            query = "SELECT namespace, name, revision, json FROM objects WHERE kind = ?"
-            for namespace, name, revision, text in self._db.execute(query, (kind,)):
-                objects[namespace, name] = _with_revision(text, revision)
-                self._texts[kind, (namespace, name)] = text
-        return self._kinds[kind]
+    def _copy(self, kind: str, entry: Entry) -> Obj:
+        copies = self._copies.setdefault(kind, {})
+        obj = copies.get(entry.key)
+        if obj is None:
+            obj = copies[entry.key] = entry.copy()
+        return obj
 
     def get(self, kind: str, namespace: str, name: str) -> Obj | None:
         """Return one object, or None."""
-        return self._load(kind).get((namespace, name))
+        self._cache.load(self._db, kind)
+        entry = self._cache.get(kind, (namespace, name))
+        return self._copy(kind, entry) if entry else None
 
     def list(self, kind: str, namespace: str | None = None) -> list[Obj]:
         """Return the objects of a kind, sorted by name."""
-        objects = sorted(self._load(kind).items())
-        return [obj for (where, _), obj in objects if namespace in (None, where)]
+        self._cache.load(self._db, kind)
+        return [self._copy(kind, entry) for entry in self._cache.entries(kind) if namespace in (None, entry.key[0])]
+
+    def owned(self, kind: str, owner: Obj) -> list[Obj]:
+        """Return the objects of a kind that an object controls, sorted by name."""
+        self._cache.load(self._db, kind)
+        return [self._copy(kind, entry) for entry in self._cache.owned(kind, owner["metadata"]["uid"])]
+
+    def settle(self, controller: object, topics: Iterable[str], act: Callable[[], bool]) -> None:
+        """Run a controller, unless it had nothing to do and no object of these topics has changed since.
+
+        A topic is a kind, or the UID of a JobSet, which includes its Jobs and pods. `act` makes the changes; it returns
+        whether anything else may give the controller something to do, such as time.
+        """
+        if self._cache.is_settled(controller, topics):
+            return
+        before = self.writes
+        if not act() and self.writes == before:
+            self._cache.settle(controller)
+
+    def uids(self, kind: str) -> set[str]:
+        """Return the UIDs of the objects of a kind."""
+        self._cache.load(self._db, kind)
+        return {entry.stored["metadata"]["uid"] for entry in self._cache.entries(kind)}
 
     def put(self, obj: Obj) -> bool:
         """Write an object if it differs from what is stored; return whether it did."""
         kind, key = _key(obj)
-        objects, old = self._load(kind), self._texts.get((kind, key))
-        meta = obj["metadata"]
-        if old is None:
+        self._cache.load(self._db, kind)
+        entry, meta = self._cache.get(kind, key), obj["metadata"]
+        if entry is None:
             meta |= {"uid": new_uid(), "creationTimestamp": now(), "generation": 1}
-        elif _text(obj) == old:
+        elif _is_equal(obj, entry.stored):
             return False
-        elif json.loads(old).get("spec") != obj.get("spec"):
+        elif entry.stored.get("spec") != obj.get("spec"):
             meta["generation"] = meta.get("generation", 0) + 1
-        text = self._texts[kind, key] = _text(obj)
-        revision = self._log("MODIFIED" if old else "ADDED", kind, text)
+        self._write(obj, "ADDED" if entry is None else "MODIFIED")
+        return True
+
+    def remember(self, obj: Obj) -> None:
+        """Write a new object with the identity it had elsewhere."""
+        self._cache.load(self._db, obj["kind"])
+        self._write(obj, "ADDED")
+
+    def _write(self, obj: Obj, change: Change) -> None:
+        (kind, key), text = _key(obj), _text(obj)
+        revision = self._log(change, kind, text)
         self._db.execute(
             "INSERT INTO objects (kind, namespace, name, revision, json) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET revision = excluded.revision, json = excluded.json",
             (kind, *key, revision, text),
         )
-        meta["resourceVersion"] = str(revision)
-        objects[key] = obj
-        return True
-
-    def remember(self, obj: Obj) -> None:
-        """Write an object with the identity it had elsewhere."""
-        meta = dict(obj["metadata"])
-        self.put(obj)
-        obj["metadata"] |= {key: meta[key] for key in ("uid", "creationTimestamp", "generation")}
-        self.put(obj)
+        obj["metadata"]["resourceVersion"] = str(revision)
+        self._cache.set(kind, Entry(text, revision))
+        self._copies.setdefault(kind, {})[key] = obj
 
     def remove(self, obj: Obj) -> None:
         """Remove an object."""
         kind, key = _key(obj)
-        if self._load(kind).pop(key, None) is not None:
-            self._log("DELETED", kind, self._texts.pop((kind, key)))
+        self._cache.load(self._db, kind)
+        if entry := self._cache.get(kind, key):
+            revision = self._log("DELETED", kind, entry.text)
             self._db.execute("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, *key))
+            self._cache.remove(kind, entry, revision)
+            self._copies.get(kind, {}).pop(key, None)
 
     def applied(self, obj: Obj) -> Obj:
         """Return the last applied version of an object, whose fields `apply` may remove."""
         kind, key = _key(obj)
         query = "SELECT applied FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
         row = self._db.execute(query, (kind, *key)).fetchone()
-        fields: Obj = _object(row[0]) if row and row[0] else {}
+        fields: Obj = parsed(row[0]) if row and row[0] else {}
         return fields
 
     def set_applied(self, obj: Obj, applied: Obj) -> None:
@@ -162,16 +189,19 @@ class Transaction:
         owner = label(about, "jobset.sigs.k8s.io/jobset-name") or meta["name"]
         namespace = meta.get("namespace", "default")
         self._expire_events()
-        every = self._load("Event").items()
-        events = [e for (where, _), e in every if where == namespace and label(e, "xpk.local/about") == owner]
-        for event in events:
-            involved = event["involvedObject"].get("uid"), event["reason"], event["message"]
-            if involved == (meta.get("uid"), reason, message):
+        events = self._cache.owned("Event", event_owner(namespace, owner))
+        for entry in events:
+            known = entry.stored
+            if (known["involvedObject"].get("uid"), known["reason"], known["message"]) == (
+                meta.get("uid"), reason, message
+            ):  # fmt: skip
+                event = self._copy("Event", entry)
                 event |= {"count": event["count"] + 1, "lastTimestamp": now()}
                 self.put(event)
                 return
-        for event in sorted(events, key=lambda e: str(e["metadata"]["uid"]))[: max(0, len(events) + 1 - _EVENTS_KEPT)]:
-            self.remove(event)
+        surplus = max(0, len(events) + 1 - _EVENTS_KEPT)
+        for entry in sorted(events, key=lambda e: str(e.stored["metadata"]["uid"]))[:surplus]:
+            self.remove(entry.stored)
         name = f"{meta['name']}.{new_uid()[:18].replace('-', '')}"
         keys = ("kind", "apiVersion"), ("namespace", "name", "uid")
         involved_object = {k: about[k] for k in keys[0]} | {k: meta[k] for k in keys[1] if k in meta}
@@ -191,11 +221,17 @@ class Transaction:
         )
 
     def _expire_events(self) -> None:
-        jobsets = self._load("JobSet")
-        for (namespace, _), event in [*self._load("Event").items()]:
-            is_kept = (namespace, label(event, "xpk.local/about")) in jobsets
-            if not is_kept and age(event["lastTimestamp"]) > _EVENT_SECONDS:
-                self.remove(event)
+        """Remove old events of other and of deleted objects, once in a transaction."""
+        if self._has_expired_events:
+            return
+        self._has_expired_events = True
+        for kind in ("JobSet", "Event"):
+            self._cache.load(self._db, kind)
+        kept = {event_owner(*entry.key) for entry in self._cache.entries("JobSet")}
+        for owner in self._cache.owners("Event") - kept:
+            for entry in self._cache.owned("Event", owner):
+                if age(entry.stored["lastTimestamp"]) > _EVENT_SECONDS:
+                    self.remove(entry.stored)
 
     def _log(self, change: Change, kind: str, text: str) -> int:
         self.writes += 1
@@ -209,7 +245,7 @@ class Store:
     """One connection to the store of the cluster in `folder`; it waits `busy_seconds` for another's transaction."""
 
     def __init__(self, folder: Path, *, create: bool = False, busy_seconds: float = 10.0) -> None:
-        self.folder = folder
+        self.folder, self._cache = folder, Cache()
         with explained(folder):
             if create:
                 os.close(open_file(folder / FILE, os.O_RDWR))  # SQLite would create it world-readable
@@ -247,9 +283,10 @@ class Store:
         with explained(self.folder):
             self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
-                yield Transaction(self._db)
+                yield Transaction(self._db, self._cache)
                 self._db.execute("COMMIT")
             except BaseException:
+                self._cache.clear()
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -273,7 +310,15 @@ class Store:
                 return None
             query = "SELECT revision, type, json FROM changes WHERE revision > ? AND kind = ?"
             rows = self._db.execute(query + " ORDER BY revision", (after, kind)).fetchall()
-            return [(revision, change, _with_revision(text, revision)) for revision, change, text in rows]
+            return [(revision, change, with_revision(text, revision)) for revision, change, text in rows]
+
+
+def _is_equal(one: Obj, other: Obj) -> bool:
+    """Return whether two objects are equal but for their revisions."""
+    if one.keys() != other.keys() or any(one[key] != other[key] for key in one if key != "metadata"):
+        return False
+    meta, other_meta = one["metadata"], other["metadata"]
+    return {**meta, "resourceVersion": None} == {**other_meta, "resourceVersion": None}
 
 
 def _key(obj: Obj) -> tuple[str, Key]:
@@ -283,22 +328,3 @@ def _key(obj: Obj) -> tuple[str, Key]:
 def _text(obj: Obj) -> str:
     meta = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
     return json.dumps({**obj, "metadata": meta}, sort_keys=True)
-
-
-def _with_revision(text: str, revision: int) -> Obj:
-    obj = _object(text)
-    obj["metadata"]["resourceVersion"] = str(revision)
-    return obj
-
-
-def _object(text: str) -> Obj:
-    """Return an object as it was written. Raises DatabaseError for malformed data."""
-    try:
-        obj: Obj = json.loads(text)
-        if not isinstance(obj["metadata"]["name"], str):
-            raise TypeError
-        if obj.get("kind") in _SPECIFIED and not isinstance(obj["spec"], dict):
-            raise TypeError
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise sqlite3.DatabaseError(f"'{str(text)[:40]}' is not an object") from error
-    return obj
