@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tests.local.cases import elastic, jobset, node
 from tests.simulation.machine import Program, attempt_of, slice_group
+from tests.simulation.queues import CHIPS, resource_of
 from tests.simulation.world import World
 from xpk.api.base import Obj
 from xpk.local import objects as o
@@ -52,7 +53,8 @@ class Life:
 
         def recover() -> None:
             world.start_daemon()
-            self._set_quota(world.slices * world.hosts * 4)
+            for queue in self._objects("ClusterQueue"):
+                self._set_quota(queue["metadata"]["name"], world.chips)
             for pool, host in itertools.product(range(world.slices), range(world.hosts)):
                 world.api.apply(node(pool, host))
                 world.api.patch("Node", node(pool, host)["metadata"]["name"], {"spec": {"taints": None}})
@@ -86,6 +88,9 @@ class Life:
             max_restarts=rng.choice((0, 1, 3, 100)), ttl=rng.choice((0, 60, 10_000)), grace=rng.choice((0, 5, 30)),
             strategy=rng.choice(("BlockingRecreate", "Recreate")),
         )  # fmt: skip
+        queue = self._choose(self._objects("LocalQueue"))
+        assert queue
+        obj["metadata"]["labels"][o.QUEUE_LABEL] = queue["metadata"]["name"]
         is_elastic = slices > 1 and rng.random() < 0.5
         uid = world.api.create(elastic(obj) if is_elastic else obj)["metadata"]["uid"]
         work, interval = rng.expovariate(1 / (6 * HOUR)), rng.choice((60.0, 900.0))
@@ -163,12 +168,15 @@ class Life:
             self.world.api.patch("Node", name, {"spec": {"taints": [taint]}}, "")
 
     def _change_quota(self) -> None:
-        self._set_quota(self.world.rng.randrange(self.world.slices + 1) * self.world.hosts * 4)
+        if queue := self._choose(self._objects("ClusterQueue")):
+            hosts = self.world.rng.randrange(self.world.slices + 1) * self.world.hosts
+            self._set_quota(queue["metadata"]["name"], hosts * CHIPS)
 
-    def _set_quota(self, chips: int) -> None:
+    def _set_quota(self, name: str, chips: int) -> None:
         with self.world.transaction() as tx:
-            (queue,) = tx.list("ClusterQueue")
-            queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = chips
+            queue = tx.get("ClusterQueue", "", name)
+            assert queue
+            resource_of(queue)["nominalQuota"] = chips
             tx.put(queue)
 
     def _set_clock(self) -> None:

@@ -13,7 +13,7 @@ HOURS = 1000.0  # of a life
 def live(seed: str, hours: float = HOURS) -> World:
     """Simulate the life of a cluster; its size follows from the seed. Raises Violated."""
     rng = Random(f"{seed}/size")
-    world = World(seed, slices=rng.randint(1, 4), hosts=rng.randint(1, 2))
+    world = World(seed, slices=rng.randint(1, 4), hosts=rng.randint(1, 2), queues=rng.choice((1, 1, 2, 3)))
     world.crash_share = rng.choice((0.0, 0.001, 0.02))
     life = Life(world, calm=rng.choice((8.0, 30.0, 100.0)))
     world.run(hours * HOUR)

@@ -26,7 +26,7 @@ _LIVES = 200
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of a module of xpk.local; `old` occurs once."""
+    """One change of a module; `old` occurs once."""
 
     name: str
     module: str
@@ -40,10 +40,10 @@ MUTANTS = tuple(Mutant(**entry) for entry in yaml.safe_load(Path(__file__).with_
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """Put a bug into the modules for the block. Raises ValueError if its place is not found exactly once."""
-    module = importlib.import_module(f"xpk.local.{mutant.module}")
+    module = importlib.import_module(mutant.module)
     source = inspect.getsource(module)
     if source.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: its text is in {mutant.module}.py {source.count(mutant.old)} times")
+        raise ValueError(f"{mutant.name}: its text is in {mutant.module} {source.count(mutant.old)} times")
     changed = types.ModuleType(module.__name__)
     exec(compile(source.replace(mutant.old, mutant.new), str(module.__file__), "exec"), changed.__dict__)  # noqa: S102  # the module itself
     codes = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.machine import slice_group
+from tests.simulation.queues import Quotas, chips_of
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.store import Transaction
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Process
     from tests.simulation.world import World
 
-_CHIPS = 4  # of a host
-_LINGER_SECONDS = 1200.0  # longer than the daemon is ever away
-_PAUSE_SECONDS = 900.0  # longer than that and the longest pause between attempts
+_LINGER_SECONDS = 3600.0  # longer than the daemon is away, even if it is killed several times in a row
+_PAUSE_SECONDS = 3900.0  # longer than that and the longest pause between attempts
 
 
 class Violated(AssertionError):
@@ -29,6 +29,8 @@ class Properties:
         self._world = world
         self._ends: dict[str, str] = {}  # terminal states by the UID of JobSets
         self._reserved: set[str] = set()  # UIDs of workloads with a reservation
+        self._evicted: set[str] = set()  # UIDs of workloads that still have one
+        self._evicted_at: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         self._jobsets: set[str] = set()
         self._ended_at: dict[str, float] = {}
@@ -66,6 +68,7 @@ class Properties:
             self._check_store(tx)
         for jobset in tx.list("JobSet"):
             self._check_pause(jobset)
+        self._check_evictions()
         self._check_hosts(tx)
 
     def _check_store(self, tx: Transaction) -> None:
@@ -136,31 +139,44 @@ class Properties:
 
     def _check_quota(self, tx: Transaction) -> None:
         """No admission exceeds the quota; a smaller quota evicts nothing."""
-        workloads = [w for w in tx.list("Workload") if o.is_true(w, "QuotaReserved") and not o.is_true(w, "Finished")]
-        reserved = {w["metadata"]["uid"] for w in workloads}
-        if reserved - self._reserved:
-            used, quota = sum(map(chips_of, workloads)), quota_of(tx)
-            self.require(used <= quota, f"{used} chips are admitted, the quota is {quota}")
-        self._reserved = reserved
+        quotas, workloads = Quotas(tx), [w for w in tx.list("Workload") if not o.is_true(w, "Finished")]
+        reserved = {w["metadata"]["uid"]: w for w in workloads if o.is_true(w, "QuotaReserved")}
+        used = quotas.use(reserved.values())
+        for name in {quotas.queue_of(reserved[uid]) for uid in reserved.keys() - self._reserved}:
+            excess = quotas.excess(name, used)
+            self.require(not excess, excess)
+        self._reserved = {*reserved}
+        evicted = {uid for uid, w in reserved.items() if o.is_true(w, "Evicted")}
+        holding, fresh = ([reserved[uid] for uid in uids] for uids in (reserved.keys() - evicted, evicted - self._evicted))
+        wrong = quotas.wrongly_reclaimed(holding, fresh)
+        self.require(not wrong, f"more is reclaimed from {wrong} than it has borrowed")
+        self._evicted = evicted
+
+    def _check_evictions(self) -> None:
+        """Reclaimed quota becomes free: an evicted workload returns its reservation."""
+        self._evicted_at = {uid: self._evicted_at.get(uid, self._world.now) for uid in self._evicted}
+        late = [uid for uid, at in self._evicted_at.items() if self._world.now - at > _LINGER_SECONDS]
+        self.require(not late, f"evicted workloads hold their quota: {late}")
 
     def _check_queue(self, tx: Transaction) -> None:
-        """A workload waits only if it does not fit, and does not wait for those of lower priority."""
+        """A workload waits only if it does not fit, even if those that it may preempt were preempted."""
         all_workloads = [w for w in tx.list("Workload") if not o.is_true(w, "Finished")]
         holding = [w for w in all_workloads if o.is_true(w, "QuotaReserved")]
         if any(o.is_true(w, "Evicted") for w in holding) or self._has_leaving(tx, holding):
             return
-        free, pools = quota_of(tx) - sum(map(chips_of, holding)), self._pools(tx)
-        total_pools = pools
-        pools -= sum(slices_of(tx, w) for w in holding)
+        quotas, total_pools = Quotas(tx), self._pools(tx)
+        pools = total_pools - sum(slices_of(tx, w) for w in holding)
         for workload in all_workloads:
-            if workload in holding or not workload["spec"].get("active", True):
+            slices, name = slices_of(tx, workload), workload["metadata"]["name"]
+            if workload in holding or not workload["spec"].get("active", True) or slices > total_pools:
                 continue
-            if slices_of(tx, workload) > total_pools:
-                continue
-            weaker = [w for w in holding if w["spec"]["priority"] < workload["spec"]["priority"]]
-            chips, slices = free + sum(map(chips_of, weaker)), pools + sum(slices_of(tx, w) for w in weaker)
-            fits = chips_of(workload) <= chips and slices_of(tx, workload) <= slices
-            self.require(not fits, f"{workload['metadata']['name']} waits, but fits")
+            weaker = quotas.may_preempt(workload, holding)
+            used = quotas.use(w for w in holding if w not in weaker)
+            fits = quotas.fits(quotas.queue_of(workload), used, chips_of(workload))
+            fits &= slices <= pools + sum(slices_of(tx, w) for w in weaker)
+            self.require(not fits, f"{name} waits, but fits")
+            may_reclaim = slices <= pools and quotas.may_reclaim(workload, holding)
+            self.require(not may_reclaim, f"{name} does not reclaim the quota of its queue")
 
     def _has_leaving(self, tx: Transaction, holding: list[Obj]) -> bool:
         """Return whether hosts of a workload without a reservation still run."""
@@ -188,18 +204,7 @@ class Properties:
             self.require(not lingers, f"{one.pod['metadata']['name']} runs on after the end of its JobSet")
 
 
-def chips_of(workload: Obj) -> int:
-    """Return the chips that a workload requests."""
-    return sum(_CHIPS * pod_set["count"] for pod_set in workload["spec"]["podSets"])
-
-
 def slices_of(tx: Transaction, workload: Obj) -> int:
     """Return the slices that a workload requests."""
     jobset = next(j for j in tx.list("JobSet") if j["metadata"]["uid"] == o.owner_uid(workload))
     return sum(int(job["replicas"]) for job in jobset["spec"]["replicatedJobs"])
-
-
-def quota_of(tx: Transaction) -> int:
-    """Return the chips of the only queue."""
-    (queue,) = tx.list("ClusterQueue")
-    return int(queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"])

@@ -15,6 +15,7 @@ from random import Random
 from tests.local.cases import set_up
 from tests.simulation.machine import Machine
 from tests.simulation.properties import Properties
+from tests.simulation.queues import CHIPS, set_up_cohort
 from xpk.api.base import Change
 from xpk.local import clock, controllers
 from xpk.local import objects as o
@@ -101,9 +102,9 @@ class _Api(LocalApi):
 
 
 class World:
-    """A cluster of `slices` node pools with `hosts` nodes each."""
+    """A cluster of `slices` node pools with `hosts` nodes each, and one queue or several of a cohort."""
 
-    def __init__(self, seed: int | str, slices: int, hosts: int) -> None:
+    def __init__(self, seed: int | str, slices: int, hosts: int, queues: int = 1) -> None:
         self.rng, self.slices, self.hosts = Random(seed), slices, hosts
         self.clock = Clock(Random(f"{seed}/clock"))
         self.machine = Machine(self)
@@ -122,6 +123,13 @@ class World:
         self._users, self._daemon = _Connection(self._address), _Connection(self._address)
         with clock.replaced(self.clock):
             set_up(self.api, slices, hosts)
+            if queues > 1:
+                set_up_cohort(self.api, Random(f"{seed}/queues"), queues, self.chips)
+
+    @property
+    def chips(self) -> int:
+        """Chips of all nodes."""
+        return self.slices * self.hosts * CHIPS
 
     @property
     def now(self) -> float:
