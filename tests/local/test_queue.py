@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,12 @@ from hypothesis import strategies as st
 from tests.local.cases import KUEUE, ended, jobset, node, pid, running, set_up
 from tests.waiting import until
 from xpk.api.base import Obj
+from xpk.local import controllers
+from xpk.local import objects as o
 from xpk.local.admission import Claim, Ledger, Queue, decide
 from xpk.local.api import LocalApi
+from xpk.local.process import Host
+from xpk.local.store import Store
 from xpk.model.quotas import Allotment
 
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.02; done"
@@ -349,3 +354,21 @@ def alive(api: LocalApi, name: str) -> list[Obj]:
     """Return the pods of a JobSet whose hosts have not ended."""
     pods = api.list("Pod", selector={"jobset.sigs.k8s.io/jobset-name": name})
     return [pod for pod in pods if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+
+
+@pytest.mark.parametrize("spec", [{"unschedulable": True}, {"taints": [{"key": "broken", "effect": "NoExecute"}]}])
+def test_a_node_pool_is_not_free_while_a_host_runs_on_a_closed_node(tmp_path: Path, spec: dict[str, Any]) -> None:
+    with Store(tmp_path, create=True) as store, store.transaction() as tx:
+        for obj in (node(0, 0), node(0, 1), *(jobset(name, "true", slices=1, hosts=1, queued=False) for name in "ab")):
+            tx.put(obj)
+        controllers.reconcile(tx, {})
+        first, _ = tx.list("Pod")
+        hosts = {first["metadata"]["uid"]: Host("running", {"pid": 1, "startedAt": o.now()})}
+        closed = tx.get("Node", "", first["spec"]["nodeName"])
+        assert closed
+        closed["spec"] = spec
+        tx.put(closed)
+        controllers.reconcile(tx, hosts)
+        first, second = tx.list("Pod")
+        assert first["spec"]["nodeName"] == "c-np-0-0"
+        assert "nodeName" not in second["spec"]

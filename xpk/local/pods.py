@@ -29,21 +29,26 @@ def _address(node: Obj) -> str:
     return next((str(a["address"]) for a in addresses if a["type"] == "InternalIP"), "127.0.0.1")
 
 
+def _is_open(node: Obj) -> bool:
+    """Return whether new hosts may be placed on a node."""
+    return o.is_true(node, "Ready") and not node.get("spec", {}).get("unschedulable") and not o.is_fenced(node)
+
+
 class Placement:
     """Pods by node, and free capacity."""
 
     def __init__(self, tx: Transaction) -> None:
-        nodes = [n for n in tx.list("Node") if o.is_true(n, "Ready") and not n.get("spec", {}).get("unschedulable")]
-        nodes = [n for n in nodes if not o.is_fenced(n)]
-        self.nodes = {n["metadata"]["name"]: n for n in sorted(nodes, key=lambda n: _natural(n["metadata"]["name"]))}
+        every = sorted(tx.list("Node"), key=lambda n: _natural(n["metadata"]["name"]))
+        self._every = {n["metadata"]["name"]: n for n in every}
+        self.nodes = {name: n for name, n in self._every.items() if _is_open(n)}
         self.free = {
             name: {k: o.quantity(v) for k, v in node.get("status", {}).get("allocatable", {}).items()}
-            for name, node in self.nodes.items()
+            for name, node in self._every.items()
         }
-        self.load = dict.fromkeys(self.nodes, 0)
-        self.tenants: dict[str, set[str]] = {name: set() for name in self.nodes}
+        self.load = dict.fromkeys(self._every, 0)
+        self.tenants: dict[str, set[str]] = {name: set() for name in self._every}
         for pod in tx.list("Pod"):
-            if not o.has_ended(pod) and pod["spec"].get("nodeName") in self.nodes:
+            if not o.has_ended(pod) and pod["spec"].get("nodeName") in self._every:
                 self.add(pod, pod["spec"]["nodeName"])
 
     def add(self, pod: Obj, node: str, sign: int = 1) -> None:
@@ -62,7 +67,7 @@ class Placement:
         if not topology:
             return [names]
         groups: dict[str, list[str]] = {}
-        for name, node in self.nodes.items():
+        for name, node in self._every.items():  # a host on a closed node still uses its pool
             groups.setdefault(o.label(node, topology), []).append(name)
         owners = {o.owner_uid(pods[0])}
         return [
