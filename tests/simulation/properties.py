@@ -33,6 +33,7 @@ class Properties:
         self._evicted_at: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         self._jobsets: set[str] = set()
+        self._nodes: set[str] = set()
         self._ended_at: dict[str, float] = {}
         self._paused_at: dict[str, float] = {}
         self._bound: dict[str, int] = {}  # pods with a node, by group
@@ -60,6 +61,8 @@ class Properties:
         for other in self._world.machine.living():
             self.require(other.node != one.node, f"{name} starts on the node of another host")
             is_same_slice = (other.jobset, other.place[0]) == (one.jobset, one.place[0])
+            if other.node not in self._nodes:
+                continue  # nobody knows to which pool a deleted node belonged, also in Kubernetes
             self.require(is_same_slice or other.pool != one.pool, f"{name} starts in the node pool of another slice")
 
     def check(self, tx: Transaction, *, is_changed: bool) -> None:
@@ -75,6 +78,7 @@ class Properties:
         """Check what holds for a state of the store, whatever the time is."""
         jobsets = tx.list("JobSet")
         self._jobsets = {jobset["metadata"]["uid"] for jobset in jobsets}
+        self._nodes = {node["metadata"]["name"] for node in tx.list("Node")}
         self._bound.clear()
         for pod in tx.list("Pod"):
             if "nodeName" in pod["spec"] and not o.has_ended(pod) and not o.is_terminating(pod):
@@ -147,7 +151,9 @@ class Properties:
             self.require(not excess, excess)
         self._reserved = {*reserved}
         evicted = {uid for uid, w in reserved.items() if o.is_true(w, "Evicted")}
-        holding, fresh = ([reserved[uid] for uid in uids] for uids in (reserved.keys() - evicted, evicted - self._evicted))
+        holding, fresh = (
+            [reserved[uid] for uid in uids] for uids in (reserved.keys() - evicted, evicted - self._evicted)
+        )
         wrong = quotas.wrongly_reclaimed(holding, fresh)
         self.require(not wrong, f"more is reclaimed from {wrong} than it has borrowed")
         self._evicted = evicted
