@@ -154,3 +154,20 @@ TestLife = Life.TestCase
 )
 def test_a_full_disk_gets_a_hint_to_free_space(error: Exception, full: bool) -> None:
     assert str(job._one_line(error)).endswith("Free some disk space") == full
+
+
+@pytest.mark.parametrize("part", ["nothing", "a part"])
+def test_what_a_newer_attempt_has_removed_is_not_committed(part: str, tmp_path: Path) -> None:
+    """Hosts of an earlier attempt may still run until they learn of the newer one."""
+    earlier, newer = (open_store(open_place(tmp_path)) for _ in range(2))
+    staging = Path(earlier.staging_path(5, earlier.begin_attempt(0)))
+    (staging / "host-0").write_bytes(b"half of the state")
+    newer.begin_attempt(1)
+    assert list(tmp_path.iterdir()) == []
+    if part == "a part":
+        staging.mkdir()
+        (staging / "host-1").write_bytes(b"the other half")
+    with pytest.raises(OSError, match="a newer attempt has removed"):
+        earlier.commit(5, "0", {})
+    earlier.abort(5, "0")
+    assert list(tmp_path.iterdir()) == []

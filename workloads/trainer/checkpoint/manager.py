@@ -232,7 +232,7 @@ class Checkpoints:
         failure = next(filter(None, failures), "")
         if not failure:
             try:
-                _handler().finalize(_epath(self._store.staging_path(step, self._attempt_id)))
+                self._finalize(step)
                 flush(_FLUSH_SECONDS)
                 if step in self._unreadable:  # an unreadable checkpoint occupies its name
                     self._store.quarantine(step)
@@ -245,6 +245,10 @@ class Checkpoints:
         else:
             self._remove_older(step)
         return failure
+
+    def _finalize(self, step: int) -> None:
+        """Let Orbax complete the files that all hosts have written."""
+        _handler().finalize(_epath(self._store.staging_path(step, self._attempt_id)))
 
     def _remove_older(self, committed: int) -> None:
         """Remove old checkpoints; errors are not raised, because the other hosts wait for the result."""

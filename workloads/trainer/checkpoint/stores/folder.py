@@ -17,17 +17,24 @@ class FolderStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._staging: tuple[Path, int] | None = None  # folder of the save in progress, and a descriptor of it
 
     def begin_attempt(self, attempt: int) -> str:
-        """Remove the remains of aborted saves. Needs no fence: a rename never replaces an existing checkpoint.
+        """Remove the remains of aborted saves.
 
+        An earlier attempt that still runs cannot replace a checkpoint, because a rename does not, and does not commit
+        what was removed here. Each folder is renamed first, because that attempt may be about to rename it.
         Raises FatalError if there are checkpoints of another program.
         """
         uncommitted = [path for path in self._numbered() if not _is_committed(path)]
         for path in uncommitted:
             if not self._is_partial_rename(path):
                 raise manifest.foreign_error(path)
-        self._remove([*uncommitted, *self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
+        self._remove(uncommitted)
+        for path in self._folder.glob(".saving-*"):
+            with contextlib.suppress(OSError):
+                os.replace(path, self._folder / f".removing-{path.name[1:]}")
+        self._remove([*self._folder.glob(".saving-*"), *self._folder.glob(".removing-*")])
         return str(attempt)
 
     def steps(self) -> list[int]:
@@ -38,17 +45,24 @@ class FolderStore:
         """Create the folder that is renamed when it is complete."""
         staging = self._staging_folder(step, attempt_id)
         staging.mkdir(parents=True, exist_ok=True)
+        if self._staging is None or self._staging[0] != staging:
+            self._release()
+            self._staging = staging, os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return str(staging)
 
     def commit(self, step: int, attempt_id: str, notes: dict[str, Any]) -> None:
         """Write the manifest, then rename; both survive a power failure."""
         staging = self._staging_folder(step, attempt_id)
         open_place(staging / manifest.MANIFEST).write(manifest.manifest(manifest.sums(staging), notes))
+        if self._was_removed(staging):
+            raise PermissionError(13, "a newer attempt has removed its files", str(staging))
         os.replace(staging, self._folder / str(step))
+        self._release()
         _sync_folder(self._folder)
 
     def abort(self, step: int, attempt_id: str) -> None:
         """Remove the staging folder."""
+        self._release()
         self._remove([self._staging_folder(step, attempt_id)])
 
     def damage(self, step: int) -> str:
@@ -81,6 +95,20 @@ class FolderStore:
             with contextlib.suppress(OSError):
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
+
+    def _was_removed(self, staging: Path) -> bool:
+        """Return whether the folder of the save in progress was removed; another one may be in its place."""
+        if self._staging is None or self._staging[0] != staging:
+            return False
+        try:
+            return not os.path.samestat(os.fstat(self._staging[1]), staging.stat())
+        except FileNotFoundError:
+            return True
+
+    def _release(self) -> None:
+        if self._staging is not None:
+            os.close(self._staging[1])
+            self._staging = None
 
     def _numbered(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("*") if manifest.read_step(path.name) is not None)
