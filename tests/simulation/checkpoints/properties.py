@@ -1,0 +1,130 @@
+"""What must hold for the checkpoints of a simulated job; docs/simulation.md lists it for readers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.simulation.checkpoints.hosts import saved_content
+from trainer.checkpoint.local import LocalCheckpoint
+from trainer.checkpoint.stores import manifest
+
+if TYPE_CHECKING:
+    from tests.simulation.checkpoints.hosts import Attempt
+    from tests.simulation.checkpoints.world import World
+
+
+class Violated(AssertionError):
+    """A property does not hold."""
+
+
+class Properties:
+    """Saves that hosts were told of, and checks of what an attempt chooses and of what a save leaves."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._folder = world.root / "out" / "checkpoints"
+        self._saved: set[int] = set()  # steps of intact checkpoints that must exist
+        self._damaged_at: dict[int, int] = {}  # time by step
+        self._save_began_at: dict[int, int] = {}
+        self._saved_locally: dict[int, set[int]] = {}  # processes by step, of the newest attempt
+        self.newest_local_save = 0  # step of the newest local checkpoint that all hosts have kept, 0 if none
+
+    @property
+    def newest_save(self) -> int:
+        """The step of the newest intact checkpoint, 0 if there is none."""
+        return max(self._saved, default=0)
+
+    def require(self, holds: bool, what: str) -> None:
+        """Raise Violated unless it holds."""
+        if not holds:
+            raise Violated(f"after {self._world.schedule.steps} steps: {what}")
+
+    def on_choice(self, attempt: Attempt, local: LocalCheckpoint | None, step: int | None) -> None:
+        """Check the checkpoint from which an attempt resumes: a local one, or a newer one of a step."""
+        chosen = max(local.step if local else 0, step or 0)
+        expected = min(attempt.expected, self.newest_save)  # it may have been damaged since
+        self.require(chosen >= expected, f"step {expected} was saved, but step {chosen} is chosen")
+        if local:
+            self._check_local(attempt, local)
+        kept = min(attempt.expected_local, self.newest_local_save)
+        self.require(chosen >= kept, f"all hosts have kept step {kept}, but step {chosen} is chosen")
+        if step:
+            is_damaged = self._damaged_at.get(step, attempt.began) < attempt.began
+            self.require(not is_damaged, f"the damaged checkpoint of step {step} is chosen")
+            self._check_complete(step)
+
+    def on_save_begin(self, step: int) -> None:
+        """Note the begin of a save."""
+        self._save_began_at[step] = self._world.schedule.steps
+
+    def on_save(self, attempt: Attempt, step: int) -> None:
+        """Check what a successful save has left."""
+        if not attempt.is_alone and not (self._folder / str(step)).exists():
+            return  # another attempt has saved a later step, and removed this one
+        if self._damaged_at.get(step, 0) < self._save_began_at[step]:
+            self._damaged_at.pop(step, None)
+        self._check_complete(step)
+        kept = sorted(s for s in self._saved | {step} if s <= step)[-self._world.keep :]
+        self._saved = {*kept, *(s for s in self._saved if s > step)} - self._damaged_at.keys()
+        if attempt.is_alone:
+            present = {path.name for path in self._folder.iterdir()}
+            half_made = sorted(name for name in present if not name.isdigit())
+            self.require(not half_made, f"{half_made} remain after the save of step {step}")
+            older = sorted(int(name) for name in present if int(name) <= step)
+            intact = [s for s in older if s not in self._damaged_at]
+            self.require(len(intact) <= self._world.keep, f"{intact} are kept, but {self._world.keep} were asked for")
+
+    def on_local_save(self, attempt: Attempt, process: int, step: int) -> None:
+        """Note a local checkpoint that a host has kept."""
+        if attempt is not self._world.newest:
+            return
+        processes = self._saved_locally.setdefault(step, set())
+        processes.add(process)
+        if len(processes) == len(attempt.nodes):
+            self.newest_local_save = step
+
+    def on_begin(self, *, has_new_nodes: bool) -> None:
+        """Forget the local saves of an earlier attempt as far as they may be lost."""
+        self._saved_locally.clear()
+        if has_new_nodes:
+            self.newest_local_save = 0
+
+    def on_damage(self, step: int | None) -> None:
+        """Note that the checkpoint of a step was damaged, or with None a local one."""
+        if step is None:
+            self.newest_local_save = 0
+        else:
+            self._saved.discard(step)
+            self._damaged_at[step] = self._world.schedule.steps
+
+    def _check_complete(self, step: int) -> None:
+        """A checkpoint has the part of every host, and all of one attempt."""
+        if step in self._damaged_at:
+            return
+        processes = range(self._world.slices * self._world.hosts)
+        parts = [_content(self._folder / str(step) / f"host-{process}") for process in processes]
+        attempts = range(self._world.attempts)
+        wholes = ([saved_content(step, number, process) for process in processes] for number in attempts)
+        self.require(parts in wholes, f"the checkpoint of step {step} is not of one attempt: {parts}")
+
+    def _check_local(self, attempt: Attempt, chosen: LocalCheckpoint) -> None:
+        """Every host has its part of the chosen local checkpoint, or a host of another slice has it."""
+        hosts = self._world.hosts
+        for process, node in enumerate(attempt.nodes):
+            holders = [node]
+            if chosen.sources:
+                holders = [attempt.nodes[chosen.sources[process % hosts] * hosts + process % hosts]]
+            parts = [path for holder in holders for path in holder.glob("xpk-*/s*/*") if _is_part(path, chosen)]
+            self.require(bool(parts), f"host {process} lacks its part of the local checkpoint of step {chosen.step}")
+
+
+def _is_part(path: Path, chosen: LocalCheckpoint) -> bool:
+    if not path.name.endswith(str(chosen.step)) or manifest.damage(path):
+        return False
+    notes = manifest.notes((path / manifest.MANIFEST).read_bytes())
+    return bool(notes["session"] == chosen.session)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
