@@ -1,5 +1,6 @@
 """In any order of events the last complete checkpoint is never removed, and committed ones are complete."""
 
+import errno
 import shutil
 import tempfile
 import time
@@ -18,6 +19,7 @@ from trainer.hosts import job
 from trainer.hosts.peers import Peers
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
+from xpk_shared.storage.disk import Disk
 
 
 @pytest.mark.parametrize(
@@ -156,18 +158,30 @@ def test_a_full_disk_gets_a_hint_to_free_space(error: Exception, full: bool) -> 
     assert str(job._one_line(error)).endswith("Free some disk space") == full
 
 
-@pytest.mark.parametrize("part", ["nothing", "a part"])
-def test_what_a_newer_attempt_has_removed_is_not_committed(part: str, tmp_path: Path) -> None:
-    """Hosts of an earlier attempt may still run until they learn of the newer one."""
+@pytest.mark.parametrize("rest", [0, 1])
+def test_an_earlier_attempt_does_not_commit_what_a_newer_one_has_removed(rest: int, tmp_path: Path) -> None:
+    """Its hosts run until they learn of the newer attempt, and some may write their part only then."""
     earlier, newer = (open_store(open_place(tmp_path)) for _ in range(2))
     staging = Path(earlier.staging_path(5, earlier.begin_attempt(0)))
     (staging / "host-0").write_bytes(b"half of the state")
     newer.begin_attempt(1)
-    assert list(tmp_path.iterdir()) == []
-    if part == "a part":
-        staging.mkdir()
-        (staging / "host-1").write_bytes(b"the other half")
-    with pytest.raises(OSError, match="a newer attempt has removed"):
+    assert not staging.exists()
+    if rest:
+        (Path(earlier.staging_path(5, "0")) / "host-1").write_bytes(b"the other half")
+    with pytest.raises(PermissionError, match="a newer attempt has taken over"):
         earlier.commit(5, "0", {})
     earlier.abort(5, "0")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".owner"]
+
+
+def test_an_attempt_that_begins_on_a_full_disk_saves_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(open_place(tmp_path))
+    store.begin_attempt(0)
+    with monkeypatch.context() as full:
+        full.setattr(Disk, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        attempt_id = store.begin_attempt(1)
+    (Path(store.staging_path(5, attempt_id)) / "host-0").write_bytes(b"state")
+    store.commit(5, attempt_id, {})
+    assert store.steps() == [5]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import secrets
 import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -11,25 +12,31 @@ from typing import Any
 from trainer.checkpoint.stores import manifest, ocdbt
 from xpk_shared.storage import open_place
 
+_OWNER = ".owner"
+
 
 class FolderStore:
-    """Store of checkpoints in a folder: `.saving-...` is an aborted save, a number is a complete checkpoint."""
+    """Store of checkpoints in a folder: `.saving-...` is an aborted save, a number is a complete checkpoint.
+
+    `.owner` names the attempt that may commit.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._staging: tuple[Path, int] | None = None  # folder of the save in progress, and a descriptor of it
+        self._owner: bytes | None = None  # content of the owner file while no other attempt has begun
 
     def begin_attempt(self, attempt: int) -> str:
         """Remove the remains of aborted saves.
 
-        An earlier attempt that still runs cannot replace a checkpoint, because a rename does not, and does not commit
-        what was removed here. Each folder is renamed first, because that attempt may be about to rename it.
+        An earlier attempt that still runs can commit only what it renames before this. So the remains are renamed, too,
+        before they are removed, and it finds that it is no longer the owner.
         Raises FatalError if there are checkpoints of another program.
         """
         uncommitted = [path for path in self._numbered() if not _is_committed(path)]
         for path in uncommitted:
             if not self._is_partial_rename(path):
                 raise manifest.foreign_error(path)
+        self._owner = self._take_over()
         self._remove(uncommitted)
         for path in self._folder.glob(".saving-*"):
             with contextlib.suppress(OSError):
@@ -45,24 +52,19 @@ class FolderStore:
         """Create the folder that is renamed when it is complete."""
         staging = self._staging_folder(step, attempt_id)
         staging.mkdir(parents=True, exist_ok=True)
-        if self._staging is None or self._staging[0] != staging:
-            self._release()
-            self._staging = staging, os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return str(staging)
 
     def commit(self, step: int, attempt_id: str, notes: dict[str, Any]) -> None:
         """Write the manifest, then rename; both survive a power failure."""
         staging = self._staging_folder(step, attempt_id)
         open_place(staging / manifest.MANIFEST).write(manifest.manifest(manifest.sums(staging), notes))
-        if self._was_removed(staging):
-            raise PermissionError(13, "a newer attempt has removed its files", str(staging))
+        if self._owner not in (None, self._read_owner()):
+            raise PermissionError(13, "a newer attempt has taken over", str(self._folder))
         os.replace(staging, self._folder / str(step))
-        self._release()
         _sync_folder(self._folder)
 
     def abort(self, step: int, attempt_id: str) -> None:
         """Remove the staging folder."""
-        self._release()
         self._remove([self._staging_folder(step, attempt_id)])
 
     def damage(self, step: int) -> str:
@@ -96,19 +98,19 @@ class FolderStore:
                 os.replace(self._folder / str(old), self._folder / f".removing-{old}")
         self._remove([*self._folder.glob(".removing-*"), *self._folder.glob(".damaged-*")])
 
-    def _was_removed(self, staging: Path) -> bool:
-        """Return whether the folder of the save in progress was removed; another one may be in its place."""
-        if self._staging is None or self._staging[0] != staging:
-            return False
+    def _take_over(self) -> bytes:
+        """Become the owner; return the content of the owner file, which is the earlier one if the disk is full."""
+        content = secrets.token_hex(8).encode()
         try:
-            return not os.path.samestat(os.fstat(self._staging[1]), staging.stat())
-        except FileNotFoundError:
-            return True
+            open_place(self._folder / _OWNER).write(content)
+        except OSError:
+            return self._read_owner()
+        return content
 
-    def _release(self) -> None:
-        if self._staging is not None:
-            os.close(self._staging[1])
-            self._staging = None
+    def _read_owner(self) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / _OWNER).read_bytes()
+        return b""
 
     def _numbered(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("*") if manifest.read_step(path.name) is not None)
