@@ -28,6 +28,7 @@ class Properties:
         self._damaged_at: dict[int, int] = {}  # time by step
         self._save_began_at: dict[int, int] = {}
         self._saved_locally: dict[int, set[int]] = {}  # processes by step, of the newest attempt
+        self._damaged_locally: set[int] = set()  # steps
         self.newest_local_save = 0  # step of the newest local checkpoint that all hosts have kept, 0 if none
 
     @property
@@ -45,12 +46,13 @@ class Properties:
         chosen = max(local.step if local else 0, step or 0)
         expected = min(attempt.expected, self.newest_save)  # it may have been damaged since
         self.require(chosen >= expected, f"step {expected} was saved, but step {chosen} is chosen")
-        if local:
+        if local and local.step not in self._damaged_locally:  # since it was verified
             self._check_local(attempt, local)
         kept = min(attempt.expected_local, self.newest_local_save)
         self.require(chosen >= kept, f"all hosts have kept step {kept}, but step {chosen} is chosen")
         if step:
-            is_damaged = self._damaged_at.get(step, attempt.began) < attempt.began
+            damaged_at = self._damaged_at.get(step, attempt.began)
+            is_damaged = self._save_began_at.get(step, 0) <= damaged_at < attempt.began
             self.require(not is_damaged, f"the damaged checkpoint of step {step} is chosen")
             self._check_complete(step)
 
@@ -68,7 +70,7 @@ class Properties:
         kept = sorted(s for s in self._saved | {step} if s <= step)[-self._world.keep :]
         self._saved = {*kept, *(s for s in self._saved if s > step)} - self._damaged_at.keys()
         if attempt.is_alone:
-            present = {path.name for path in self._folder.iterdir()}
+            present = {path.name for path in self._folder.iterdir()} - {".owner"}
             half_made = sorted(name for name in present if not name.isdigit())
             self.require(not half_made, f"{half_made} remain after the save of step {step}")
             older = sorted(int(name) for name in present if int(name) <= step)
@@ -81,22 +83,25 @@ class Properties:
             return
         processes = self._saved_locally.setdefault(step, set())
         processes.add(process)
-        if len(processes) == len(attempt.nodes):
+        if len(processes) == len(attempt.nodes) and step not in self._damaged_locally:
             self.newest_local_save = step
 
     def on_begin(self, *, has_new_nodes: bool) -> None:
         """Forget the local saves of an earlier attempt as far as they may be lost."""
         self._saved_locally.clear()
+        self._damaged_locally.clear()
         if has_new_nodes:
             self.newest_local_save = 0
 
-    def on_damage(self, step: int | None) -> None:
-        """Note that the checkpoint of a step was damaged, or with None a local one."""
-        if step is None:
-            self.newest_local_save = 0
-        else:
-            self._saved.discard(step)
-            self._damaged_at[step] = self._world.schedule.steps
+    def on_damage(self, step: int) -> None:
+        """Note that the checkpoint of a step was damaged."""
+        self._saved.discard(step)
+        self._damaged_at[step] = self._world.schedule.steps
+
+    def on_local_damage(self, step: int) -> None:
+        """Note that one host's local checkpoint of a step was damaged, perhaps before it is complete."""
+        self._damaged_locally.add(step)
+        self.newest_local_save = 0
 
     def _check_complete(self, step: int) -> None:
         """A checkpoint has the part of every host, and all of one attempt."""

@@ -97,7 +97,8 @@ class World:
             folder = self.rng.choice(folders)
             if files := sorted(path for path in folder.rglob("*") if path.is_file()):
                 self.rng.choice((_flip, _cut))(self.rng.choice(files))
-                self.properties.on_damage(int(folder.name) if folder in steps else None)
+                note = self.properties.on_damage if folder in steps else self.properties.on_local_damage
+                note(int(folder.name.rpartition("-")[2]))
 
 
 def _flip(file: Path) -> None:

@@ -19,7 +19,6 @@ from trainer.hosts import job
 from trainer.hosts.peers import Peers
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
-from xpk_shared.storage.disk import Disk
 
 
 @pytest.mark.parametrize(
@@ -177,10 +176,13 @@ def test_an_earlier_attempt_does_not_commit_what_a_newer_one_has_removed(rest: i
 def test_an_attempt_that_begins_on_a_full_disk_saves_once_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     store = open_store(open_place(tmp_path))
     store.begin_attempt(0)
     with monkeypatch.context() as full:
-        full.setattr(Disk, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        full.setattr(Path, "write_bytes", refuse)
         attempt_id = store.begin_attempt(1)
     (Path(store.staging_path(5, attempt_id)) / "host-0").write_bytes(b"state")
     store.commit(5, attempt_id, {})

@@ -102,7 +102,7 @@ class FolderStore:
         """Become the owner; return the content of the owner file, which is the earlier one if the disk is full."""
         content = secrets.token_hex(8).encode()
         try:
-            open_place(self._folder / _OWNER).write(content)
+            (self._folder / _OWNER).write_bytes(content)  # if it is cut off, no earlier attempt is the owner either
         except OSError:
             return self._read_owner()
         return content
