@@ -1,4 +1,4 @@
-"""Bugs put into the controllers, which the simulation must find; mutants.yaml lists them.
+"""Bugs put into the product, which the simulations must find; mutants.yaml lists them.
 
 python -m tests.simulation.mutants [NAME ...]
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.simulation.checkpoints import world as checkpoints
 from tests.simulation.lives import live
 
 MUTANT_HOURS = 300.0  # of each life
@@ -75,14 +76,22 @@ def _pairs(module: types.ModuleType, changed: types.ModuleType) -> Iterator[tupl
             yield value, vars(changed)[name]
 
 
+def relive(mutant: Mutant, seed: str) -> None:
+    """Simulate the life of a seed in which a mutant may show. Raises what it violates."""
+    if mutant.module.startswith("trainer."):
+        checkpoints.live(seed)
+    else:
+        live(seed, MUTANT_HOURS)
+
+
 def find(mutant: Mutant, lives: int = _LIVES) -> tuple[str, str]:
     """Return the seed of the first life that shows a bug and what it violates, or two empty texts."""
     with planted(mutant):
         for number in range(lives):
             seed = f"mutant/{number}"
             try:
-                live(seed, MUTANT_HOURS)
-            except Exception as error:  # an error of the controllers shows the bug, too
+                relive(mutant, seed)
+            except Exception as error:  # an error of the product shows the bug, too
                 return seed, f"{type(error).__name__}: {error}"
     return "", ""
 

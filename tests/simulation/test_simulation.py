@@ -1,16 +1,17 @@
-"""Short lives of simulated clusters; `make simulate` has long ones."""
+"""Short lives of simulated clusters and jobs; `make simulate` has long ones."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.simulation.checkpoints import world as checkpoints
 from tests.simulation.lives import live
-from tests.simulation.mutants import MUTANT_HOURS, MUTANTS, Mutant, find, planted
+from tests.simulation.mutants import MUTANTS, Mutant, find, planted, relive
 from tests.simulation.properties import Violated
 from tests.simulation.world import World
 
 HOURS = 100.0
-QUICK = ("one-restart-too-many", "restarts-are-not-limited", "admits-beyond-the-quota")
+QUICK = ("one-restart-too-many", "restarts-are-not-limited", "admits-beyond-the-quota", "earlier-attempts-commit")
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -23,12 +24,22 @@ def test_a_life_is_determined_by_its_seed() -> None:
     assert one == again != other
 
 
+@pytest.mark.parametrize("number", range(20))
+def test_every_property_holds_for_the_checkpoints_of_a_job(number: int) -> None:
+    assert checkpoints.live(f"test/{number}").schedule.steps > 0
+
+
+def test_the_life_of_a_job_is_determined_by_its_seed() -> None:
+    one, again, other = (checkpoints.live(seed) for seed in ("test/2", "test/2", "test/3"))
+    assert one.trace == again.trace != other.trace
+
+
 @pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name in QUICK], ids=lambda one: one.name)
 def test_a_bug_is_found(mutant: Mutant) -> None:
     seed, what = find(mutant)
     assert seed, "no life shows it"
     with planted(mutant), pytest.raises(Violated) as again:
-        live(seed, MUTANT_HOURS)
+        relive(mutant, seed)
     assert str(again.value) in what
 
 

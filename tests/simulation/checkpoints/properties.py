@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkpoints.hosts import saved_content
+from tests.simulation.properties import Violated
 from trainer.checkpoint.local import LocalCheckpoint
 from trainer.checkpoint.stores import manifest
 
 if TYPE_CHECKING:
     from tests.simulation.checkpoints.hosts import Attempt
     from tests.simulation.checkpoints.world import World
-
-
-class Violated(AssertionError):
-    """A property does not hold."""
 
 
 class Properties:
@@ -94,7 +91,12 @@ class Properties:
             self.newest_local_save = 0
 
     def on_damage(self, step: int) -> None:
-        """Note that the checkpoint of a step was damaged."""
+        """Note that the checkpoint of a step was damaged.
+
+        If its save was cut off after the commit, it may have displaced older ones, of which nobody was told.
+        """
+        if step not in self._saved:
+            self._saved = {saved for saved in self._saved if (self._folder / str(saved)).is_dir()}
         self._saved.discard(step)
         self._damaged_at[step] = self._world.schedule.steps
 

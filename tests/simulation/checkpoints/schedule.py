@@ -75,7 +75,12 @@ class Schedule:
         self._rng, self.root, self.back = rng, root, threading.Semaphore(0)
         self.tasks: list[Task] = []
         self.is_full = False  # the disk
-        self.steps = 0
+        self.trace: list[str] = []  # names of the processes in the order in which they ran
+
+    @property
+    def steps(self) -> int:
+        """The number of times that a process ran."""
+        return len(self.trace)
 
     def start(self, name: str, action: Callable[[], None]) -> Task:
         """Add a process."""
@@ -90,8 +95,8 @@ class Schedule:
             if self.tasks:
                 raise AssertionError(f"these wait for ever: {[task.name for task in self.tasks]}")
             return False
-        self.steps += 1
         task = self._rng.choice(ready)
+        self.trace.append(task.name)
         task.resume()
         if task.problem is not None:
             raise task.problem

@@ -43,13 +43,18 @@ class World:
         """Whether a host of any attempt runs."""
         return any(attempt.is_running for attempt in self._all)
 
+    @property
+    def trace(self) -> list[str]:
+        """The processes in the order in which they ran."""
+        return self.schedule.trace
+
     def live(self) -> None:
         """Run all attempts; the last one runs alone and without faults, and must save everything."""
         try:
             while self.attempts < _ATTEMPTS or self.is_running:
                 if not self.schedule.step():
                     self._begin()
-                for fault, weight in ((self._kill, 1.0), (self._fill, 0.5), (self._damage, 0.5), (self._overlap, 0.2)):
+                for fault, weight in ((self._kill, 1.0), (self._fill, 0.5), (self._damage, 1.0), (self._overlap, 0.2)):
                     if self.rng.random() < weight / self._calm:
                         fault()
             self.schedule.is_full = self.is_faulty = False
@@ -103,7 +108,7 @@ class World:
 
 def _flip(file: Path) -> None:
     content = file.read_bytes()
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if content else b"x")
+    file.write_bytes(content[:-1] + bytes([(content[-1] + 1) % 256]) if content else b"x")
 
 
 def _cut(file: Path) -> None:
