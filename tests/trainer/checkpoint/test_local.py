@@ -26,6 +26,7 @@ from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
+from xpk_shared.storage.disk import Disk
 
 
 def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:
@@ -345,3 +346,22 @@ def test_a_slice_that_lost_its_local_tier_restores_from_the_other_slice(tmp_path
             assert "params.embed has changed since it was written" in job.logs()
     assert losses == whole.losses()
     assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("[0-9]*")] == ["14"]
+
+
+def test_attempts_that_begin_at_the_same_time_agree_on_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the local checkpoints of one of them would later count as those of an earlier run."""
+    out, other = open_place(tmp_path), list[str]()
+    real = Disk.is_file
+
+    def is_file(place: Disk) -> bool:
+        present = real(place)
+        if not other:
+            other.append("")
+            other[0] = local_tier._run_id(out)
+        return present
+
+    monkeypatch.setattr(Disk, "is_file", is_file)
+    own = local_tier._run_id(out)
+    assert [own] == other
+    assert local_tier._run_id(out) == own
+    assert local_tier.has_started(out)

@@ -368,14 +368,20 @@ def _identity(path: Path) -> str:
 
 def has_started(out: Place) -> bool:
     """Return whether a run with a local tier has started in an output folder; its nodes may have checkpoints."""
-    return (out / _RUN_ID).is_file()
+    return (out / _RUN_ID).is_file() or bool((out / _RUN_ID).slot().look()[0])
 
 
 def _run_id(out: Place) -> str:
     """Return the id of the run in an output folder; create one if there is none, for example after it was emptied."""
     place = out / _RUN_ID
-    if place.is_file():
+    if place.is_file():  # in a bucket, and from older versions
         return str(place.read().decode())
-    run_id = uuid.uuid4().hex
-    place.write(run_id.encode())
-    return run_id
+    slot = place.slot()
+    version, content = slot.look()
+    if not content:
+        content = uuid.uuid4().hex.encode()
+        try:
+            slot.put(content, version)
+        except FileExistsError:  # an attempt that has begun at the same time has created it
+            _, content = slot.look()
+    return content.decode()
