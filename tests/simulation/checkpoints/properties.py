@@ -80,7 +80,7 @@ class Properties:
             return
         processes = self._saved_locally.setdefault(step, set())
         processes.add(process)
-        if len(processes) == len(attempt.nodes) and step not in self._damaged_locally:
+        if len(processes) == len(attempt.nodes) and step > max(self._damaged_locally, default=0):
             self.newest_local_save = step
 
     def on_begin(self, *, has_new_nodes: bool) -> None:
