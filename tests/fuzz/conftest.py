@@ -26,7 +26,7 @@ CODES = {0, 125, INTERRUPTED} | {
 }
 PROGRAMS = ("bash", "true")  # programs that commands find: no docker, kubectl or gcloud
 COUNT = "hostile inputs"  # property of a test's report
-# Exit codes without an error in this process: of commands that are not errors, and of the trainer, which prints its own.
+# Exit codes without an error in this process: results of commands, and errors that the trainer prints.
 ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3), ("data prepare", 2)}
 
 

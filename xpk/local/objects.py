@@ -75,10 +75,10 @@ def owner_uid(obj: Obj) -> str:
 
 def condition(obj: Obj, kind: str) -> Obj:
     """Return a condition, empty if it is not set."""
-    for item in obj.get("status", {}).get("conditions", ()):
+    conditions: list[Obj] = obj.get("status", {}).get("conditions", [])
+    for item in conditions:
         if item["type"] == kind:
-            found: Obj = item
-            return found
+            return item
     return {}
 
 

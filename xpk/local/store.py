@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xpk.api.base import Change, Obj
+from xpk.api.base import Change, Obj, Objs
 from xpk.local.cache import Cache, Entry, Key, event_owner, parsed, with_revision
 from xpk.local.objects import age, label, new_uid, now
 from xpk.model.errors import XpkError
@@ -101,12 +101,12 @@ class Transaction:
         entry = self._cache.get(kind, (namespace, name))
         return self._copy(kind, entry) if entry else None
 
-    def list(self, kind: str, namespace: str | None = None) -> list[Obj]:
+    def list(self, kind: str, namespace: str | None = None) -> Objs:
         """Return the objects of a kind, sorted by name."""
         self._cache.load(self._db, kind)
         return [self._copy(kind, entry) for entry in self._cache.entries(kind) if namespace in (None, entry.key[0])]
 
-    def owned(self, kind: str, owner: Obj) -> list[Obj]:
+    def owned(self, kind: str, owner: Obj) -> Objs:
         """Return the objects of a kind that an object controls, sorted by name."""
         self._cache.load(self._db, kind)
         return [self._copy(kind, entry) for entry in self._cache.owned(kind, owner["metadata"]["uid"])]

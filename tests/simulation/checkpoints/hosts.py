@@ -42,7 +42,7 @@ class Attempt:
 
     @property
     def is_running(self) -> bool:
-        """Whether a host still runs."""
+        """Return whether a host still runs."""
         return any(not task.has_ended for task in self.tasks)
 
     def _host(self, process: int) -> Callable[[], None]:

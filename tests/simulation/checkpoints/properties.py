@@ -1,4 +1,4 @@
-"""What must hold for the checkpoints of a simulated job; docs/simulation.md lists it for readers."""
+"""Properties of the checkpoints of a simulated job; docs/simulation.md lists them for readers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class World:
 
     @property
     def is_running(self) -> bool:
-        """Whether a host of any attempt runs."""
+        """Return whether a host of any attempt runs."""
         return any(attempt.is_running for attempt in self._all)
 
     @property
