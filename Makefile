@@ -8,6 +8,7 @@
 #   make e2e-all   run the drills of e2e and those marked `extended` (about 50 minutes)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
+#   make chaos     inject every kind of fault into local runs, and write docs/chaos.md (as root; about an hour)
 #   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
 #   make bench     run the short benchmarks (about 20 minutes), write docs/performance.md, and list the long ones
 #   make gate      compare startup times with the stored ratios, as CI does
@@ -55,7 +56,7 @@ DOCS := $(VENV)/docs
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
+.PHONY: help install demo test fuzz simulate chaos e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -90,6 +91,10 @@ fuzz: $(STAMP)
 
 simulate: $(STAMP)
 	@$(BIN)/python -m tests.simulation --hours $${XPK_SIMULATED_HOURS:-50000}
+
+chaos: $(STAMP)
+	@echo "==> every kind of fault on local hosts"
+	@PATH="$${XPK_E2E_CACHE:-$$HOME/.cache/xpk-e2e}/bin:$$PATH" $(BIN)/python -m e2e.matrix --platform local
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)
