@@ -54,6 +54,7 @@ class Cell:
     removals: ExitStack  # what is removed after the run
     struck: float = 0.0
     healed: float = 0.0
+    limit_seconds: float = SECONDS  # for the recovery
     refusal: str = ""
     run: Workload = field(init=False)
     progress: Progress = field(init=False)
@@ -178,7 +179,7 @@ class Cell:
         if self.fault.holds is Holds.REFUSED:
             return Outcome(bool(self.refusal), reason=self.refusal)
         restarts = self.fault.holds is not Holds.CONTINUES
-        self.until(self._has_restarted if restarts else self._has_continued)
+        self.until(self._has_restarted if restarts else self._has_continued, self.limit_seconds)
         self.until(self._has_settled)
         described = self.run.describe()
         self.progress.read()
