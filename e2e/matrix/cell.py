@@ -120,7 +120,12 @@ class Cell:
     def wait(self, seconds: float) -> None:
         """Read what the run writes for some seconds."""
         end = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() > end, seconds + SECONDS)
+
+        def is_over() -> bool:
+            self._read()
+            return time.monotonic() > end
+
+        until(is_over, seconds=seconds + SECONDS, every=_POLL_SECONDS)
 
     def any_host(self, *, but_first: bool = True) -> int:
         """Return a host that the seed chooses."""
@@ -154,8 +159,7 @@ class Cell:
 
         def reached() -> Any:
             nonlocal looked
-            self.mirror()
-            self.progress.read()
+            self._read()
             if value := condition():
                 return value
             if time.monotonic() > looked + _LOOK_SECONDS:
@@ -185,6 +189,7 @@ class Cell:
         self.progress.read()
         lost, seconds = len(self.progress.steps) - len({line["step"] for line in self.progress.steps}), self._seconds()
         last = max(line["step"] for line in self.progress.steps)
+        self.heals.close()  # the undisturbed run may follow
         self.end()
         reference = self.programs.losses(self.program, last)
         differing = differing_steps(self.progress.steps, reference)
@@ -225,6 +230,10 @@ class Cell:
         self.refusal = next(line for line in done.stderr.splitlines() if line.startswith("error:"))
         if text not in done.stderr.lower():
             raise DrillError(f"expected '{text}': {self.refusal}")
+
+    def _read(self) -> None:
+        self.mirror()
+        self.progress.read()
 
     def _problems(self, described: dict[str, Any], lost: int) -> list[str]:
         """Return what does not hold, apart from losses."""
@@ -273,7 +282,10 @@ def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifact
             shutil.rmtree(artifacts / cell.name, ignore_errors=True)
             cell.lab.collect(artifacts / cell.name)
         heals.close()  # a folder that cannot be written cannot be removed
-        cell.end()
+        try:
+            cell.end()
+        except DrillError as error:
+            outcome = Outcome(False, reason=str(error))
     return outcome
 
 

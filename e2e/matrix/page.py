@@ -71,6 +71,8 @@ def _section(platform: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     names = {f"{fault.name} {program}" for fault in faults for program in PROGRAMS}
     shown = [result for name, result in known.items() if name in names]
     lines = [f"## On {platform}", _summary(shown), ""]
+    if not shown:
+        return "\n".join(lines)
     lines += [f"| fault | {' | '.join(TITLES[program] for program in PROGRAMS)} |", f"|---|{'---|' * len(PROGRAMS)}"]
     for fault in faults:
         cells = [_cell(fault, platform, program, known.get(f"{fault.name} {program}")) for program in PROGRAMS]
