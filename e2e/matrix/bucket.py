@@ -29,7 +29,7 @@ class _Harmed(Forwarding):
     """Fails, delays or truncates responses while its fault is on."""
 
     mode: ClassVar[str] = ""
-    responses: ClassVar[list[str]] = []
+    cut: ClassVar[list[str]] = []
 
     def treat(self, body: bytes) -> None:
         """See `Forwarding`."""
@@ -40,8 +40,8 @@ class _Harmed(Forwarding):
             time.sleep(_SLOW_SECONDS)
         status, headers, content = self.forward(body)
         if self.mode == "truncated" and self.command == "GET" and "alt=media" in self.path and len(content) > 1:
-            self.responses.append(self.path)
-            if len(self.responses) % 2:
+            self.cut.append(self.path)
+            if len(self.cut) % 2:
                 self.respond(status, headers, content, len(content) // 2)
                 return
         self.respond(status, headers, content)
@@ -103,15 +103,15 @@ def _truncated(cell: Cell) -> None:
     _train(cell)
     _set("truncated")
     cell.heals.callback(_set, "")
-    cell.signal(signal.SIGKILL, cell.any_host())
+    cell.send(signal.SIGKILL, cell.any_host())
     cell.until(lambda: cell.progress.stepped_after(cell.struck))
-    if not _Harmed.responses:
+    if not _Harmed.cut:
         raise DrillError("nothing was read from the object store")
 
 
 def _set(mode: str) -> None:
     _Harmed.mode = mode
-    _Harmed.responses.clear()
+    _Harmed.cut.clear()
 
 
 def _train(cell: Cell) -> BucketServer:

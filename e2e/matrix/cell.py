@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -142,12 +142,17 @@ class Cell:
         supervisor = int(self.described(host)["pid"])
         return [supervisor, *descendants(supervisor)]
 
-    def signal(self, number: signal.Signals, *hosts: int) -> None:
+    def send(self, number: signal.Signals, *hosts: int) -> None:
         """Send a signal to the processes that train on some hosts, at nearly the same time."""
         descriptions = self.run.describe()["hosts"]
-        self.strike(lambda: [self.signal_again(number, host, descriptions) for host in hosts])
 
-    def signal_again(self, number: signal.Signals, host: int, descriptions: list[dict[str, Any]]) -> None:
+        def act() -> None:
+            for host in hosts:
+                self.send_to(number, host, descriptions)
+
+        self.strike(act)
+
+    def send_to(self, number: signal.Signals, host: int, descriptions: list[dict[str, Any]]) -> None:
         """Send a signal to the process that trains on a host."""
         self.progress.read()
         (described,) = (one for one in descriptions if (one["slice"], one["host"]) == place_of(host))
@@ -266,7 +271,7 @@ class Cell:
         if stepped is not None:
             return round(stepped - self.struck, 1)
         times = [self.struck, *(line["time"] for line in self.progress.steps if line["time"] > self.struck)]
-        return round(max(late - early for early, late in pairwise(times)), 1)
+        return round(float(max(late - early for early, late in pairwise(times))), 1)
 
 
 def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifacts: Path) -> Outcome:
@@ -289,9 +294,8 @@ def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifact
     return outcome
 
 
-def kill_if_alive(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to a process of this machine unless it has ended."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+def send_if_alive(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to processes of this machine, except those that have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -8,7 +8,7 @@ import time
 
 from e2e.harness import DrillError
 from e2e.kind_cluster import XPK
-from e2e.matrix.cell import Cell, kill_if_alive
+from e2e.matrix.cell import Cell, send_if_alive
 from e2e.matrix.fault import LOCAL, Holds, fault
 from xpk.local import daemon_control, process
 
@@ -31,7 +31,7 @@ def _kill_daemon(cell: Cell) -> None:
 )
 def _kill_everything(cell: Cell) -> None:
     cell.train()
-    cell.strike(lambda: [kill_if_alive(pid) for pid in cell.lab.processes()])
+    cell.strike(lambda: send_if_alive(signal.SIGKILL, cell.lab.processes()))
     cell.run.describe()  # as any command: it starts the daemon again
 
 

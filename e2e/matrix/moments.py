@@ -33,7 +33,7 @@ def _kill_in_save(cell: Cell) -> None:
     cell.progress.read()
     saves = len(cell.progress.saves_begun)
     cell.until(lambda: len(cell.progress.saves_begun) > saves, every=_SAVE_POLL_SECONDS)
-    cell.strike(lambda: cell.signal_again(signal.SIGKILL, host, descriptions))
+    cell.strike(lambda: cell.send_to(signal.SIGKILL, host, descriptions))
 
 
 @fault("kill-in-restart", "SIGKILL of a host's process, and of another's while it starts again.", Holds.RESTARTS)
@@ -41,10 +41,10 @@ def _kill_in_restart(cell: Cell) -> None:
     cell.train()
     first, second = HOSTS - 1, cell.random.randrange(HOSTS - 1)
     descriptions = cell.run.describe()["hosts"]
-    cell.signal(signal.SIGKILL, first)
+    cell.send(signal.SIGKILL, first)
     struck = cell.struck
     cell.until(lambda: cell.progress.starts[second][-1].time > struck)
-    cell.strike(lambda: cell.signal_again(signal.SIGKILL, second, descriptions))
+    cell.strike(lambda: cell.send_to(signal.SIGKILL, second, descriptions))
 
 
 @fault(
@@ -53,7 +53,7 @@ def _kill_in_restart(cell: Cell) -> None:
 def _kill_before_first_step(cell: Cell) -> None:
     cell.start()
     cell.until(lambda: all(cell.progress.starts.values()))
-    cell.signal(signal.SIGKILL, cell.any_host())
+    cell.send(signal.SIGKILL, cell.any_host())
 
 
 @fault(

@@ -87,7 +87,7 @@ def _from_api(cell: Cell) -> None:
 def _partition(cell: Cell) -> None:
     cell.train()
     host = cell.described(cell.any_host())
-    address = cell.lab.kubectl("get", "pod", host["pod"], "-o", "jsonpath={.status.podIP}")
+    address = _place(cell).kubectl("get", "pod", host["pod"], "-o", "jsonpath={.status.podIP}")
     _drop(cell, host["node"], "FORWARD", ["-s", address], ["-d", address])
 
 
@@ -182,7 +182,7 @@ def _without(cell: Cell, namespace: str, deployment: str) -> None:
     cell.heals.callback(place.kubectl, *scale, f"--replicas={replicas}")
     place.kubectl(*scale, "--replicas=0")
     place.kubectl("rollout", "status", "deployment", "-n", namespace, deployment, "--timeout=60s")
-    cell.signal(signal.SIGKILL, cell.any_host())
+    cell.send(signal.SIGKILL, cell.any_host())
 
 
 def _drop(cell: Cell, node: str, chain: str, *rules: list[str]) -> None:

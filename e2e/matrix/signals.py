@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from e2e.matrix.cell import Cell, kill_if_alive
+from e2e.matrix.cell import Cell, send_if_alive
 from e2e.matrix.fault import LOCAL, Holds, fault
 from e2e.matrix.programs import HOSTS, HOSTS_PER_SLICE, place_of
 
@@ -15,25 +15,25 @@ _ONLY_LOCAL = (LOCAL,)
 @fault("kill-process", "SIGKILL of the process that trains on a host other than the coordinator's.", Holds.RESTARTS)
 def _kill_process(cell: Cell) -> None:
     cell.train()
-    cell.signal(signal.SIGKILL, cell.any_host())
+    cell.send(signal.SIGKILL, cell.any_host())
 
 
 @fault("kill-coordinator-process", "SIGKILL of the process that trains on slice 0 host 0.", Holds.RESTARTS)
 def _kill_coordinator_process(cell: Cell) -> None:
     cell.train()
-    cell.signal(signal.SIGKILL, 0)
+    cell.send(signal.SIGKILL, 0)
 
 
 @fault("kill-two-processes", "SIGKILL of the processes of two hosts of different slices at once.", Holds.RESTARTS)
 def _kill_two_processes(cell: Cell) -> None:
     cell.train()
-    cell.signal(signal.SIGKILL, HOSTS_PER_SLICE - 1, HOSTS_PER_SLICE)
+    cell.send(signal.SIGKILL, HOSTS_PER_SLICE - 1, HOSTS_PER_SLICE)
 
 
 @fault("kill-all-processes", "SIGKILL of the processes of all hosts at once.", Holds.RESTARTS)
 def _kill_all_processes(cell: Cell) -> None:
     cell.train()
-    cell.signal(signal.SIGKILL, *range(HOSTS))
+    cell.send(signal.SIGKILL, *range(HOSTS))
 
 
 @fault("kill-supervisor", "SIGKILL of a host's supervisor, on kind of its container.", Holds.RESTARTS)
@@ -125,12 +125,12 @@ def _stop_command(cell: Cell) -> None:
 def _stop_host(cell: Cell) -> None:
     cell.train()
     pids = cell.processes(cell.any_host())
-    cell.strike(lambda: [kill_if_alive(pid, signal.SIGSTOP) for pid in pids])
-    cell.heal_after(LONG_SECONDS, lambda: [kill_if_alive(pid, signal.SIGCONT) for pid in pids])
+    cell.strike(lambda: send_if_alive(signal.SIGSTOP, pids))
+    cell.heal_after(LONG_SECONDS, lambda: send_if_alive(signal.SIGCONT, pids))
 
 
 def _kill(cell: Cell, pids: list[int]) -> None:
-    cell.strike(lambda: [kill_if_alive(pid) for pid in pids])
+    cell.strike(lambda: send_if_alive(signal.SIGKILL, pids))
 
 
 def _to_supervisor(cell: Cell, host: int, number: signal.Signals) -> None:

@@ -132,7 +132,7 @@ def _damage(cell: Cell, act: Callable[[Path], object], *, is_skipped: bool = Tru
     """Kill all hosts and damage the newest checkpoint before they have started again."""
     cell.train()
     cell.until(lambda: cell.run.saved() >= 2 * INTERVAL)
-    cell.signal(signal.SIGKILL, *range(HOSTS))
+    cell.send(signal.SIGKILL, *range(HOSTS))
     act(cell.run.newest_checkpoint())
     cell.until(lambda: not is_skipped or cell.events("restore_skipped"))
 
