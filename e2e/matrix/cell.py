@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -52,6 +51,7 @@ class Cell:
     random: Random
     heals: ExitStack  # what ends a fault, whatever happens
     removals: ExitStack  # what is removed after the run
+    artifacts: Path
     struck: float = 0.0
     healed: float = 0.0
     limit_seconds: float = SECONDS  # for the recovery
@@ -194,16 +194,24 @@ class Cell:
         self.progress.read()
         lost, seconds = len(self.progress.steps) - len({line["step"] for line in self.progress.steps}), self._seconds()
         last = max(line["step"] for line in self.progress.steps)
+        problems = list(self._problems(described, lost))
+        if problems:
+            self.collect()
         self.heals.close()  # the undisturbed run may follow
         self.end()
         reference = self.programs.losses(self.program, last)
         differing = differing_steps(self.progress.steps, reference)
-        problems = list(self._problems(described, lost))
         if differing:
             problems.append(
                 f"{len(differing)} steps without the loss of the undisturbed run, the first is {differing[0]}"
             )
         return Outcome(not problems, not differing, lost, seconds, int(described["restarts"]), "; ".join(problems))
+
+    def collect(self) -> None:
+        """Keep the logs of a failed cell, unless it has kept them before."""
+        folder = self.artifacts / self.name
+        if not folder.exists():
+            self.lab.collect(folder)
 
     def end(self) -> None:
         """End the run and remove its output."""
@@ -277,15 +285,14 @@ class Cell:
 def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifacts: Path) -> Outcome:
     """Inject a fault into a new run of a program, and return what came of it. Nothing of the run remains."""
     with ExitStack() as removals, ExitStack() as heals:
-        cell = Cell(fault, programs, program, Random(f"{seed}/{fault.name}/{program}"), heals, removals)
+        cell = Cell(fault, programs, program, Random(f"{seed}/{fault.name}/{program}"), heals, removals, artifacts)
         try:
             fault.inject(cell)
             outcome = cell.check()
         except (DrillError, AssertionError, ProcessLookupError, OSError) as error:
             outcome = Outcome(False, reason=str(error).strip().splitlines()[0] if str(error).strip() else repr(error))
         if not outcome.holds:
-            shutil.rmtree(artifacts / cell.name, ignore_errors=True)
-            cell.lab.collect(artifacts / cell.name)
+            cell.collect()
         heals.close()  # a folder that cannot be written cannot be removed
         try:
             cell.end()

@@ -68,19 +68,8 @@ def _out_of_memory(cell: Cell) -> None:
     pid = cell.progress.pid(cell.any_host())
     group.mkdir()
     cell.removals.callback(group.rmdir)
-    (group / "memory.move_charge_at_immigrate").write_text("3")
-    (group / "cgroup.procs").write_text(str(pid))
-    used = int((group / "memory.usage_in_bytes").read_text())
-
-    def limit() -> None:
-        (group / "memory.swappiness").write_text("0")
-        for allowed in (used, used // 2, 4096):
-            try:
-                (group / "memory.limit_in_bytes").write_text(str(allowed))
-            except OSError:  # the kernel finds nothing more to reclaim: the limit is as low as it gets
-                return
-
-    cell.strike(limit)
+    (group / "memory.limit_in_bytes").write_text(str(os.sysconf("SC_PAGE_SIZE")))
+    cell.strike(lambda: (group / "cgroup.procs").write_text(str(pid)))  # what it had before does not count
 
 
 @fault(

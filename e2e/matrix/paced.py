@@ -71,9 +71,21 @@ def recorded(compile_: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+def noted(on_sigterm: Callable[..., None]) -> Callable[..., None]:
+    """Return a handler of SIGTERM that also records it, as local hosts must if another process sends it."""
+
+    def handle(*arguments: object) -> None:
+        if "XPK_TERMINATION_LOG" in os.environ:
+            Path(os.environ["XPK_TERMINATION_LOG"]).write_text("asked to end\n")
+        on_sigterm(*arguments)
+
+    return handle
+
+
 def main() -> None:
     """Train as the example does."""
     event("start")
+    jax_train.on_sigterm = noted(jax_train.on_sigterm)
     jax_train.SAVE_EVERY = INTERVAL
     jax_train.batch, jax.jit = paced(jax_train.batch), recorded(jax.jit)
     jax_train.main()

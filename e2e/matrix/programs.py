@@ -19,7 +19,8 @@ TPU_TYPES = {LOCAL: TPU_TYPE, KIND: KIND_TPU_TYPE}
 TITLES = {TRAINER: "bundled trainer", PLAIN: "plain command", RAY: "trainer under Ray"}
 DETAILS = {
     TRAINER: "`python -m trainer`, a small decoder that saves every 5 steps",
-    PLAIN: "`--command` with `examples/jax_train.py`, which saves every 5 steps",
+    PLAIN: "`--command` with `examples/jax_train.py`, which saves every 5 steps and [records a SIGTERM]"
+    "(environment.md#exit-codes-of-hosts)",
     RAY: "`--launcher ray`: the same training by Ray's driver and actors",
 }
 _FIRST_STEPS = 400  # of the first reference
