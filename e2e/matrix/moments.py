@@ -18,6 +18,7 @@ _SAVE_POLL_SECONDS = 0.005
 _PLANTED_STEP = 12
 _OWN_CODE = "planted in the code of the trainer, which has no other code under Ray"
 _NOT_ITS_CODE = "planted in the code of the trainer"
+_SAVE_LIMIT_SECONDS = 10  # instead of half an hour
 _SLOW_SAVE_SECONDS = 15.0  # three saves that each take 5 s longer
 
 
@@ -98,14 +99,14 @@ def _hang_in_c(cell: Cell) -> None:
 
 @fault(
     "hang-in-save",
-    "Writing a checkpoint never ends on one host.",
+    f"Writing a checkpoint never ends on one host, which is noticed after {_SAVE_LIMIT_SECONDS} s by a setting.",
     Holds.RESTARTS,
     platforms=(LOCAL,),
     plain=_NOT_ITS_CODE,
     ray=_OWN_CODE,
 )
 def _hang_in_save(cell: Cell) -> None:
-    _plant(cell, "stuck")
+    _plant(cell, "stuck", "--set", f"checkpoint.hang_seconds={_SAVE_LIMIT_SECONDS}")
 
 
 @fault(
@@ -121,9 +122,9 @@ def _slow_disk(cell: Cell) -> None:
     cell.wait(_SLOW_SAVE_SECONDS)
 
 
-def _plant(cell: Cell, kind: str) -> None:
+def _plant(cell: Cell, kind: str, *settings: str) -> None:
     """Start the trainer with a fault in the last host of the first attempt; the fault begins with a step."""
-    arguments = shlex.join(cell.programs.arguments(cell.program))
+    arguments = shlex.join([*cell.programs.arguments(cell.program), *settings])
     place = f"0{(HOSTS - 1) // HOSTS_PER_SLICE}{(HOSTS - 1) % HOSTS_PER_SLICE}"
     command = (
         f'if [ "$XPK_RESTART_ATTEMPT$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = {place} ]; '
