@@ -54,6 +54,7 @@ class Cell:
     artifacts: Path
     struck: float = 0.0
     healed: float = 0.0
+    output_is_elsewhere: bool = False  # not below the cluster's own root, the only output that xpk removes
     limit_seconds: float = SECONDS  # for the recovery
     refusal: str = ""
     run: Workload = field(init=False)
@@ -78,6 +79,7 @@ class Cell:
 
     def create_arguments(self, *options: str, command: str = "") -> tuple[str, ...]:
         """Return the arguments of `xpk` that create the run, with another command if there is one."""
+        self.output_is_elsewhere = "--output-root" in options
         chosen = ["--command", command] if command else self.programs.options(self.program)
         trainer = [] if command else self.programs.arguments(self.program)
         size = {"num_slices": SLICES, "max_restarts": _RESTARTS}
@@ -215,7 +217,8 @@ class Cell:
 
     def end(self) -> None:
         """End the run and remove its output."""
-        gone = ("--yes", "--with-output", "--grace-period", "1", "--ignore-not-found")
+        gone = ("--yes", "--grace-period", "1", "--ignore-not-found")
+        gone = gone if self.output_is_elsewhere else ("--with-output", *gone)
         self.lab.xpk("workload", "delete", self.name, "--cluster", self.lab.cluster, *gone)
 
     def fails_with(self, *texts: str) -> None:

@@ -15,12 +15,12 @@ RESTARTING = {
     "peer-lost": (75, "another host was lost"),
     "hung": (76, "this host hung"),
     "corrupt": (77, "copies of the state differ"),
+    "reserved": (78, "the code of a supervisor without restarts, which means nothing from a command"),
     "interrupted": (130, "SIGINT after a checkpoint"),
     "preempted": (143, "SIGTERM after a checkpoint, although no host was asked"),
 }
 FATAL = {
     "fatal": (42, "a retry cannot succeed"),
-    "no-restart": (78, "no further restart in place"),
     "not-executable": (126, "the command cannot be executed"),
     "not-found": (127, "the command was not found"),
 }

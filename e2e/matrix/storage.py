@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from e2e.harness import largest_file
@@ -32,32 +33,21 @@ def _full_disk(cell: Cell) -> None:
     root = _small_disk(cell)
     cell.train("--output-root", str(root))
     filler = root / "filler"
-
-    def fill() -> None:
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 16))
-            except OSError:
-                return
-
-    cell.strike(fill)
+    cell.strike(lambda: _fill(filler))
     cell.heal_after(_SECONDS, lambda: filler.unlink(missing_ok=True))
 
 
 @fault(
     "full-disk-at-start",
-    "The disk of the output is full before the run starts, for longer than its restarts.",
+    "The disk of the output is full before the run starts, and the only restart does not help.",
     Holds.REFUSED,
     platforms=_ONLY_LOCAL,
     plain="it handles errors of its files itself; an exception is an exit code (exit-crash)",
 )
 def _full_at_start(cell: Cell) -> None:
     root = _small_disk(cell)
-    with (root / "filler").open("wb", buffering=0) as file:
-        os.posix_fallocate(file.fileno(), 0, _DISK_BYTES - (64 << 10))
-    cell.start("--output-root", str(root))
-    cell.fails_with("space")
+    _fill(root / "filler")
+    cell.refuses("space", "--output-root", str(root), "--max-restarts", "1")
 
 
 @fault(
@@ -126,6 +116,15 @@ def _truncate(cell: Cell) -> None:
 )
 def _delete(cell: Cell) -> None:
     _damage(cell, shutil.rmtree, is_skipped=False)
+
+
+def _fill(filler: Path) -> None:
+    """Write until no byte is left."""
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
 
 
 def _damage(cell: Cell, act: Callable[[Path], object], *, is_skipped: bool = True) -> None:
