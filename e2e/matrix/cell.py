@@ -217,12 +217,13 @@ class Cell:
 
     def end(self) -> None:
         """End the run and remove its output."""
-        gone = ("--yes", "--grace-period", "1", "--ignore-not-found")
-        gone = gone if self.output_is_elsewhere else ("--with-output", *gone)
+        gone = ["--yes", "--grace-period", "1", "--ignore-not-found"]
+        if not self.output_is_elsewhere:
+            gone.append("--with-output")
         self.lab.xpk("workload", "delete", self.name, "--cluster", self.lab.cluster, *gone)
 
-    def fails_with(self, *texts: str) -> None:
-        """Wait until the workload has failed, for a reason that contains a text."""
+    def fails_with(self, text: str) -> None:
+        """Wait until the workload has failed, for a reason, or with a line of its logs, that contains a text."""
         found: dict[str, Any] = {}
 
         def has_failed() -> bool:
@@ -230,10 +231,12 @@ class Cell:
             return found["phase"] in ("Failed", "Succeeded")
 
         until(has_failed, seconds=SECONDS, every=1.0)
-        reason = str(found["reason"])
-        if found["phase"] != "Failed" or not all(text in reason for text in texts):
-            raise DrillError(f"{found['phase']} instead of failed with {texts}: {reason}")
-        self.refusal = reason
+        asked = ("workload", "logs", self.name, "--cluster", self.lab.cluster)
+        said = [str(found["reason"]), *self.lab.xpk(*asked, show=False, capture=True).splitlines()]
+        cause = next((line for line in said if text in line.lower()), "")
+        if found["phase"] != "Failed" or not cause:
+            raise DrillError(f"{found['phase']}, not failed with '{text}': {found['reason']}")
+        self.refusal = cause.strip()
 
     def refuses(self, text: str, *options: str) -> None:
         """Create a workload that has to fail, or whose creation has to fail, for a reason that contains a text."""
