@@ -9,6 +9,7 @@
 #   make e2e-all   run what takes too long for CI, one after another, and write docs/long-runs.md (about 7 hours)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
+#   make chaos     inject every kind of fault into local runs, and write docs/chaos.md (as root; about an hour)
 #   make newest    run the trainer's tests with the newest supported JAX and the newest Python here (4 minutes)
 #   make bench     run the short benchmarks (about 20 minutes), write docs/performance.md, and list the long ones
 #   make gate      compare startup times with the stored ratios, as CI does
@@ -67,7 +68,7 @@ AUDIT := $(VENV)/audit
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate mutation e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
+.PHONY: help install demo test fuzz simulate mutation chaos e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -112,6 +113,10 @@ $(MUTATION)/.installed: requirements/mutation.txt | $(STAMP)
 	@$(MUTATION)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
 	  --require-hashes --only-binary :all: --no-deps --requirement requirements/mutation.txt
 	@touch $@
+
+chaos: $(STAMP)
+	@echo "==> every kind of fault on local hosts"
+	@PATH="$${XPK_E2E_CACHE:-$$HOME/.cache/xpk-e2e}/bin:$$PATH" $(BIN)/python -m e2e.matrix --platform local
 
 # Drills on kind run one after another and leave a core to the other drills.
 e2e: $(STAMP)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +68,55 @@ class BucketServer:
     def resume(self) -> None:
         """Answer again, also what came in between."""
         self.process.send_signal(signal.SIGCONT)
+
+
+class Proxy(ThreadingHTTPServer):
+    """A server that passes requests on to a bucket server, by a handler that derives from `Forwarding`."""
+
+    daemon_threads = True
+
+    def __init__(self, server: BucketServer, handler: type[Forwarding]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.upstream = server.url.removeprefix("http://")
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Forwarding(BaseHTTPRequestHandler):
+    """Passes requests on; a derived class decides about each request in `treat`."""
+
+    server: Proxy
+
+    def log_message(self, *_: Any) -> None:
+        """Do nothing."""
+
+    def treat(self, body: bytes) -> None:
+        """Respond to a request, or lose it."""
+        self.respond(*self.forward(body))
+
+    def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Send the request to the bucket server; return status, headers and content of the response."""
+        with contextlib.closing(http.client.HTTPConnection(self.server.upstream, timeout=30)) as connection:
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+
+    def respond(self, status: int, headers: list[tuple[str, str]], content: bytes, sent: int | None = None) -> None:
+        """Respond with a content, of which only the first `sent` bytes are sent."""
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:sent])
+        if sent is not None:
+            self.close_connection = True
+
+    def _treat(self) -> None:
+        self.treat(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+    do_GET = do_POST = do_PUT = do_DELETE = _treat
 
 
 @contextmanager

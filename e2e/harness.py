@@ -65,11 +65,19 @@ class Lab:
         self, name: str, *, num_slices: int, max_restarts: int, trainer: list[str], options: Sequence[str] = ()
     ) -> Workload:
         """Start the bundled trainer; the applied objects are kept in `manifests`."""
+        size = {"num_slices": num_slices, "max_restarts": max_restarts}
+        self.xpk(*self.create_arguments(name, **size, trainer=trainer, options=options))
+        return Workload(self, name)
+
+    def create_arguments(
+        self, name: str, *, num_slices: int, max_restarts: int, trainer: Sequence[str], options: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the arguments of `xpk` that start the bundled trainer, or a command of `options`."""
         self.manifests.mkdir(exist_ok=True)
         size = ("--num-slices", str(num_slices), "--max-restarts", str(max_restarts))
         kept = ("--output-manifest-file", str(self.manifests / f"{name}.yaml"))
-        self.xpk("workload", "create", name, "--cluster", self.cluster, *size, *kept, *options, "--", *trainer)
-        return Workload(self, name)
+        arguments = ("--", *trainer) if trainer else ()
+        return ("workload", "create", name, "--cluster", self.cluster, *size, *kept, *options, *arguments)
 
     @property
     def manifests(self) -> Path:
@@ -115,6 +123,19 @@ class Lab:
         if done.returncode != 0:
             raise DrillError(f"`xpk {shlex.join(arguments)}` ended with exit code {done.returncode}")
         return done.stdout or ""
+
+    def processes(self) -> list[int]:
+        """Return every process of the cluster on this machine: hosts, their supervisors, the control plane."""
+        processes = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    command = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                except OSError:
+                    continue
+                if f"{self.folder}/state/clusters/".encode() in command:
+                    processes.append(int(folder.name))
+        return processes
 
     def collect(self, into: Path) -> None:
         """Copy diagnostics of a failure into a folder: manifests, hosts' output, and the cluster's state."""
@@ -171,6 +192,10 @@ class Workload:
             self._folder = Path(self.describe()["output_dir"])
         return self._folder
 
+    def use_folder(self, folder: Path) -> None:
+        """Read the output from a folder, which may be a copy of the output in a bucket."""
+        self._folder = folder
+
     def describe(self) -> dict[str, Any]:
         """Return the output of `xpk workload describe -o json`."""
         asked = ("workload", "describe", self.name, "--cluster", self.lab.cluster, "-o", "json")
@@ -223,6 +248,11 @@ class Workload:
             if line.get("event") == "save" and line.get("attempt", 0) <= attempt:
                 newest = max(newest, line.get("step") or 0)
         return newest
+
+    def newest_checkpoint(self) -> Path:
+        """Return the folder of the newest checkpoint."""
+        folders = (self.folder / "checkpoints").iterdir()
+        return max(folders, key=lambda folder: int(folder.name) if folder.name.isdigit() else -1)
 
     @property
     def losses(self) -> dict[int, str]:
@@ -277,6 +307,11 @@ class Workload:
     def _events(self) -> Iterator[dict[str, Any]]:
         for path in sorted((self.folder / "events").glob("*.jsonl")):
             yield from filter(None, map(_object, path.read_bytes().splitlines()))
+
+
+def largest_file(folder: Path) -> Path:
+    """Return the largest file below a folder."""
+    return max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
 
 
 def _bulk(folder: str, entries: list[str]) -> set[str]:

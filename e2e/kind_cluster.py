@@ -25,6 +25,7 @@ from e2e.harness import DrillError, Lab
 from tests.waiting import until
 
 TPU_TYPE, SLICES, SPARE_SLICES = "v5litepod-8", 2, 1
+AWAY_SECONDS = 420.0  # until a killed component works again: the kubelet waits for up to 5 minutes before a restart
 XPK = [sys.executable, "-m", "xpk"]
 _INHERITED = (
     "XPK_E2E_",
@@ -196,6 +197,20 @@ class Place:
                 yield file
             finally:
                 process.terminate()
+
+    def kill_component(self, namespace: str, selector: str) -> None:
+        """Kill the process of a pod on the control plane with SIGKILL."""
+        pods = json.loads(self.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
+        (pod,) = (item for item in pods if not item["metadata"].get("deletionTimestamp"))
+        container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", container)
+        docker("exec", f"{self.cluster}-control-plane", *task)
+
+    def await_controllers(self) -> bool:
+        """Wait for the controllers; return whether they are available."""
+        available = ("--all", "--for=condition=Available", f"--timeout={AWAY_SECONDS:.0f}s")
+        said = [self.kubectl("wait", "deployment", "-n", f"{name}-system", *available) for name in _CONTROLLERS]
+        return all("condition met" in item for item in said)
 
     def containers(self, *options: str) -> list[str]:
         """Return the containers of the cluster's nodes."""

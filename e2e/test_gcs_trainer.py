@@ -4,28 +4,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import http.client
 import itertools
 import json
 import shutil
 import signal
 import sysconfig
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from e2e.bucket import BucketServer, missing
+from e2e.bucket import BucketServer, Forwarding, Proxy, missing
 from e2e.bucket import server as server
 from tests import waiting
 from tests.http_server import http_server, url_of
@@ -206,56 +203,33 @@ def test_the_manifest_is_removed_first(server: BucketServer) -> None:
     assert store.steps() == [2] and place(server, "old").folders() == ["2"]
 
 
-class _Unreliable(BaseHTTPRequestHandler):
-    """Forwards requests; of every second composition the request or the response is lost."""
+class _Unreliable(Forwarding):
+    """Of every second composition the request or the response is lost."""
 
-    server: _Proxy
+    composed: ClassVar[list[str]] = []
 
-    def log_message(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def treat(self, body: bytes) -> None:
         composes = "/compose" in self.path
-        self.server.composed += composes
-        lost = composes and self.server.composed % 4
+        if composes:
+            self.composed.append(self.path)
+        lost = composes and len(self.composed) % 4
         if lost == 1:
             return  # before it reached the bucket
-        with contextlib.closing(http.client.HTTPConnection(self.server.upstream, timeout=30)) as connection:
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            content = answer.read()
-        if lost == 3:
-            return  # after the bucket had done it
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _pass
-
-
-class _Proxy(ThreadingHTTPServer):
-    daemon_threads = True
-    composed = 0
-    upstream = ""
+        answer = self.forward(body)
+        if lost != 3:  # then it is lost after the bucket had done it
+            self.respond(*answer)
 
 
 def test_lost_responses_neither_lose_nor_duplicate_lines(server: BucketServer) -> None:
-    with _Proxy(("127.0.0.1", 0), _Unreliable) as proxy:
-        proxy.upstream = server.url.removeprefix("http://")
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        near = BucketServer(f"http://127.0.0.1:{proxy.server_port}", server.log, server.process)
+    with Proxy(server, _Unreliable) as proxy:
+        near = BucketServer(proxy.url, server.log, server.process)
         place(server, "lines.jsonl.parts/left-behind").write(b"of a killed process")
         lines = BucketLines(place(near, "lines.jsonl"))
         for n in range(6):
             lines.write(b"%d\n" % n)
             lines.flush(60)
         proxy.shutdown()
-    assert proxy.composed >= 7
+    assert len(_Unreliable.composed) >= 7
     assert place(server, "lines.jsonl").read() == b"0\n1\n2\n3\n4\n5\n"
     until(lambda: not place(server, "lines.jsonl.parts").is_folder(), seconds=30)
 

@@ -13,10 +13,8 @@ import pytest
 
 from e2e.drill import SECONDS, STEPS, start
 from e2e.harness import Workload
-from e2e.kind_cluster import XPK, Place, docker
+from e2e.kind_cluster import AWAY_SECONDS, XPK, Place
 from tests import waiting
-
-AWAY_SECONDS = 420.0  # until a killed component works again: the kubelet waits for up to 5 minutes before a restart
 
 
 @dataclass(slots=True)
@@ -54,7 +52,7 @@ def watched(place: Place) -> Iterator[Watched]:
     for command in commands.values():
         command.kill()
         command.wait()
-    assert are_back(place), "the tests of other files need them"
+    assert place.await_controllers(), "the tests of other files need them"
     place.end(run.name)
 
 
@@ -65,24 +63,9 @@ def containers_of(place: Place, run: Workload) -> dict[str, str]:
     return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["containerID"] for pod in pods}
 
 
-def kill(place: Place, namespace: str, selector: str) -> None:
-    """Kill the process of a pod on the control plane with SIGKILL."""
-    pods = json.loads(place.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
-    (pod,) = (item for item in pods if not item["metadata"].get("deletionTimestamp"))
-    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-    docker("exec", f"{place.cluster}-control-plane", "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", container)
-
-
 def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until a killed component is available again."""
     waiting.until(condition, seconds=AWAY_SECONDS, every=1.0, report=lambda: f"{what} is not back")
-
-
-def are_back(place: Place) -> bool:
-    """Wait for the controllers; return whether they are available."""
-    available = ("--all", "--for=condition=Available", f"--timeout={AWAY_SECONDS:.0f}s")
-    said = [place.kubectl("wait", "deployment", "-n", f"{name}-system", *available) for name in ("jobset", "kueue")]
-    return all("condition met" in item for item in said)
 
 
 def goes_on(watched: Watched) -> None:
@@ -95,13 +78,13 @@ def goes_on(watched: Watched) -> None:
 
 @pytest.mark.parametrize("controller", ["jobset", "kueue"])
 def test_a_controller_is_killed(watched: Watched, controller: str) -> None:
-    kill(watched.place, f"{controller}-system", "control-plane=controller-manager")
+    watched.place.kill_component(f"{controller}-system", "control-plane=controller-manager")
     goes_on(watched)
 
 
 def test_the_api_server_is_killed(watched: Watched) -> None:
     place = watched.place
-    kill(place, "kube-system", "component=kube-apiserver")
+    place.kill_component("kube-system", "component=kube-apiserver")
     watched.run.read()
     reached = len(watched.run.steps)
     until(lambda: place.kubectl("get", "--raw", "/readyz") == "ok", "the API server")
@@ -121,4 +104,4 @@ def test_nothing_was_lost(watched: Watched, calm: Workload) -> None:
     followed = Counter(watched.said("logs").splitlines())
     kept = Counter(place.xpk("workload", "logs", run.name, "--cluster", place.cluster).stdout.splitlines())
     assert followed == kept, "every line once"
-    assert are_back(place)
+    assert place.await_controllers()

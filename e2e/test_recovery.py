@@ -7,11 +7,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from e2e.harness import Lab, Workload
+from e2e.harness import Lab, Workload, largest_file
 
 STEPS, INTERVAL = 24, 6
 HOSTS = 4
@@ -131,10 +130,8 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(lab: Lab, un
     run.await_(lambda: run.saved() >= 2 * INTERVAL, SECONDS)
     lab.xpk("workload", "suspend", run.name, "--cluster", lab.cluster)
     run.await_(lambda: not run.describe()["hosts"], SECONDS)
-    newest = max(
-        (run.folder / "checkpoints").iterdir(), key=lambda folder: int(folder.name) if folder.name.isdigit() else -1
-    )
-    largest = max((file for file in newest.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    newest = run.newest_checkpoint()
+    largest = largest_file(newest)
     os.truncate(largest, largest.stat().st_size // 2)
     lab.xpk("workload", "resume", run.name, "--cluster", lab.cluster)
     assert finish(run) == undisturbed
@@ -142,24 +139,10 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(lab: Lab, un
     assert {event["step"] for event in skipped} == {int(newest.name)} and all(event["reason"] for event in skipped)
 
 
-def processes_of(lab: Lab) -> list[int]:
-    """Return every process of the cluster: hosts, their supervisors, the control plane."""
-    processes = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                command = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if f"{lab.folder}/state/clusters/".encode() in command:
-                processes.append(int(folder.name))
-    return processes
-
-
 def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "blackout")
     until_step(run, INTERVAL + 3)
-    victims = processes_of(lab)
+    victims = lab.processes()
     assert len(victims) >= 9  # four hosts, four supervisors, the daemon
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

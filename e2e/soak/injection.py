@@ -215,9 +215,10 @@ def reference_losses(
     *,
     min_slices: int | None = None,
     trainer: Sequence[str] = TRAINER,
+    options: Sequence[str] = (),
 ) -> dict[int, str]:
     """Return the loss of every step of an undisturbed run on the same slices, in hexadecimal."""
-    options = elastic_options(min_slices)
+    options = [*elastic_options(min_slices), *options]
     run = lab.create_workload(name, num_slices=slices, max_restarts=0, trainer=[*trainer], options=options)
     run.await_(lambda: bool(run.steps) and run.steps[-1]["step"] >= steps, seconds)
     lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--yes", "--grace-period", "1")

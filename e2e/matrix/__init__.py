@@ -1,0 +1,21 @@
+"""Chaos matrix: every kind of fault in a run of every program, on local hosts and on kind, one cell at a time.
+
+    python -m e2e.matrix --platform local [--program trainer] [--fault kill-process] [--seed 1]
+    python -m e2e.matrix --list
+    python -m e2e.matrix --table
+
+fault.py       kinds of faults: name, description, expectation, programs
+programs.py    the three programs, and their undisturbed runs
+cell.py        one fault in one run: start, strike, check
+paced.py       the plain command: examples/jax_train.py with a pace and a record
+signals.py     faults: signals to processes
+exits.py       faults: exit codes
+moments.py     faults: at a certain moment, and in the program itself
+storage.py     faults: disks and checkpoints
+bucket.py      faults: an object store
+network.py     faults: links between hosts
+commands.py    faults: the command line and the control plane of local clusters
+nodes.py       faults: pods, nodes and control plane of kind
+results.py     results by cell, merged from many runs
+page.py        docs/chaos.md
+"""
