@@ -6,7 +6,7 @@
 #   make mutation  change modules that make decisions in small ways, and check that tests notice (MODULE=, MOST=, SEED=)
 #   make e2e       run drills, here and on a real kind cluster, that kill hosts, nodes and controllers (as root; about
 #                  25 minutes, and 25 more the first time to build the environment)
-#   make e2e-all   run what takes too long for CI, one after another, and write docs/long-runs.md (about 7 hours)
+#   make e2e-all   run what takes too long for CI, one after another, and write docs/long-runs.md (about 12 hours)
 #   make e2e-local run only the drills with local processes (8 minutes; needs neither root nor Docker)
 #   make e2e-compiler  compare estimates with XLA's TPU compiler (2 minutes, and 700 MB of libtpu the first time)
 #   make chaos     inject every kind of fault into local runs, and write docs/chaos.md (as root; about an hour)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_CELL = r"^\d+/\d+ (.*failed.*|.*not run.*)$"  # the others are in docs/chaos.md
 _PYTEST = r"^=+ (.*(?:passed|failed|error).*?) =+$"
 
 
@@ -31,6 +32,8 @@ def _python(*arguments: str) -> tuple[str, ...]:
 
 RUNS = (
     LongRun("drills", "All drills, and all slow tests", ("make", "SELECTED=", "e2e"), _PYTEST, 50),
+    LongRun("chaos", "Every kind of fault on local hosts", ("make", "chaos"), _CELL, 60),
+    LongRun("chaos-kind", "Every kind of fault on kind", _python("e2e.matrix", "--platform", "kind"), _CELL, 90),
     LongRun(
         "soak",
         "500 random faults in one local run",
@@ -59,6 +62,16 @@ RUNS = (
         _python("tests.simulation", "--hours", "1000000"),
         r"^([\d,]+ worlds, .*|world .* fails.*)$",
         60,
+    ),
+    LongRun(
+        "simulated-checkpoints",
+        "Simulated checkpoints of a job",
+        _python("tests.simulation.checkpoints", "--lives", "20000"),
+        r"^([\d,]+ lives, .*|life .* fails.*)$",
+        10,
+    ),
+    LongRun(
+        "mutation", "Random changes that tests must notice", ("make", "mutation"), r"^  (\d+ of \d+ noticed.*)$", 120
     ),
     LongRun(
         "simulated-bugs",

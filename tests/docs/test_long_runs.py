@@ -10,6 +10,10 @@ from e2e.long_runs.runs import RUNS, LongRun
 
 LINES = {
     "drills": ("======= 1 failed, 107 passed, 1 skipped in 768.54s (0:12:48) =======", "1 failed, 107 passed"),
+    "chaos": ("7/110 kill-host plain: failed: not within 240 s (250 s)", "kill-host plain: failed: not within 240 s"),
+    "chaos-kind": ("7/90 kill-host ray: failed: no host (25 s)", "kill-host ray: failed: no host"),
+    "simulated-checkpoints": ("2,000 lives, 91,000 changes of files in 281 s: no problem", "2,000 lives, 91,000"),
+    "mutation": ("  28 of 30 noticed, 1 equivalent: 97 %", "28 of 30 noticed, 1 equivalent: 97 %"),
     "soak": ("500 of 500 faults survived (100.0%)", "500 of 500 faults survived (100.0%)"),
     "soak-elastic": ("stall: p50 0.19 s, p99 4.40 s, max 24.60 s", "stall: p50 0.19 s"),
     "soak-kind": ("50 of 50 faults survived, 41 in place; 0 losses differ", "50 of 50 faults survived, 41 in place"),
