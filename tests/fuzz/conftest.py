@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import tests.trainer.conftest  # noqa: F401  # emulates chips, before tests import JAX
 from tests.fuzz.counts import PLANNED, TRIED
 from xpk.cli.main import INTERRUPTED, main
 from xpk.local.cluster import delete_cluster

@@ -3,3 +3,5 @@
 The protocols are those of trainer.checkpoint: `Checkpoints` over a folder, and `LocalTier`. Replaced are the arrays
 (Orbax), the connections between the hosts, and the order in which everything happens (schedule.py).
 """
+
+import tests.trainer.conftest  # noqa: F401  # emulates chips, before the trainer imports JAX
