@@ -36,7 +36,6 @@ def changed(tree: Any, changes: list[tuple[Path, Any]]) -> Any:
         try:
             for parent in parents:
                 place = place[parent]
-            place[key]
             if value is REMOVED:
                 del place[key]
             else:

@@ -19,7 +19,7 @@ from tests.api.scripted_server import kubeconfig
 from tests.capacity.adapted.nodes import node
 from tests.fuzz.conftest import CommandLine
 from tests.fuzz.counts import inputs
-from tests.fuzz.mutations import as_json, changed, damaged, mutants
+from tests.fuzz.mutations import REMOVED, as_json, changed, damaged, mutants
 from tests.jobs import objects
 from tests.render.workloads import ON_GKE, workload
 from xpk.api.kubernetes import KubernetesApi
@@ -135,12 +135,29 @@ def check_output(command_line: CommandLine, words: str) -> None:
         json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
 
 
+FLAVOR = "clusterqueues", 0, "spec", "resourceGroups", 0, "flavors", 0
+POOL, ATTEMPT = "cloud.google.com/gke-nodepool", "jobset.sigs.k8s.io/restart-attempt"
+
+
 def of(*path_and_value: Any) -> Any:
     return changed(RECORDED, [(path_and_value[:-1], path_and_value[-1])])
 
 
 @inputs(0.04)
 @given(words=st.sampled_from(COMMANDS), objects=mutants(RECORDED))
+@example(words="cluster health far", objects=of("nodes", 0, "status", "conditions", 0, "type", REMOVED))
+@example(words="cluster describe far", objects=of("nodes", 0, "status", REMOVED))
+@example(words="cluster describe far", objects=of("nodes", 0, "status", "allocatable", "google.com/tpu", "nan"))
+@example(words="cluster describe far", objects=of("nodes", 0, "metadata", "labels", POOL, "9" * 5000))
+@example(words="cluster describe far", objects=of("pods", 0, "spec", "containers", REMOVED))
+@example(words="queue list", objects=of("clusterqueues", 0, "spec", "resourceGroups", 0, "flavors", REMOVED))
+@example(words="queue list", objects=of(*FLAVOR, "name", REMOVED))
+@example(
+    words="queue list", objects=of("clusterqueues", 0, "spec", "admissionChecksStrategy", {"admissionChecks": [{}]})
+)
+@example(words="workload logs w", objects=of("pods", 0, "metadata", "labels", REMOVED))
+@example(words="workload logs w", objects=of("pods", 0, "metadata", "labels", ATTEMPT, "x"))
+@example(words="workload logs w", objects=of("pods", 0, "metadata", "namespace", REMOVED))
 def test_any_objects(command_line: CommandLine, far: Answers, words: str, objects: Any) -> None:
     far.by_kind = objects
     check_output(command_line, words)

@@ -82,7 +82,12 @@ _SPECS: dict[str, dict[str, Any]] = {
     },
     "Pod": _POD,
     "Node": {"taints": [{_NEEDED: ("key",), "key": str, "value": str, "effect": str}]},
-    "Workload": {"active": bool, "priority": int, "queueName": str, "podSets": [{"name": str, "count": int}]},
+    "Workload": {
+        "active": bool,
+        "priority": int,
+        "queueName": str,
+        "podSets": [{"name": str, "count": int, "template": {"spec": _POD}}],
+    },
     "LocalQueue": {"clusterQueue": str},
     "ResourceFlavor": {"nodeLabels": _TEXTS},
     "ClusterQueue": {

@@ -34,7 +34,7 @@ def _parsed(value: str) -> float:
 def requests(pod_spec: Obj) -> dict[str, float]:
     """Return the resource requests of one pod; a limit without a request counts as one."""
     amounts: dict[str, float] = {}
-    for container in pod_spec["containers"]:
+    for container in pod_spec.get("containers", []):
         resources = container.get("resources", {})
         for name, amount in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
             amounts[name] = amounts.get(name, 0) + quantity(amount)
