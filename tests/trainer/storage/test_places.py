@@ -57,7 +57,7 @@ def test_an_earlier_attempt_never_replaces_a_checkpoint(tmp_path: Path) -> None:
     for store, attempt_id in ((earlier, old), (later, new)):
         Path(store.staging_path(5, attempt_id), "array").write_text(attempt_id)
     later.commit(5, new, {"attempt": 1})
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(OSError, match="a newer attempt has taken over"):
         earlier.commit(5, old, {"attempt": 0})
     assert json.loads((tmp_path / "5" / "manifest.json").read_bytes())["notes"] == {"attempt": 1}
 

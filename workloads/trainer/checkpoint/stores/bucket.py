@@ -49,8 +49,8 @@ class BucketStore:
 
     def steps(self) -> list[int]:
         """Return the steps that have a manifest."""
-        steps = sorted(int(name) for name in self._numbered())
-        return [step for step in steps if self._is_committed(step)]
+        steps = map(integrity.read_step, self._place.folders())
+        return [step for step in sorted(step for step in steps if step is not None) if self._is_committed(step)]
 
     def staging_path(self, step: int, attempt_id: str) -> str:
         """Return the address to write to."""
@@ -141,10 +141,8 @@ class BucketStore:
 
     def _uncommitted(self) -> list[str]:
         """Return the names of step folders without a manifest."""
-        return [name for name in self._numbered() if not self._is_committed(name)]
-
-    def _numbered(self) -> list[str]:
-        return [name for name in self._place.folders() if integrity.read_step(name) is not None]
+        names = [name for name in self._place.folders() if name.isdigit()]
+        return [name for name in names if not self._is_committed(name)]
 
     def _remove_manifest(self, step: int) -> list[str]:
         """Remove the manifest, so that the step is no longer a checkpoint; return the names of its other objects."""

@@ -46,7 +46,8 @@ class FolderStore:
 
     def steps(self) -> list[int]:
         """Return the numbers of the folders that have a manifest."""
-        return sorted(int(path.name) for path in self._numbered() if _is_committed(path))
+        steps = {path: manifest.read_step(path.name) for path in self._numbered()}
+        return sorted(step for path, step in steps.items() if step is not None and _is_committed(path))
 
     def staging_path(self, step: int, attempt_id: str) -> str:
         """Create the folder that is renamed when it is complete."""
@@ -113,7 +114,7 @@ class FolderStore:
         return b""
 
     def _numbered(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("*") if manifest.read_step(path.name) is not None)
+        return sorted(path for path in self._folder.glob("*") if path.name.isdigit())
 
     def _is_partial_rename(self, path: Path) -> bool:
         """Return whether a folder without a manifest is part of an interrupted rename, as in a mounted bucket.
