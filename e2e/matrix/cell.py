@@ -31,7 +31,7 @@ _RESTARTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a fault. `steps_lost` and `seconds` are None where nothing is lost or continues by itself."""
+    """Consequences of a fault. `steps_lost` and `seconds` are None where nothing is lost or continues by itself."""
 
     holds: bool
     bit_equal: bool | None = None  # all losses are those of the undisturbed run; None without any

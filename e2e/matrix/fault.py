@@ -17,7 +17,7 @@ PROGRAMS = (TRAINER, PLAIN, RAY)
 
 
 class Holds(StrEnum):
-    """What has to hold after a fault."""
+    """Conditions that have to hold after a fault."""
 
     CONTINUES = "no host restarts, no step is lost"
     RESTARTS = "all hosts run again; only steps since the newest checkpoint are lost"
