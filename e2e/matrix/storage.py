@@ -66,13 +66,16 @@ def _read_only_checkpoints(cell: Cell) -> None:
 
 
 @fault(
-    "read-only-output", "The output root cannot be written at all.", Holds.REFUSED, platforms=_ONLY_LOCAL,
-)  # fmt: skip
+    "read-only-output",
+    "The output root cannot be written at all, and the only restart does not help.",
+    Holds.REFUSED,
+    platforms=_ONLY_LOCAL,
+)
 def _read_only_output(cell: Cell) -> None:
     root = _small_disk(cell)
     _run("mount", "-o", "remount,ro", str(root))
     cell.heals.callback(_run, "mount", "-o", "remount,rw", str(root))
-    cell.refuses("read-only", "--output-root", str(root))
+    cell.refuses("read-only", "--output-root", str(root), "--max-restarts", "1")
 
 
 @fault(
