@@ -70,8 +70,8 @@ def _check(members: list[tarfile.TarInfo]) -> None:
         is_below_leaf = any("/".join(parts[:end]) in leaves for end in range(1, len(parts)))
         if not has_type or is_below_leaf or member.name in {".", *seen} or not _is_inside(member.name):
             raise ValueError(f"it must not contain {member.name!r}")
-        target = posixpath.join(posixpath.dirname(member.name), member.linkname)
-        if member.issym() and not (member.linkname and _is_inside(posixpath.normpath(target))):
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
+        if member.issym() and not (member.linkname and _is_below(target)):
             raise ValueError(f"{member.name!r} is a link that leads out of it")
         seen.add(member.name)
 
@@ -79,7 +79,12 @@ def _check(members: list[tarfile.TarInfo]) -> None:
 def _is_inside(path: str) -> bool:
     """Return whether a path is relative, without `..`, and can be a path at all."""
     is_short = len(path) < 2048 and all(len(os.fsencode(part)) < 256 for part in path.split("/"))
-    return is_short and "\0" not in path and path.split("/")[0] not in ("", "..") and path == posixpath.normpath(path)
+    return is_short and "\0" not in path and _is_below(path) and path == posixpath.normpath(path)
+
+
+def _is_below(path: str) -> bool:
+    """Return whether a normalized path is relative and does not leave its folder; nothing may exist there."""
+    return path.split("/")[0] not in ("", "..")
 
 
 def fetch(url: str) -> bytes:

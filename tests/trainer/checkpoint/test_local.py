@@ -26,7 +26,7 @@ from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
-from xpk_shared.storage.disk import Disk
+from xpk_shared.storage import Place
 
 
 def chosen(made: LocalTier, trainer: Trainer) -> LocalCheckpoint | None:
@@ -348,20 +348,30 @@ def test_a_slice_that_lost_its_local_tier_restores_from_the_other_slice(tmp_path
     assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("[0-9]*")] == ["14"]
 
 
-def test_attempts_that_begin_at_the_same_time_agree_on_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Contested:
+    """An output folder in which another attempt begins as soon as one has looked for the id of the run."""
+
+    def __init__(self, out: Place) -> None:
+        self._out, self.other = out, ""
+
+    def __truediv__(self, name: str) -> Any:
+        self._file = self._out / name
+        return self
+
+    def is_file(self) -> bool:
+        """Return False, and let the other attempt begin."""
+        self.other = local_tier._run_id(self._out)
+        return False
+
+    def slot(self) -> Any:
+        """Return the slot of the file."""
+        return self._file.slot()
+
+
+def test_attempts_that_begin_at_the_same_time_agree_on_the_run(tmp_path: Path) -> None:
     """Otherwise the local checkpoints of one of them would later count as those of an earlier run."""
-    out, other = open_place(tmp_path), list[str]()
-    real = Disk.is_file
-
-    def is_file(place: Disk) -> bool:
-        present = real(place)
-        if not other:
-            other.append("")
-            other[0] = local_tier._run_id(out)
-        return present
-
-    monkeypatch.setattr(Disk, "is_file", is_file)
-    own = local_tier._run_id(out)
-    assert [own] == other
-    assert local_tier._run_id(out) == own
+    out = open_place(tmp_path)
+    contested: Any = Contested(out)
+    own = local_tier._run_id(contested)
+    assert own == contested.other == local_tier._run_id(out)
     assert local_tier.has_started(out)
