@@ -61,8 +61,7 @@ class Cache:
     def clear(self) -> None:
         """Forget everything."""
         self._kinds.clear()
-        self._changed.clear()
-        self._settled.clear()
+        self.unsettle()
 
     def synchronize(self, db: sqlite3.Connection) -> None:
         """Add the changes of other connections since the last transaction."""
@@ -93,9 +92,13 @@ class Cache:
     def settle(self, controller: object) -> None:
         """Record that a controller has nothing to do."""
         if len(self._settled) > _MOST_SETTLED:
-            self._settled.clear()
-            self._changed.clear()
+            self.unsettle()
         self._settled[controller] = self._revision
+
+    def unsettle(self) -> None:
+        """Forget which controllers have nothing to do."""
+        self._settled.clear()
+        self._changed.clear()
 
     def load(self, db: sqlite3.Connection, kind: str) -> None:
         """Read the objects of a kind unless they are known."""

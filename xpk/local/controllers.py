@@ -62,6 +62,7 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> Pass:
         quiet = quiet + 1 if tx.writes == before else 0
         if quiet == len(_CONTROLLERS):
             break
+    tx.unsettle_unwritten()
     groups, jobsets = pods.by_jobset(tx), tx.list("JobSet")
     return Pass(
         groups=list(groups.values()),

@@ -123,6 +123,18 @@ class Transaction:
         if not act() and self.writes == before:
             self._cache.settle(controller)
 
+    def unsettle_unwritten(self) -> None:
+        """Let all controllers run again if one of them has changed an object without writing it.
+
+        They have seen the changed object, but the next transaction reads the stored one.
+        """
+        for kind, copies in self._copies.items():
+            for key, obj in copies.items():
+                entry = self._cache.get(kind, key)
+                if entry is not None and obj != entry.stored:
+                    self._cache.unsettle()
+                    return
+
     def uids(self, kind: str) -> set[str]:
         """Return the UIDs of the objects of a kind."""
         self._cache.load(self._db, kind)
