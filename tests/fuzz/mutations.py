@@ -38,7 +38,7 @@ def changed(tree: Any, changes: list[tuple[Path, Any]]) -> Any:
                 place = place[parent]
             if value is REMOVED:
                 del place[key]
-            else:
+            elif isinstance(key, str) is isinstance(place, dict):
                 place[key] = copy.deepcopy(value)
         except (LookupError, TypeError):
             continue
