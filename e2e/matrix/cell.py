@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -304,7 +304,7 @@ def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifact
             cell.end()
         except DrillError as error:
             outcome = Outcome(False, reason=str(error))
-    return outcome
+    return replace(outcome, reason=outcome.reason.replace(str(cell.lab.folder), "FOLDER"))
 
 
 def send_if_alive(number: signal.Signals, pids: Iterable[int]) -> None:
