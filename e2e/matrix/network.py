@@ -14,6 +14,7 @@ from e2e.matrix.fault import LOCAL, Holds, fault
 from e2e.matrix.programs import place_of
 
 _LONG_SECONDS, _SHORT_SECONDS = 30.0, 5.0
+_RECOVERY_SECONDS = 420.0
 _LINE = re.compile(r"^ESTAB\s+\d+\s+\d+\s+\S+:(\d+)\s.*\bpid=(\d+)")
 
 
@@ -53,6 +54,8 @@ def _cut(cell: Cell, host: int, seconds: float) -> None:
         if (found := _LINE.match(line)) and int(found[2]) in pids:
             rules += [["-p", "tcp", "--sport", found[1]], ["-p", "tcp", "--dport", found[1]]]
     script = "".join(f"-A OUTPUT {' '.join(rule)} -j DROP\n" for rule in rules)
+    # Supervisors that have lost each other, while none has ended, wait a minute for the control plane to end them.
+    cell.limit_seconds = _RECOVERY_SECONDS
     cell.strike(lambda: _restore(script))
     cell.heal_after(seconds, lambda: _restore(""))
 
