@@ -46,7 +46,12 @@ def main() -> int:
         programs = Programs(lab, options.platform)
         for number, (fault, program) in enumerate(cells, 1):
             began = time.monotonic()
-            outcome = run_cell(fault, programs, program, options.seed, folder / "artifacts")
+            try:
+                outcome = run_cell(fault, programs, program, options.seed, folder / "artifacts")
+            except DrillError as error:
+                failed += 1
+                _say(f"{number}/{len(cells)} error: {error}")
+                continue
             failed += not outcome.holds
             results.write(options.platform, fault.name, program, outcome, options.seed)
             page.write()

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -289,7 +289,10 @@ class Cell:
 
 
 def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifacts: Path) -> Outcome:
-    """Inject a fault into a new run of a program, and return what came of it. Nothing of the run remains."""
+    """Inject a fault into a new run of a program, and return what came of it. Nothing of the run remains.
+
+    Raises DrillError if the run did not get far enough for the fault, which is no result of it.
+    """
     with ExitStack() as removals, ExitStack() as heals:
         cell = Cell(fault, programs, program, Random(f"{seed}/{fault.name}/{program}"), heals, removals, artifacts)
         try:
@@ -304,7 +307,9 @@ def run_cell(fault: Fault, programs: Programs, program: str, seed: int, artifact
             cell.end()
         except DrillError as error:
             outcome = Outcome(False, reason=str(error))
-    return outcome
+        if not outcome.holds and not cell.struck and fault.holds is not Holds.REFUSED:
+            raise DrillError(f"{cell.name}: the fault was not injected: {outcome.reason}")
+    return replace(outcome, reason=outcome.reason.replace(str(cell.lab.folder), "FOLDER"))
 
 
 def send_if_alive(number: signal.Signals, pids: Iterable[int]) -> None:

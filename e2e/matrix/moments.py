@@ -15,7 +15,7 @@ from e2e.matrix.programs import HOSTS, HOSTS_PER_SLICE
 _ROOT = Path(__file__).parents[2]
 _MEMORY = Path("/sys/fs/cgroup/memory")
 _SAVE_POLL_SECONDS = 0.005
-_PLANTED_STEP = 12
+_PLANTED_STEP, _AHEAD = 12, 4  # batches are read some steps ahead
 _OWN_CODE = "planted in the code of the trainer, which has no other code under Ray"
 _NOT_ITS_CODE = "planted in the code of the trainer"
 _SAVE_LIMIT_SECONDS = 10  # instead of half an hour
@@ -132,5 +132,5 @@ def _plant(cell: Cell, kind: str, *settings: str) -> None:
         f"else exec python -m trainer train {arguments}; fi"
     )
     cell.start("--env", f"PYTHONPATH={_ROOT}", command=command)
-    cell.until(lambda: any(line["step"] >= _PLANTED_STEP - 1 for line in cell.progress.steps), SECONDS)
+    cell.until(lambda: any(line["step"] >= _PLANTED_STEP - _AHEAD for line in cell.progress.steps), SECONDS)
     cell.struck = time.time()

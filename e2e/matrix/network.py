@@ -14,8 +14,8 @@ from e2e.matrix.fault import LOCAL, Holds, fault
 from e2e.matrix.programs import place_of
 
 _LONG_SECONDS, _SHORT_SECONDS = 30.0, 5.0
+_RECOVERY_SECONDS = 420.0
 _LINE = re.compile(r"^ESTAB\s+\d+\s+\d+\s+\S+:(\d+)\s.*\bpid=(\d+)")
-_WAITS = "a program without xpk's peer watch waits for its connections to work again: see partition-of-a-command"
 
 
 @fault(
@@ -29,7 +29,7 @@ def _shortly(cell: Cell) -> None:
 
 @fault(
     "partition", f"A host and all others lose each other for {_LONG_SECONDS:.0f} s.", Holds.RESTARTS,
-    platforms=(LOCAL,), plain=_WAITS,
+    platforms=(LOCAL,),
 )  # fmt: skip
 def _long(cell: Cell) -> None:
     cell.train()
@@ -38,20 +38,11 @@ def _long(cell: Cell) -> None:
 
 @fault(
     "partition-of-coordinator", f"Slice 0 host 0 and all others lose each other for {_LONG_SECONDS:.0f} s.",
-    Holds.RESTARTS, platforms=(LOCAL,), plain=_WAITS,
+    Holds.RESTARTS, platforms=(LOCAL,),
 )  # fmt: skip
 def _coordinator(cell: Cell) -> None:
     cell.train()
     _cut(cell, 0, _LONG_SECONDS)
-
-
-@fault(
-    "partition-of-a-command", f"A host and all others lose each other for {_LONG_SECONDS:.0f} s.", Holds.CONTINUES,
-    platforms=(LOCAL,), trainer="see partition", ray="see partition",
-)  # fmt: skip
-def _of_a_command(cell: Cell) -> None:
-    cell.train()
-    _cut(cell, cell.any_host(), _LONG_SECONDS)
 
 
 def _cut(cell: Cell, host: int, seconds: float) -> None:
@@ -63,6 +54,8 @@ def _cut(cell: Cell, host: int, seconds: float) -> None:
         if (found := _LINE.match(line)) and int(found[2]) in pids:
             rules += [["-p", "tcp", "--sport", found[1]], ["-p", "tcp", "--dport", found[1]]]
     script = "".join(f"-A OUTPUT {' '.join(rule)} -j DROP\n" for rule in rules)
+    # Supervisors that have lost each other, while none has ended, wait a minute for the control plane to end them.
+    cell.limit_seconds = _RECOVERY_SECONDS
     cell.strike(lambda: _restore(script))
     cell.heal_after(seconds, lambda: _restore(""))
 

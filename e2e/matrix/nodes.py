@@ -19,7 +19,6 @@ from tests.waiting import until
 _AWAY_SECONDS, _FROZEN_SECONDS = 30.0, 10.0
 _MOVE_SECONDS = 420.0  # until a slice has moved from a frozen node to the spare one
 _ONLY_KIND = (KIND,)
-_WAITS = "a program without xpk's peer watch waits for its connections to work again"
 
 
 @fault("delete-pod", "A host's pod is deleted.", Holds.SAVES, platforms=_ONLY_KIND)
@@ -82,7 +81,7 @@ def _from_api(cell: Cell) -> None:
 
 @fault(
     "partition-of-pods", f"A host and all others lose each other for {_AWAY_SECONDS:.0f} s.", Holds.RESTARTS,
-    platforms=_ONLY_KIND, plain=_WAITS,
+    platforms=_ONLY_KIND,
 )  # fmt: skip
 def _partition(cell: Cell) -> None:
     cell.train()

@@ -58,7 +58,11 @@ def text(result: Mapping[str, Any], fault: Fault) -> str:
     if fault.holds is Holds.REFUSED:
         return "refused"
     words = ["survived", "=" if result["bit_equal"] else "other losses"]
-    return ", ".join([*words, f"{result['steps_lost']} steps", f"{result['seconds']:.1f} s"])
+    return ", ".join([*words, _count(result["steps_lost"], "step"), f"{result['seconds']:.1f} s"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _programs() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -24,13 +25,16 @@ def read(platform: str, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
 
 def write(platform: str, fault: str, program: str, outcome: Outcome, seed: int, folder: Path = FOLDER) -> None:
     """Replace the result of a cell."""
-    known = read(platform, folder)
     facts: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "commit": commit(), "seed": seed}
     facts["load"] = round(os.getloadavg()[0], 1)  # times depend on it
-    known[f"{fault} {program}"] = {**asdict(outcome), **facts}
     folder.mkdir(exist_ok=True)
-    text = json.dumps(dict(sorted(known.items())), indent=1) + "\n"
-    (folder / f"{platform}.json").write_text(text, encoding="utf-8")
+    with (folder / f"{platform}.json").open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another invocation may run
+        file.seek(0)
+        known = json.loads(file.read() or "{}")
+        known[f"{fault} {program}"] = {**asdict(outcome), **facts}
+        file.truncate(0)
+        file.write(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 def commit() -> str:
