@@ -21,7 +21,7 @@ import yaml
 from tests.simulation.checkpoints import world as checkpoints
 from tests.simulation.lives import live
 
-MUTANT_HOURS = 300.0  # of each life
+MUTANT_HOURS = 200.0  # of each life
 _LIVES = 200
 
 

@@ -58,7 +58,7 @@ def _kueue(kind: str, name: str, spec: Obj) -> Obj:
 def _cohort_spec(rng: Random, nominal: int, chips: int) -> Obj:
     quota: dict[str, Any] = {"name": RESOURCE, "nominalQuota": nominal}
     if rng.random() < 0.5:
-        quota["borrowingLimit"] = CHIPS * rng.randint(0, chips // CHIPS)
+        quota["borrowingLimit"] = CHIPS * rng.randint(0, chips // CHIPS // 2)
     if rng.random() < 0.5:
         quota["lendingLimit"] = CHIPS * rng.randint(0, nominal // CHIPS)
     reclaim = rng.choice(("Any", "Any", "LowerPriority", "Never"))
