@@ -136,6 +136,7 @@ def check_output(command_line: CommandLine, words: str) -> None:
 
 
 FLAVOR = "clusterqueues", 0, "spec", "resourceGroups", 0, "flavors", 0
+MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 POOL, ATTEMPT = "cloud.google.com/gke-nodepool", "jobset.sigs.k8s.io/restart-attempt"
 
 
@@ -158,6 +159,22 @@ def of(*path_and_value: Any) -> Any:
 @example(words="workload logs w", objects=of("pods", 0, "metadata", "labels", REMOVED))
 @example(words="workload logs w", objects=of("pods", 0, "metadata", "labels", ATTEMPT, "x"))
 @example(words="workload logs w", objects=of("pods", 0, "metadata", "namespace", REMOVED))
+@example(words="workload status w", objects=of("pods", 1, "metadata", "labels", "jobset.sigs.k8s.io/job-index", "x"))
+@example(
+    words="workload status w", objects=of("jobsets", 0, "status", "replicatedJobsStatus", [{"jobRestarts": ["x"]}])
+)
+@example(
+    words="workload status w",
+    objects=of(
+        "events",
+        2,
+        "message",
+        f"Container host for pod default/w-slice-job-1-0-fghij failed with exit code {'9' * 5000}",
+    ),
+)
+@example(words="queue list", objects=of("clusterqueues", 0, "status", "pendingWorkloads", "x"))
+@example(words="cluster health far", objects=of("nodes", 0, "metadata", "labels", MAINTENANCE, "9" * 18))
+@example(words="cluster health far", objects=of("nodes", 0, "spec", "taints", [{"key": "x"}]))
 def test_any_objects(command_line: CommandLine, far: Answers, words: str, objects: Any) -> None:
     far.by_kind = objects
     check_output(command_line, words)
@@ -197,6 +214,8 @@ def server() -> Iterator[tuple[str, list[Any]]]:
 CODES = [200] * 6 + [201, 204, 206, 301, 302, 307, 308, 400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 599, 999]
 
 
+# urllib3 leaves sockets of answers that are not HTTP to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @inputs(0.05)
 @given(
     code=st.sampled_from(CODES),

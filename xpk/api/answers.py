@@ -65,6 +65,7 @@ _CONDITIONS = [
 _FLAVORS = [
     {_NEEDED: ("name", "resources"), "name": str, "resources": [{_NEEDED: ("name",), "name": str}]},
 ]  # fmt: skip
+_JOBS = {"name": str, "jobRestarts": [int], "jobRestartsCountTowardsMax": [int]}
 _OBJECT = {"metadata": _META, "spec": dict, "status": {"conditions": _CONDITIONS}}
 _SPECS: dict[str, dict[str, Any]] = {
     "JobSet": {
@@ -99,7 +100,7 @@ _SPECS: dict[str, dict[str, Any]] = {
     },
 }
 _STATUSES: dict[str, dict[str, Any]] = {
-    "JobSet": {"restarts": int, "restartsCountTowardsMax": int, "replicatedJobsStatus": [dict]},
+    "JobSet": {"restarts": int, "restartsCountTowardsMax": int, "replicatedJobsStatus": [_JOBS]},
     "Pod": {"phase": str, "reason": str, "podIP": str, "containerStatuses": _RAN, "initContainerStatuses": _RAN},
     "Node": {"allocatable": dict, "capacity": dict},
     "Workload": {
@@ -107,7 +108,13 @@ _STATUSES: dict[str, dict[str, Any]] = {
         "admissionChecks": [{"name": str, "state": str, "message": str, "retryCount": int}],
         "requeueState": {"requeueAt": _Time, "count": int},
     },
-    "ClusterQueue": {f"flavors{part}": _FLAVORS for part in ("Reservation", "Usage")},
+    "ClusterQueue": {
+        "flavorsReservation": _FLAVORS,
+        "flavorsUsage": _FLAVORS,
+        "pendingWorkloads": int,
+        "admittedWorkloads": int,
+        "reservingWorkloads": int,
+    },
 }
 _OTHERS: dict[str, dict[str, Any]] = {
     "Event": {

@@ -17,7 +17,7 @@ from xpk.api.server_errors import NotStartedError
 from xpk.api.text import short
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.diagnosis import waits_for
-from xpk.jobs.status.fields import host_key, host_label, is_true
+from xpk.jobs.status.fields import host_key, host_label, is_true, number
 from xpk.jobs.status.reader import find
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
@@ -27,7 +27,6 @@ _LOOK_SECONDS = 1.5  # between checks for new hosts, unless one has ended
 _TRIES, _TRY_PAUSE = 60, 1.0  # tries, and seconds between them, if reading a new host's log is refused
 _AHEAD = 10_000  # buffered lines
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _MAX_HOSTS = 128  # each needs a stream and, with --follow, a thread
 _MAX_NAMED = 8  # hosts without a log that are named for one cause
 # Written by every host at every start, once for each group of hosts with collectives over CPUs.
@@ -344,8 +343,7 @@ def _filter(query: LogQuery) -> Callable[[HostLine], bool]:
 
 def _attempt(pod: Obj) -> int:
     """Return the attempt of a pod, 0 for a pod that JobSet did not label."""
-    text = (pod["metadata"].get("labels") or {}).get(_ATTEMPT, "")
-    return int(text) if _NUMBER.fullmatch(text) else 0
+    return number((pod["metadata"].get("labels") or {}).get(_ATTEMPT))
 
 
 def _selector(name: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _TOLD_OTHERWISE = (
 # https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu
 _TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
 _MAINTENANCE_LABEL = "cloud.google.com/active-node-maintenance"
+_SECONDS = re.compile(r"[0-9]{1,11}")
 _SCHEDULED_LABEL = "cloud.google.com/scheduled-maintenance-time"  # seconds since 1970
 _PLUGINS = {"google.com/tpu": "tpu-device-plugin", "nvidia.com/gpu": "nvidia-gpu-device-plugin"}  # label k8s-app
 
@@ -266,12 +268,12 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
         )
     if labels.get(_MAINTENANCE_LABEL) == "ONGOING":
         yield trouble("Maintenance", "its host is under maintenance")
-    elif str(labels.get(_SCHEDULED_LABEL, "")).isdecimal():
+    elif _SECONDS.fullmatch(labels.get(_SCHEDULED_LABEL, "")):
         when = datetime.fromtimestamp(int(labels[_SCHEDULED_LABEL]), UTC)
         yield trouble("MaintenanceScheduled", f"its host is terminated at {when:%Y-%m-%dT%H:%M}Z", blocks=False)
     known = {*_TOLD_OTHERWISE, _TERMINATION_TAINT, shape.resource if shape else "", marks.TAINT if reason else ""}
     for key, taint in taints.items():
-        if key not in known and taint["effect"] in ("NoSchedule", "NoExecute"):
+        if key not in known and taint.get("effect") in ("NoSchedule", "NoExecute"):
             yield trouble("Tainted", f"{key}={taint.get('value', '')}:{taint['effect']}", taint.get("timeAdded"))
 
 

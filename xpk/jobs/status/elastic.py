@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from xpk.api.base import Obj
 from xpk.api.paths import container_of
 from xpk.api.text import counted
-from xpk.jobs.status.fields import PREFIX, jobs_in, label
+from xpk.jobs.status.fields import PREFIX, jobs_in, label, number
 from xpk.model.specs import MAX_SLICES
 from xpk.model.status import HostStatus, Phase
 from xpk_shared.supervisor.names import MIN_SLICES
@@ -43,7 +43,7 @@ def restart_counts(jobset: Obj) -> tuple[int, int]:
 
 def job_attempt_of(pod: Obj) -> int:
     """Return how often the Job of a pod had been restarted when the pod was created."""
-    return int(label(pod, f"{PREFIX}/job-restart-attempt") or 0)
+    return number(label(pod, f"{PREFIX}/job-restart-attempt"))
 
 
 def phase_of(

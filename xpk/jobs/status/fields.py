@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ PREFIX = "jobset.sigs.k8s.io"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -91,7 +93,12 @@ def host_key(pod: Obj) -> tuple[int, int]:
     # With several replicated jobs, only the global index is unique to a slice.
     slice_id = label(pod, f"{PREFIX}/job-global-index") or label(pod, f"{PREFIX}/job-index")
     index = (pod["metadata"].get("annotations") or {}).get(_INDEX) or label(pod, _INDEX)
-    return int(slice_id or 0), int(index or 0)
+    return number(slice_id), number(index)
+
+
+def number(text: object) -> int:
+    """Return a number in a label, 0 for a missing or invalid one."""
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else 0
 
 
 def host_label(pod: Obj) -> str:

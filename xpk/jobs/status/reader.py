@@ -27,6 +27,7 @@ from xpk.jobs.status.fields import (
     is_true,
     jobs_in,
     label,
+    number,
     owners_of,
 )
 from xpk.jobs.status.in_place import with_restarts_in_place
@@ -374,7 +375,7 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
         pod=pod["metadata"]["name"],
         node=pod["spec"].get("nodeName"),
         phase="Terminating" if pod["metadata"].get("deletionTimestamp") and not ended else phase,
-        pid=int(pid) if scheme == "process" and running else None,
+        pid=number(pid) or None if scheme == "process" and running else None,
         exit_code=code,
         reason=ended.get("reason")
         or (container.get("state", {}).get("waiting") or {}).get("reason")

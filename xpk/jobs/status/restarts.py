@@ -25,11 +25,12 @@ from xpk_shared.supervisor.names import RECORD
 _MARKS = ("RestartJobSet", "Restart")  # prefixes of the reasons of JobSet's restart events
 _JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs: elastic slices
 _PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
-_EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code (\d+)")
+_EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code ([0-9]{1,9})")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
-_LOCAL = re.compile(r"The host (ended with exit code (\d+).*)")
+_LOCAL = re.compile(r"The host (ended with exit code ([0-9]{1,9}).*)")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
-_HOST = re.compile(r"-(\d+)-(\d+)-\w{5}$")
+_HOST = re.compile(r"-([0-9]{1,9})-([0-9]{1,9})-\w{5}$")
+_DIGITS = 9  # of a slice's number
 _LATE = timedelta(seconds=2)  # maximum delay of a Job's event after the restart that it caused
 _NEAR = timedelta(seconds=60)  # maximum time between the loss of a slice and the restart of its Job
 _MAX_ATTEMPTS = 1000  # the newest ones, whose causes are searched
@@ -110,7 +111,7 @@ def _concerns(event: Obj, job: str, uid: str) -> bool:
 def _of_slice(restart: Restart, job: str) -> Restart:
     """Return a restart of a single Job, which is a slice, with its number."""
     number = job.rpartition("-")[2]
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > _DIGITS:
         return restart
     return replace(restart, slice=int(number), cause=f"{restart.cause}; slice {number} restarted")
 
