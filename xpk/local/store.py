@@ -84,7 +84,7 @@ class Transaction:
     def __init__(self, db: sqlite3.Connection, cache: Cache) -> None:
         self._db, self._cache = db, cache
         self._copies: dict[str, dict[Key, Obj]] = {}  # of objects in use, by kind
-        self._has_expired_events = False
+        self._has_expired_events = self._has_settled = False
         self.writes = 0
         cache.synchronize(db)
 
@@ -122,13 +122,14 @@ class Transaction:
         before = self.writes
         if not act() and self.writes == before:
             self._cache.settle(controller)
+            self._has_settled = True
 
     def unsettle_unwritten(self) -> None:
         """Let all controllers run again if one of them has changed an object without writing it.
 
         They have seen the changed object, but the next transaction reads the stored one.
         """
-        for kind, copies in self._copies.items():
+        for kind, copies in self._copies.items() if self._has_settled else ():
             for key, obj in copies.items():
                 entry = self._cache.get(kind, key)
                 if entry is not None and obj != entry.stored:
@@ -211,9 +212,9 @@ class Transaction:
                 event |= {"count": event["count"] + 1, "lastTimestamp": now()}
                 self.put(event)
                 return
-        surplus = max(0, len(events) + 1 - _EVENTS_KEPT)
-        for entry in sorted(events, key=lambda e: str(e.stored["metadata"]["uid"]))[:surplus]:
-            self.remove(entry.stored)
+        if (surplus := len(events) + 1 - _EVENTS_KEPT) > 0:
+            for entry in sorted(events, key=lambda e: str(e.stored["metadata"]["uid"]))[:surplus]:
+                self.remove(entry.stored)
         name = f"{meta['name']}.{new_uid()[:18].replace('-', '')}"
         keys = ("kind", "apiVersion"), ("namespace", "name", "uid")
         involved_object = {k: about[k] for k in keys[0]} | {k: meta[k] for k in keys[1] if k in meta}
