@@ -10,10 +10,11 @@ from tests.simulation.world import World
 HOURS = 1000.0  # of a life
 
 
-def live(seed: str, hours: float = HOURS) -> World:
-    """Simulate the life of a cluster; its size follows from the seed. Raises Violated."""
+def live(seed: str, hours: float = HOURS, queues: int | None = None) -> World:
+    """Simulate the life of a cluster; its size follows from the seed, or its number of queues. Raises Violated."""
     rng = Random(f"{seed}/size")
-    world = World(seed, slices=rng.randint(1, 4), hosts=rng.randint(1, 2), queues=rng.choice((1, 1, 2, 3)))
+    slices, hosts, count = rng.randint(1, 4), rng.randint(1, 2), rng.choice((1, 1, 2, 3))
+    world = World(seed, slices, hosts, queues or count)
     world.crash_share = rng.choice((0.0, 0.001, 0.02))
     life = Life(world, calm=rng.choice((8.0, 30.0, 100.0)))
     world.run(hours * HOUR)

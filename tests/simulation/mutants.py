@@ -27,12 +27,13 @@ _LIVES = 200
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of a module; `old` occurs once."""
+    """One change of a module; `old` occurs once. `queues`: of the clusters that may show it, by default any number."""
 
     name: str
     module: str
     old: str
     new: str
+    queues: int | None = None
 
 
 MUTANTS = tuple(Mutant(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")))
@@ -81,7 +82,7 @@ def relive(mutant: Mutant, seed: str) -> None:
     if mutant.module.startswith("trainer."):
         checkpoints.live(seed)
     else:
-        live(seed, MUTANT_HOURS)
+        live(seed, MUTANT_HOURS, mutant.queues)
 
 
 def find(mutant: Mutant, lives: int = _LIVES) -> tuple[str, str]:

@@ -181,8 +181,9 @@ class Properties:
             fits = quotas.fits(quotas.queue_of(workload), used, chips_of(workload))
             fits &= slices <= pools + sum(slices_of(tx, w) for w in weaker)
             self.require(not fits, f"{name} waits, but fits")
-            may_reclaim = slices <= pools and quotas.may_reclaim(workload, holding)
-            self.require(not may_reclaim, f"{name} does not reclaim the quota of its queue")
+            victims = quotas.reclaimable(workload, holding)
+            is_free = victims is not None and slices <= pools + sum(slices_of(tx, w) for w in victims)
+            self.require(not is_free, f"{name} does not reclaim the quota of its queue")
 
     def _has_leaving(self, tx: Transaction, holding: list[Obj]) -> bool:
         """Return whether hosts of a workload without a reservation still run."""

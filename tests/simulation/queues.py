@@ -36,8 +36,8 @@ class Quota:
 
 
 def set_up_cohort(api: LocalApi, rng: Random, count: int, chips: int) -> None:
-    """Divide the cluster's chips among `count` queues of a cohort, with random limits and rules."""
-    left = chips // CHIPS
+    """Divide some or all of the cluster's chips among `count` queues of a cohort, with random limits and rules."""
+    left = rng.choice((chips // CHIPS, rng.randint(1, chips // CHIPS)))
     for number in range(count):
         name, local = (f"team-{number}",) * 2 if number else FIRST
         share = left if number == count - 1 else rng.randint(0, left)
@@ -57,9 +57,9 @@ def _kueue(kind: str, name: str, spec: Obj) -> Obj:
 
 def _cohort_spec(rng: Random, nominal: int, chips: int) -> Obj:
     quota: dict[str, Any] = {"name": RESOURCE, "nominalQuota": nominal}
-    if rng.random() < 0.5:
-        quota["borrowingLimit"] = CHIPS * rng.randint(0, chips // CHIPS // 2)
-    if rng.random() < 0.5:
+    if rng.random() < 0.7:
+        quota["borrowingLimit"] = CHIPS * rng.randint(0, 2)
+    if rng.random() < 0.7:
         quota["lendingLimit"] = CHIPS * rng.randint(0, nominal // CHIPS)
     reclaim = rng.choice(("Any", "Any", "LowerPriority", "Never"))
     borrowing = "Never" if reclaim == "Never" else rng.choice(("LowerPriority", "Never"))
@@ -130,16 +130,28 @@ class Quotas:
             return []
         return [w for w in holding if self.queue_of(w) == self.queue_of(workload) and _is_weaker(w, workload)]
 
-    def may_reclaim(self, workload: Obj, holding: Iterable[Obj]) -> bool:
-        """Return whether a workload is within its queue's nominal quota, and may preempt all that borrow from it."""
+    def reclaimable(self, workload: Obj, holding: Iterable[Obj]) -> list[Obj] | None:
+        """Return what a workload preempts that lacks only the quota that others have borrowed; None if it may not.
+
+        It is within the nominal quota of its queue. The lowest and newest workloads go first, each only while its queue
+        is over its own quota.
+        """
         name, used = self.queue_of(workload), self.use(holding)
-        queue = self.by_queue[name]
-        if used[name] + chips_of(workload) > queue.nominal:
-            return False
-        borrowers = {other for other, chips in used.items() if other != name and chips > self.by_queue[other].nominal}
-        if queue.rules["reclaimWithinCohort"] == "LowerPriority":
-            return all(_is_weaker(w, workload) for w in holding if self.queue_of(w) in borrowers)
-        return queue.rules["reclaimWithinCohort"] == "Any"
+        queue, victims = self.by_queue[name], list[Obj]()
+        if used[name] + chips_of(workload) > queue.nominal or queue.rules["reclaimWithinCohort"] == "Never":
+            return None
+        if self.fits(name, used, chips_of(workload)):
+            return None  # it lacks node pools, and no quota
+        newest = sorted(holding, key=lambda w: str(w["metadata"]["uid"]), reverse=True)
+        for other in sorted(newest, key=lambda w: int(w["spec"]["priority"])):
+            borrower = self.queue_of(other)
+            if borrower == name or used[borrower] <= self.by_queue[borrower].nominal:
+                continue
+            if queue.rules["reclaimWithinCohort"] == "LowerPriority" and not _is_weaker(other, workload):
+                return None
+            used[borrower] -= chips_of(other)
+            victims.append(other)
+        return victims
 
     def wrongly_reclaimed(self, holding: Iterable[Obj], evicted: Iterable[Obj]) -> str:
         """Return the queue from which more was reclaimed than it had borrowed, "" if none.

@@ -54,7 +54,7 @@ class World:
             while self.attempts < _ATTEMPTS or self.is_running:
                 if not self.schedule.step():
                     self._begin()
-                for fault, weight in ((self._kill, 1.0), (self._fill, 0.5), (self._damage, 1.0), (self._overlap, 0.2)):
+                for fault, weight in ((self._kill, 1.0), (self._fill, 0.5), (self._damage, 1.0), (self._overlap, 0.5)):
                     if self.rng.random() < weight / self._calm:
                         fault()
             self.schedule.is_full = self.is_faulty = False
