@@ -14,6 +14,7 @@ import pytest
 
 from tests.trainer.checkpoint.tiers import a_job
 from tests.trainer.hosts.connections import SECONDS, connected, together
+from tests.trainer.small import WORKLOADS
 from trainer.errors import (
     AddressError,
     ChipsError,
@@ -159,7 +160,7 @@ def test_a_host_that_ends_flushes_its_output_and_tells_kubernetes_if_it_was_aske
         f"sys.stdout.write('unfinished line'); sys.stderr.write('!'); end(ExitCode.{code}, 1.0)"
     )
     log = tmp_path / "termination"
-    env = {**os.environ, "XPK_TERMINATION_LOG": str(log)}
+    env = os.environ | {"PYTHONPATH": str(WORKLOADS), "XPK_TERMINATION_LOG": str(log)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode[code], "unfinished line", "!")
     assert log.exists() is said
