@@ -40,6 +40,7 @@ COMMANDS = {
     "config": ("xpk.cli.config", "Get and set default options."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
+    "mcp": ("xpk.cli.mcp", "Serve an agent by the Model Context Protocol."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }
 

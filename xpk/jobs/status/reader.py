@@ -114,9 +114,11 @@ def take(
 
     `brief`: without pods and events that `inspect` does not need.
 
-    Raises NotFoundError if it does not exist. Queues are shared across namespaces; without permission to read the
-    others, only those of `namespace` are read.
+    Raises NotFoundError if it does not exist, UsageError if `namespace` cannot be the name of one. Queues are shared
+    across namespaces; without permission to read the others, only those of `namespace` are read.
     """
+    if namespace is not None and (problems := names.namespace_problems(namespace)):
+        raise UsageError(problems[0], problems=problems, hint="pass the name of a namespace, such as default")
     if name and namespace:
         try:
             jobsets = [api.get("JobSet", name, namespace)]
