@@ -164,6 +164,13 @@ def secret_problems(secret: str, key: str) -> list[str]:
     return [*problems, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
 
 
+def service_account_problems(name: str, flag: str) -> list[str]:
+    """Return the problems of a Kubernetes service account's name, one line each."""
+    if _FOLDER.fullmatch(name) and len(name) <= 253:
+        return []
+    return [f"{flag} '{name}' is not the name of a Kubernetes service account: lower-case letters, digits, '-' and '.'"]
+
+
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:
     """Return why a node folder cannot be mounted at its own path; `shared` is mounted as well."""
     path, flag = PurePosixPath(folder), f"--node-folder '{folder}'"

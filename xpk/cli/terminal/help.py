@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Code and image": (
         "--command", "--script-dir", "--docker-image", "--base-docker-image", "--docker-image-pull-secret",
         "--docker-name", "--file", "--debug-dump-gcs", "--env", "--env-file", "--env-from-secret",
-        "--enable-debug-logs", "--launcher", "--ray-dashboard", "--ray-join-timeout", "--run-as-user",
+        "--enable-debug-logs", "--launcher", "--ray-dashboard", "--ray-join-timeout", "--service-account", "--run-as-user",
         "--read-only-root", "--network-policy",
     ),
     "Storage": ("--output-root", "--storage", "--mount", "--node-folder", "--ramdisk-directory"),
