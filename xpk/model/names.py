@@ -16,6 +16,7 @@ ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")  # of Google Cloud, such as us-cen
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
 WORKLOAD_LABEL = "xpk.google.com/workload"
+GCLUSTER_LABEL = "gcluster.google.com/workload"  # of workloads that Google's Cluster Toolkit has submitted
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
