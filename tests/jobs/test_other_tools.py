@@ -245,3 +245,11 @@ def test_commands_show_explain_and_delete_workloads_of_gcluster(prod: Cluster, x
     deleted = xpk("workload", "delete", "llama-train", "--cluster", "prod")
     assert deleted.code == 0, deleted.err
     assert "llama-train" not in {obj["metadata"]["name"] for obj in prod.list("JobSet")}
+
+
+def test_a_command_line_of_gcluster_is_translated_and_run(prod: Cluster, xpk: Xpk) -> None:
+    done = xpk("gcluster", "job", "list", "--cluster", "prod", "--status", "Running")
+    assert done.code == 0 and "llama-train" in done.out
+    assert done.err.splitlines()[0] == "xpk workload list --cluster prod --filter-by-status running"
+    assert xpk("gcluster", "job", "cancel", "llama-train", "-c", "prod").code == 0
+    assert "llama-train" not in xpk("workload", "list", "--cluster", "prod").out
