@@ -55,11 +55,11 @@ def gcluster(ctx: click.Context, words: tuple[str, ...]) -> int | None:
         return None
     root, console = _root(ctx), ctx.obj
     translation = translate_words(["gcluster", *words], root)
-    _print_notes(console, translation, is_one=True)
     if translation.command is None or not translation.complete:
         problems = [f"{note.part} has no equivalent: {note.text}" for note in translation.notes if note.lost]
         without = f"without it, run: {translation.command}" if translation.command else ""
         raise UsageError(problems[0], problems=problems, hint=without or "`xpk docs migrating-from-gcluster`")
+    _print_notes(console, translation, is_one=True)
     console.tell(translation.command)
     with root.make_context("xpk", [*_global_flags(console), *translation.words]) as context:
         code: int | None = root.invoke(context)

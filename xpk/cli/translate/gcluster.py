@@ -20,7 +20,7 @@ _OFF = ("0", "f", "false")
 # Conversions of one value.
 _FORMS: Mapping[str, Callable[[Draft, str, str, str], None]] = {
     "text": values.add_text,
-    "lower": values.add_lower_case,
+    "priority": values.add_priority,
     "integer": values.add_integer,
     "seconds": values.add_seconds,
     "zone": values.add_zone,
@@ -59,7 +59,7 @@ def translate(words: Sequence[str], draft: Draft) -> None:
     spellings = {spelling: name for name, flag in flags.items() for spelling in _spellings(name, flag)}
     switches = [name for name, flag in flags.items() if flag.get("switch")]
     items = list(read_flags(arguments, spellings, switches, draft))
-    _add_arguments(draft, row, [item for item in items if isinstance(item, str)])
+    _add_arguments(draft, path, [item for item in items if isinstance(item, str)])
     _add_flags(draft, row, [item for item in items if isinstance(item, Flag)])
 
 
@@ -75,17 +75,17 @@ def _spellings(name: str, flag: Mapping[str, Any]) -> list[str]:
     return [name, *([flag["short"]] if "short" in flag else []), *flag.get("old", [])]
 
 
-def _add_arguments(draft: Draft, row: Mapping[str, Any], arguments: list[str]) -> None:
-    """Add the positional arguments."""
-    target = row.get("argument")
+def _add_arguments(draft: Draft, path: str, arguments: list[str]) -> None:
+    """Add the positional arguments of a command."""
+    target = table()[path].get("argument")
     if target == _SETTING:
         if len(arguments) != 2:
-            draft.refuse(" ".join(arguments) or row["run"], "expected a setting and its value")
+            draft.refuse(f"gcluster {path}", "expected a setting and its value")
             return
         draft.words += [_SETTINGS.get(arguments[0], arguments[0]), arguments[1]]
         return
     if target == _NAME and not arguments:
-        draft.refuse(row["run"], "expected a name")
+        draft.refuse(f"gcluster {path}", "expected a name")
     elif target and arguments:
         draft.words += [arguments.pop(0)] if target == _NAME else [target, arguments.pop(0)]
     for argument in arguments:

@@ -7,7 +7,7 @@ of all TPUs count TensorCores. A type and a topology together name a slice witho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from xpk.cli.translate.flags import Draft
 from xpk.cli.translate.words import has_variables
@@ -23,6 +23,8 @@ _HOST_CHIPS = re.compile(r".*-(\d+)t")
 def add_accelerator(draft: Draft, value_of: Mapping[str, str]) -> None:
     """Add the accelerator type and the number of slices or hosts of a job."""
     name = value_of.get(_TYPE, "")
+    if not name:  # reported as a required flag
+        return
     slices, hosts = value_of.get(_SLICES, "1"), value_of.get(_HOSTS, value_of.get("--vms-per-slice", "1"))
     if has_variables(name):
         draft.add("--tpu-type", name)
@@ -79,7 +81,8 @@ def _gpu_shapes(name: str) -> list[SliceShape]:
 
 def _add_gpu(draft: Draft, name: str, shapes: list[SliceShape], slices: str, hosts: str) -> None:
     if len(shapes) > 1:
-        draft.lose(_TYPE, f"the number of GPUs is not in '{name}': choose from {_some(shape.name for shape in shapes)}")
+        choices = ", ".join(shape.name for shape in shapes)
+        draft.lose(_TYPE, f"the number of GPUs is not in '{name}': choose from {choices}")
         return
     draft.add("--tpu-type", shapes[0].name)
     if slices == "1" or hosts == "1":
@@ -120,7 +123,3 @@ def _add_number(draft: Draft, flag: str, value: str) -> None:
         draft.words += [flag, value] if value != "1" else []
     else:
         draft.lose(flag, f"expected a number, got '{value}'")
-
-
-def _some(names: Iterable[str]) -> str:
-    return ", ".join(names)

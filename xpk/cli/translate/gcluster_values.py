@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from xpk.cli.translate.flags import Draft
 from xpk.cli.translate.words import has_variables
-from xpk.model.names import ZONE
+from xpk.model.names import PRIORITIES, ZONE
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -21,9 +21,12 @@ def add_text(draft: Draft, flag: str, to: str, value: str) -> None:
     draft.add(to, value)
 
 
-def add_lower_case(draft: Draft, flag: str, to: str, value: str) -> None:
-    """Add a value in lower case: gcluster ignores its case."""
-    draft.add(to, value if has_variables(value) else value.lower())
+def add_priority(draft: Draft, flag: str, to: str, value: str) -> None:
+    """Add a priority, in lower case: gcluster ignores its case."""
+    if has_variables(value) or value.lower() in PRIORITIES:
+        draft.add(to, value if has_variables(value) else value.lower())
+    else:
+        draft.lose(flag, f"unknown priority '{value}': choose from {', '.join(PRIORITIES)}")
 
 
 def add_integer(draft: Draft, flag: str, to: str, value: str) -> None:
