@@ -243,6 +243,16 @@ def test_lines_of_googles_xpk_keep_their_meaning(line: str, here: str) -> None:
     assert (done.command, done.complete) == (here, True)
 
 
+def test_variables_stay_variables() -> None:
+    line = 'gcluster job submit --name "$N" --command "run $X" --compute-type "$T" --num-slices $S --grace-period $G'
+    done = translated(line)
+    assert str(done.command).startswith('xpk workload create "$N" --command "run $X" --tpu-type "$T" --num-slices "$S"')
+    assert {note.part for note in done.notes} == {"--compute-type", "--grace-period"} and "$N" in done.words
+    assert translated('gcluster job submit --name w --command "$C" --compute-type v6e-4 --restarts "$R"').complete
+    (unknown,) = translated('gcluster job list --status "$S" "$X"').notes[1:]
+    assert (unknown.part, unknown.lost) == ("--status", True)
+
+
 def test_switches_that_are_false_are_left_out() -> None:
     done = translated("gcluster job logs w --follow=false --main-only=true")
     assert done.command == "xpk workload logs w" and [note.part for note in done.notes] == ["--main-only"]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xpk.cli.translate.words import join
+from xpk.cli.translate.words import join, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Draft:
 
     def lose(self, part: str, text: str) -> None:
         """Note a part whose effect is lost."""
-        self.notes.append(Note(part, text, lost=True))
+        self.notes.append(Note(readable(part), readable(text), lost=True))
 
     def omit(self, part: str, text: str) -> None:
         """Note a part that is not needed."""
-        self.notes.append(Note(part, text, lost=False))
+        self.notes.append(Note(readable(part), readable(text), lost=False))
 
     def refuse(self, part: str, text: str) -> None:
         """Note a part without which the command has no equivalent."""
@@ -64,7 +64,7 @@ class Draft:
             line=line,
             source=join(source),
             command=None if self.refused else join(["xpk", *self.words]),
-            words=() if self.refused else tuple(self.words),
+            words=() if self.refused else tuple(map(readable, self.words)),
             notes=tuple(self.notes),
             complete=not any(note.lost for note in self.notes),
         )

@@ -44,7 +44,12 @@ def quote(word: str) -> str:
     if VARIABLE not in word:
         return shlex.quote(word)
     text = _SPECIAL_IN_QUOTES.sub(r"\\\1", word)
-    return f'"{text}"'.replace(VARIABLE, "$")
+    return readable(f'"{text}"')
+
+
+def readable(text: str) -> str:
+    """Return a text for people and programs: with `$` before variables."""
+    return text.replace(VARIABLE, "$")
 
 
 def has_variables(word: str) -> bool:
