@@ -283,6 +283,12 @@ def test_lines_of_standard_input_are_numbered(xpk: Xpk, monkeypatch: pytest.Monk
     ]
 
 
+def test_standard_input_that_is_not_text_is_refused(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("gcluster job logs \udcff"))
+    done = xpk("translate")
+    assert done.code == 2 and "error: standard input is not valid UTF-8\n  hint: " in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

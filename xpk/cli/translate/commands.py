@@ -14,6 +14,7 @@ from xpk.cli.terminal.output import Console, echo
 from xpk.cli.translate.command_lines import translate_text, translate_words
 from xpk.cli.translate.flags import Translation
 from xpk.model.errors import UsageError
+from xpk.model.names import text_problems
 
 _INCOMPLETE = 1
 _VERBATIM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -85,7 +86,10 @@ def _translate(command_line: Sequence[str], root: click.Group) -> list[Translati
             raise UsageError(
                 "no command line given", hint="`xpk translate 'gcluster job list'`, or lines on standard input"
             )
-        return translate_text(sys.stdin.read(), root)
+        text = sys.stdin.read()
+        if problems := text_problems(text):
+            raise UsageError(f"standard input {problems[0]}", hint="write command lines as UTF-8 text")
+        return translate_text(text, root)
     if any(space in command_line[0] for space in " \t\n"):
         return translate_text("\n".join(command_line), root)
     return [translate_words(command_line, root)]
