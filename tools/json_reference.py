@@ -28,6 +28,7 @@ from xpk.capacity.queues.workloads import QueuedWorkload
 from xpk.cli.config import EffectiveSetting, SavedSetting
 from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
+from xpk.cli.translate.flags import Translation
 from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
@@ -139,6 +140,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk config unset": list[SavedSetting],
     "xpk doctor": list[Prerequisite],
     "xpk version": list[Version],
+    "xpk translate": list[Translation],
     **{f"xpk cluster {name}": PlanOutput for name in ("create", "adapt", "resize", "delete")},
     **{f"xpk queue {name}": PlanOutput for name in ("create", "delete")},
     **{f"xpk storage {name}": PlanOutput for name in ("attach", "create", "detach", "delete")},

@@ -41,8 +41,10 @@ COMMANDS = {
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
     "mcp": ("xpk.cli.mcp", "Serve an agent by the Model Context Protocol."),
+    "translate": ("xpk.cli.translate.commands", "Translate commands of gcluster and of Google's xpk."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }
+HIDDEN = {"gcluster": "xpk.cli.translate.commands"}  # modules of commands that the help does not list
 
 
 class _UnreadError(Exception):
@@ -76,9 +78,10 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if cmd_name not in COMMANDS:
+        module = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
+        if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
         return command
 
     def resolve_command(
