@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
 from xpk.api.base import Obj
@@ -11,7 +12,7 @@ from xpk.api.quantities import requests
 from xpk.model import names
 from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, find_shape, type_of_nodes
 from xpk.model.errors import UsageError
-from xpk.model.usage import Holding, Record, State, Supply, team_of
+from xpk.model.usage import MICROSECONDS, Holding, Record, State, Supply, team_of
 
 
 @runtime_checkable
@@ -46,16 +47,26 @@ def holding_of(
         accelerator_type=accelerator_type_of(jobset),
         chips=chips_of(jobset) if chips is None else chips,
         state=state,
+        created=microseconds_of(meta.get("creationTimestamp")),
         reason=reason,
         output_dir=str(annotations.get(names.OUTPUT_ANNOTATION, "")),
     )
 
 
+def microseconds_of(stamp: object) -> int:
+    """Return a time of an object in Unix microseconds, 0 for an invalid one."""
+    try:
+        time = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return 0
+    return max(0, round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * MICROSECONDS))
+
+
 def accelerator_type_of(jobset: Obj) -> str:
     """Return the accelerator type of a JobSet's hosts, "" if unknown."""
     annotations = jobset["metadata"].get("annotations") or {}
-    selectors = (job["template"]["spec"]["template"]["spec"].get("nodeSelector") for job in _jobs(jobset))
-    return str(annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(next(selectors, None) or {}))
+    selectors = [job["template"]["spec"]["template"]["spec"].get("nodeSelector") for job in _jobs(jobset)]
+    return str(annotations.get(names.TYPE_ANNOTATION) or type_of_nodes((selectors and selectors[0]) or {}))
 
 
 def chips_of(jobset: Obj) -> int:

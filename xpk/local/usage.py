@@ -92,8 +92,8 @@ def _read_book(tx: Transaction) -> Book:
     for obj in tx.list(_OPEN):
         fields = obj["holding"]
         book.holds[obj["metadata"]["name"]] = obj["begin"], Holding(**fields | {"state": State(fields["state"])})
-    if obj := tx.get(_SUPPLY, "", "supply"):
-        book.supply, book.last = (obj["begin"], Supply(**obj["supply"])), obj["last"]
+    if stored := tx.get(_SUPPLY, "", "supply"):
+        book.supply, book.last = (stored["begin"], Supply(**stored["supply"])), stored["last"]
     return book
 
 
@@ -148,8 +148,9 @@ def _state(
 def _is_up(jobset: Obj) -> bool:
     """Return whether all slices of a JobSet run, or have finished."""
     counts = jobset.get("status", {}).get("replicatedJobsStatus", ())
-    size = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
-    return sum(count["ready"] + count["succeeded"] for count in counts) >= size
+    size: int = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
+    up: int = sum(count["ready"] + count["succeeded"] for count in counts)
+    return up >= size
 
 
 def _chips_of(pods: Iterable[Obj]) -> int:

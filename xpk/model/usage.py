@@ -51,6 +51,7 @@ class Holding:
     accelerator_type: str
     chips: int
     state: State
+    created: int  # Unix microseconds
     reason: str = ""
     output_dir: str = ""
 
@@ -100,20 +101,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """Time of a workload's run by cause, from the records in its output folder, in order."""
+    """Time of a workload's run by cause up to `end`, from the records in its output folder, in order."""
 
     uid: str
+    end: int
     pieces: tuple[Piece, ...]
-
-    @property
-    def begin(self) -> int:
-        """Return the begin of the first piece; 0 without any."""
-        return self.pieces[0].begin if self.pieces else 0
-
-    @property
-    def end(self) -> int:
-        """Return the end of the last piece; 0 without any."""
-        return self.pieces[-1].end if self.pieces else 0
 
 
 Record = Hold | Capacity | Causes
@@ -165,6 +157,7 @@ def to_json(record: Record) -> dict[str, Any]:
         return {
             "kind": "causes",
             "uid": record.uid,
+            "end": record.end,
             "pieces": [[piece.begin, piece.end, dict(piece.causes)] for piece in record.pieces],
         }
     return {"kind": "hold" if isinstance(record, Hold) else "capacity", **asdict(record)}
@@ -178,12 +171,13 @@ def from_json(obj: Mapping[str, Any]) -> Record:
         pieces = tuple(_piece(*piece) for piece in fields["pieces"])
         if any(one.end > other.begin for one, other in itertools.pairwise(pieces)):
             raise ValueError("pieces overlap")
-        return Causes(uid=_text(fields["uid"]), pieces=pieces)
+        return Causes(uid=_text(fields["uid"]), end=_count(fields["end"], _LATEST), pieces=pieces)
     begin, end = _interval(fields.pop("begin"), fields.pop("end"))
     if kind is Hold:
         state, chips = State(fields.pop("state")), _count(fields.pop("chips"))
+        created = _count(fields.pop("created"), _LATEST)
         texts = {key: _text(value) for key, value in fields.items()}
-        return Hold(begin=begin, end=end, state=state, chips=chips, **texts)
+        return Hold(begin=begin, end=end, state=state, chips=chips, created=created, **texts)
     service = _count(fields.pop("out_of_service"))
     amounts = {key: {_text(name): _count(count) for name, count in fields[key].items()} for key in fields}
     return Capacity(begin=begin, end=end, out_of_service=service, **amounts)

@@ -14,8 +14,8 @@ ABSENT = frozenset({Cause.DOWN.value, Cause.SUSPENDED.value, HANG})
 _LONGEST = 3600 * MICROSECONDS  # of a piece, so that parts of a run are nearly exact
 
 
-def causes_of(uid: str, record: RunRecord, *, begin: int, end: int) -> Causes | None:
-    """Return the causes of a workload's time from `begin` to `end`, in Unix microseconds; None without records.
+def causes_of(uid: str, record: RunRecord, *, begin: int, end: int) -> Causes:
+    """Return the causes of a workload's time from `begin` to `end`, in Unix microseconds; no pieces without records.
 
     An output folder may hold the runs of several workloads, one after the other.
     """
@@ -29,7 +29,7 @@ def causes_of(uid: str, record: RunRecord, *, begin: int, end: int) -> Causes | 
         first, last = max(first, begin), min(last, end)
         if first < last:
             parts += _without_hangs(cause, first, last, hangs)
-    return Causes(uid=uid, pieces=tuple(_merged(parts))) if parts else None
+    return Causes(uid=uid, end=end, pieces=tuple(_merged(parts)))
 
 
 def _hung(attempt: Attempt) -> bool:

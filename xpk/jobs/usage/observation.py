@@ -7,15 +7,16 @@ tells, nothing is recorded.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.usage import holding_of, supply_of
-from xpk.jobs.status.fields import Snapshot, condition, event_times, is_true, when
+from xpk.api.base import Obj, ObjectApi, Objs, Selector
+from xpk.api.usage import holding_of, microseconds_of, supply_of
+from xpk.jobs.status.fields import Snapshot, condition, event_times, is_true
 from xpk.model.errors import AuthorizationError, MissingToolError, UsageError
-from xpk.model.usage import MICROSECONDS, Capacity, Hold, Holding, Record, State
+from xpk.model.usage import Capacity, Hold, Holding, Record, State
 
 _STOPS = {"Preempted": "preempted", "Deactivated": "suspended"}  # reasons of Kueue's evictions
 _EVICTED = "evicted"
@@ -24,8 +25,10 @@ _UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeErr
 
 @dataclass(slots=True)
 class Observation:
-    """Records since the last reading. `live`: UIDs of workloads that have not ended; `lost`: names of those whose end
-    is unknown, because another tool deleted them.
+    """Records since the last reading.
+
+    `live`: UIDs of workloads that have not ended. `lost`: names of workloads that another tool has deleted, so that
+    their end is unknown.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -55,7 +58,7 @@ def observe_workloads(
         workloads=_optional(api, "Workload", namespace),
         local_queues=_optional(api, "LocalQueue", namespace),
     )
-    evictions = _evictions(_optional(api, "Event", namespace))
+    evictions = _evictions(_optional(api, "Event", namespace, {"involvedObject.kind": "Workload"}))
     observation, present = Observation(), set[str]()
     for jobset in snapshot.jobsets:
         uid = str(jobset["metadata"].get("uid"))
@@ -81,11 +84,13 @@ def observe_workloads(
 def observe_capacity(api: ObjectApi, capacities: Sequence[Capacity], *, now: int) -> list[Record]:
     """Return the capacity since the last reading: slices that were added since then count from their creation."""
     nodes, queues = api.list("Node", None), _optional(api, "ClusterQueue", None)
-    created = {str(node["metadata"].get("uid")): _micro(node["metadata"].get("creationTimestamp")) for node in nodes}
+    created = {
+        str(node["metadata"].get("uid")): microseconds_of(node["metadata"].get("creationTimestamp")) for node in nodes
+    }
     begin = max((capacity.end for capacity in capacities), default=min(created.values(), default=now))
     times = sorted({time for time in created.values() if begin < time < now} | {begin, now})
     records: list[Record] = []
-    for first, last in zip(times, times[1:], strict=False):
+    for first, last in itertools.pairwise(times):
         existing = [node for node in nodes if created[str(node["metadata"].get("uid"))] <= first]
         records.append(Capacity(**asdict(supply_of(existing, queues)), begin=first, end=last))
     return records
@@ -95,7 +100,7 @@ def _changes(jobset: Obj, workload: Obj | None) -> list[_Change]:
     """Return the known changes of a workload's present stay in its queue or on its chips, in order."""
     if workload is None:
         return _changes_without_queue(jobset)
-    created = _micro(workload["metadata"].get("creationTimestamp"))
+    created = microseconds_of(workload["metadata"].get("creationTimestamp"))
     reserved, evicted = condition(workload, "QuotaReserved"), condition(workload, "Evicted")
     ready, finished = condition(workload, "PodsReady"), condition(workload, "Finished")
     reason = _STOPS.get(str(evicted.get("reason")), _EVICTED) if evicted else ""
@@ -128,7 +133,7 @@ def _changes_without_queue(jobset: Obj) -> list[_Change]:
     """Return the changes of a JobSet that Kueue does not manage."""
     if jobset["spec"].get("suspend"):
         return []
-    changes = [_Change(_micro(jobset["metadata"].get("creationTimestamp")), State.RUNNING)]
+    changes = [_Change(microseconds_of(jobset["metadata"].get("creationTimestamp")), State.RUNNING)]
     for kind in ("Completed", "Failed"):
         if is_true(jobset, kind):
             changes.append(_Change(_time_of(condition(jobset, kind)), None))
@@ -171,7 +176,7 @@ def _evictions(events: Iterable[Obj]) -> dict[str, list[int]]:
         about = event.get("involvedObject") or {}
         if about.get("kind") == "Workload" and str(event.get("reason", "")).startswith(("Evicted", "Preempted")):
             first, latest, _ = event_times(event)
-            times.setdefault(str(about.get("uid")), []).extend([_micro(first), _micro(latest)])
+            times.setdefault(str(about.get("uid")), []).extend([microseconds_of(first), microseconds_of(latest)])
     return times
 
 
@@ -186,18 +191,13 @@ def _lost(holds: Mapping[str, Sequence[Hold]], present: Collection[str], namespa
     )  # fmt: skip
 
 
-def _optional(api: ObjectApi, kind: str, namespace: str | None) -> Objs:
+def _optional(api: ObjectApi, kind: str, namespace: str | None, fields: Selector | None = None) -> Objs:
     """Return the objects of a kind; none without Kueue or without permission."""
     try:
-        return api.list(kind, namespace)
+        return api.list(kind, namespace, fields=fields)
     except (MissingToolError, AuthorizationError):
         return []
 
 
 def _time_of(item: Mapping[str, Any]) -> int:
-    return _micro(item.get("lastTransitionTime"))
-
-
-def _micro(stamp: object) -> int:
-    """Return a time of an object in Unix microseconds, 0 for an invalid one."""
-    return max(0, round(when(stamp).timestamp() * MICROSECONDS))
+    return microseconds_of(item.get("lastTransitionTime"))

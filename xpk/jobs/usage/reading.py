@@ -1,0 +1,165 @@
+"""Reading of the ledger of a cluster, which brings it up to date first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from xpk.api.base import ObjectApi
+from xpk.api.text import counted
+from xpk.api.usage import RecordsUsage
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.report.record import read_folder
+from xpk.jobs.usage import ledger as ledgers
+from xpk.jobs.usage.causes import ABSENT, causes_of
+from xpk.jobs.usage.ledger import Ledger
+from xpk.jobs.usage.observation import Observation, observe_capacity, observe_workloads
+from xpk.model.errors import AuthorizationError, XpkError
+from xpk.model.usage import MICROSECONDS, Causes, Hold, Record, State
+from xpk.storage import Folder, in_bucket, open_folder
+
+FOLDER = ".xpk-usage"  # below an output root: workloads cannot have this name
+LOOK_BACK = 8 * 86400 * MICROSECONDS  # to find the last reading of a cluster
+_SHOWN = 3  # workloads that a problem names
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A cluster and where its ledger is. `state_folder`: for a cluster without a bucket or folder of its own."""
+
+    api: ObjectApi
+    cluster: str
+    roots: OutputRoots
+    state_folder: Path
+
+    @property
+    def folder(self) -> Folder:
+        """Return the folder of the ledger."""
+        if isinstance(self.api, RecordsUsage):
+            return open_folder(self.api.usage_folder)
+        root, name = self.roots.target().output_root, self.cluster.replace(":", "-").replace("/", "-")
+        if root and (in_bucket(root) or Path(root).is_dir()):
+            return open_folder(f"{root}/{FOLDER}/{name}")
+        return open_folder(str(self.state_folder / name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The output folder that a workload's objects name."""
+
+    name: str
+    namespace: str
+    output_dir: str
+
+
+def now() -> int:
+    """Return the time in Unix microseconds."""
+    return time.time_ns() // 1000
+
+
+def read(source: Source, *, since: int, until: int) -> Ledger:
+    """Bring the ledger up to date and return what overlaps an interval, in Unix microseconds.
+
+    What could not be read or recorded is in the ledger's `problems`. Raises XpkError if the ledger cannot be read.
+    """
+    folder, at = source.folder, now()
+    if isinstance(source.api, RecordsUsage):
+        records = source.api.open_usage()
+        ledger = ledgers.read(folder, since=since, until=at, more=records)
+        live = {record.uid for record in records if isinstance(record, Hold) and record.end >= at - MICROSECONDS}
+        fresh: list[Record] = []
+    else:
+        ledger = ledgers.read(folder, since=min(since, at - LOOK_BACK), until=at)
+        observation = _observe(source.api, ledger, at)
+        fresh, live = observation.records, observation.live
+        ledger = _joined(ledger, fresh, lost=observation.lost)
+    causes, unread = _causes(source, ledger, live, since=since, until=at)
+    final = [item for item in causes if item.uid not in live and item != ledger.causes.get(item.uid)]
+    ledger.causes |= {item.uid: item for item in causes}
+    if not isinstance(source.api, RecordsUsage):
+        filled = without_gaps(ledger, causes)
+        fresh += filled
+        ledger = _joined(ledger, filled)
+    if unread:
+        ledger.problems.append(_named("the output of {} cannot be read: its causes are unknown", unread))
+    _write(folder, [*fresh, *final], ledger, at)
+    return ledger
+
+
+def record_output(source: Source, names: Collection[str], namespace: str) -> None:
+    """Record the causes of workloads whose output is about to be deleted. Raises XpkError if that fails."""
+    at = now()
+    more = source.api.open_usage() if isinstance(source.api, RecordsUsage) else ()
+    ledger = ledgers.read(source.folder, since=at - LOOK_BACK, until=at, more=more)
+    own_holds = [hold for hold in ledger.holds if hold.workload in names and hold.namespace == namespace]
+    causes, _ = _causes(source, replace(ledger, holds=own_holds), set(), since=0, until=at)
+    ledgers.write(source.folder, [item for item in causes if item != ledger.causes.get(item.uid)], now=at)
+
+
+def without_gaps(ledger: Ledger, causes: Iterable[Causes]) -> list[Record]:
+    """Return holds for the times in which a run has records but no hold is known: its chips were held then."""
+    holds_of, added = ledger.holds_of(), list[Record]()
+    for item in causes:
+        holds = holds_of.get(item.uid, [])
+        for piece in item.pieces:
+            if not ABSENT.isdisjoint(piece.causes):
+                continue
+            at = piece.begin
+            for hold in [*holds, None]:
+                begin = piece.end if hold is None else min(hold.begin, piece.end)
+                if at < begin:
+                    added.append(replace(holds[-1], state=State.RUNNING, reason="", begin=at, end=begin))
+                at = max(at, piece.end if hold is None else hold.end)
+    return added
+
+
+def _observe(api: ObjectApi, ledger: Ledger, at: int) -> Observation:
+    observation = observe_workloads(api, ledger.holds_of(), now=at)
+    try:
+        observation.records += observe_capacity(api, ledger.capacities, now=at)
+    except AuthorizationError:
+        ledger.problems.append("the capacity is not recorded: this user may not list nodes")
+    return observation
+
+
+def _joined(ledger: Ledger, records: Iterable[Record], *, lost: Sequence[str] = ()) -> Ledger:
+    problems = list(ledger.problems)
+    if lost:
+        problems.append(_named("{} ended at an unknown time: another tool deleted it after the last reading", lost))
+    return ledgers.assemble([*ledger.holds, *ledger.capacities, *ledger.causes.values(), *records], problems)
+
+
+def _causes(
+    source: Source, ledger: Ledger, live: Collection[str], *, since: int, until: int
+) -> tuple[list[Causes], list[str]]:
+    """Return the causes of all workloads in an interval, and the names of workloads whose output cannot be read."""
+    causes, unread = list[Causes](), list[str]()
+    for uid, holds in ledger.holds_of().items():
+        ran = [hold for hold in holds if hold.state is not State.QUEUED]
+        if not ran or ran[-1].end <= since or ran[0].begin >= until:
+            continue
+        last, known = ran[-1], ledger.causes.get(uid)
+        is_known = known is not None and known.end >= last.end and uid not in live
+        if not last.output_dir or is_known:
+            continue
+        try:
+            url = source.roots.to_read(_Claim(last.workload, last.namespace, last.output_dir))
+            end = until if uid in live else last.end
+            causes.append(causes_of(uid, read_folder(url), begin=last.created, end=end))
+        except XpkError:
+            unread.append(f"{last.namespace}/{last.workload}")
+    return causes, unread
+
+
+def _write(folder: Folder, records: Sequence[Record], ledger: Ledger, at: int) -> None:
+    try:
+        ledgers.write(folder, records, now=at)
+    except XpkError as error:
+        ledger.problems.append(f"this reading is not recorded: {error.message}")
+
+
+def _named(text: str, workloads: Sequence[str]) -> str:
+    more = f" and {counted(len(workloads) - _SHOWN, 'other')}" if len(workloads) > _SHOWN else ""
+    return text.format(", ".join(workloads[:_SHOWN]) + more)
