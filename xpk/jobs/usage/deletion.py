@@ -9,7 +9,7 @@ from dataclasses import replace
 from xpk.api.usage import RecordsUsage
 from xpk.jobs.usage import ledger as ledgers
 from xpk.jobs.usage.observation import observe_workloads
-from xpk.jobs.usage.reading import LOOK_BACK, Source, now, record_output
+from xpk.jobs.usage.reading import LOOK_BACK, Source, record_output
 from xpk.model.errors import XpkError
 from xpk.model.usage import Hold, State
 
@@ -28,10 +28,10 @@ class DeletionRecorder:
         if isinstance(self._source.api, RecordsUsage):
             return
         with self._reported():
-            folder, at = self._source.folder, now()
+            folder, at = self._source.folder, self._source.clock()
             ledger = ledgers.read(folder, since=at - LOOK_BACK, until=at)
             observed = observe_workloads(
-                self._source.api, ledger.holds_of(), now=at, namespace=self._namespace, workloads=workloads
+                self._source.api, ledger, now=at, namespace=self._namespace, workloads=workloads
             )
             ledgers.write(folder, observed.records, now=at)
             holds = [hold for hold in observed.records if isinstance(hold, Hold) and hold.uid in observed.live]
@@ -42,7 +42,7 @@ class DeletionRecorder:
         last = self._last.get(workload)
         with self._reported():
             if last and last.state is not State.QUEUED:
-                at = max(now(), last.end + 1)
+                at = max(self._source.clock(), last.end + 1)
                 stop = replace(last, state=State.STOP, reason=DELETED, begin=last.end, end=at)
                 ledgers.write(self._source.folder, [stop], now=at)
             if with_output:

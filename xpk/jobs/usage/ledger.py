@@ -7,12 +7,12 @@ another one. Records of two writers may overlap; each moment of a workload, and 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from xpk.model.usage import MICROSECONDS, Capacity, Causes, DamagedError, Hold, Record, decode, encode, file_name
+from xpk.model.usage import MICROSECONDS, Capacity, Causes, DamagedError, Hold, Record, State, decode, encode, file_name
 from xpk.storage import Folder
 
 _FIRST = (2026, 11)  # no version has written a ledger before
@@ -69,7 +69,7 @@ def assemble(records: Iterable[Record], problems: Sequence[str] = ()) -> Ledger:
             capacities.append(record)
         elif record.uid not in ledger.causes or record.end > ledger.causes[record.uid].end:
             ledger.causes[record.uid] = record
-    ledger.holds = [hold for of_workload in holds.values() for hold in without_overlaps(of_workload)]
+    ledger.holds = [hold for of_workload in holds.values() for hold in _of_workload(of_workload)]
     ledger.holds.sort(key=lambda hold: (hold.begin, hold.uid))
     ledger.capacities = without_overlaps(capacities)
     return ledger
@@ -89,6 +89,31 @@ def without_overlaps(intervals: Iterable[Interval]) -> list[Interval]:
         if begin < interval.end:
             kept.append(interval if begin == interval.begin else replace(interval, begin=begin))
     return kept
+
+
+def gaps(begin: int, end: int, intervals: Iterable[Interval]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [begin, end] outside of intervals, which are in order."""
+    at = begin
+    for interval in intervals:
+        if at < min(interval.begin, end):
+            yield at, min(interval.begin, end)
+        at = max(at, interval.end)
+    if at < end:
+        yield at, end
+
+
+def _of_workload(holds: Iterable[Hold]) -> list[Hold]:
+    """Return the holds of one workload without overlaps. A writer may have missed that it left the queue."""
+    by_state: dict[bool, list[Hold]] = {True: [], False: []}
+    for hold in holds:
+        by_state[hold.state is State.QUEUED].append(hold)
+    held = without_overlaps(by_state[False])
+    queued = [
+        replace(hold, begin=begin, end=end)
+        for hold in without_overlaps(by_state[True])
+        for begin, end in gaps(hold.begin, hold.end, held)
+    ]
+    return sorted([*held, *queued], key=lambda hold: hold.begin)
 
 
 def _months(since: int, until: int) -> list[str]:

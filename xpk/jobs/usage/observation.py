@@ -15,6 +15,7 @@ from typing import Any
 from xpk.api.base import Obj, ObjectApi, Objs, Selector
 from xpk.api.usage import holding_of, microseconds_of, supply_of
 from xpk.jobs.status.fields import Snapshot, condition, event_times, is_true
+from xpk.jobs.usage.ledger import Ledger
 from xpk.model.errors import AuthorizationError, MissingToolError, UsageError
 from xpk.model.usage import Capacity, Hold, Holding, Record, State
 
@@ -46,10 +47,14 @@ class _Change:
 
 
 def observe_workloads(
-    api: ObjectApi, holds: Mapping[str, Sequence[Hold]], *, now: int, namespace: str | None = None,
+    api: ObjectApi,
+    ledger: Ledger,
+    *,
+    now: int,
+    namespace: str | None = None,
     workloads: Collection[str] | None = None,
-) -> Observation:  # fmt: skip
-    """Return the use of chips by workloads since the last reading, `holds` by UID; of some `workloads`, or of all.
+) -> Observation:
+    """Return the use of chips by workloads since the readings in `ledger`; of some `workloads`, or of all.
 
     Raises AuthorizationError if this user may not read them.
     """
@@ -59,7 +64,7 @@ def observe_workloads(
         local_queues=_optional(api, "LocalQueue", namespace),
     )
     evictions = _evictions(_optional(api, "Event", namespace, {"involvedObject.kind": "Workload"}))
-    observation, present = Observation(), set[str]()
+    observation, present, holds = Observation(), set[str](), ledger.holds_of()
     for jobset in snapshot.jobsets:
         uid = str(jobset["metadata"].get("uid"))
         present.add(uid)
@@ -77,7 +82,7 @@ def observe_workloads(
         if changes and changes[-1].state is not None:
             observation.live.add(uid)
     if workloads is None:
-        observation.lost = _lost(holds, present, namespace)
+        observation.lost = _lost(ledger, holds, present)
     return observation
 
 
@@ -180,15 +185,11 @@ def _evictions(events: Iterable[Obj]) -> dict[str, list[int]]:
     return times
 
 
-def _lost(holds: Mapping[str, Sequence[Hold]], present: Collection[str], namespace: str | None) -> list[str]:
-    """Return the workloads that were live at the last reading and do not exist any more."""
-    latest = max((hold.end for known in holds.values() for hold in known), default=0)
-    return sorted(
-        f"{known[-1].namespace}/{known[-1].workload}"
-        for uid, known in holds.items()
-        if known[-1].end == latest and uid not in present and namespace in (None, known[-1].namespace)
-        and known[-1].state is not State.QUEUED and known[-1].reason != "deleted"
-    )  # fmt: skip
+def _lost(ledger: Ledger, holds: Mapping[str, Sequence[Hold]], present: Collection[str]) -> list[str]:
+    """Return the workloads that held chips at the last reading of the whole cluster and do not exist any more."""
+    latest = max((capacity.end for capacity in ledger.capacities), default=0)
+    lasts = [known[-1] for uid, known in holds.items() if uid not in present and known[-1].end == latest]
+    return sorted(f"{hold.namespace}/{hold.workload}" for hold in lasts if hold.state is not State.QUEUED)
 
 
 def _optional(api: ObjectApi, kind: str, namespace: str | None, fields: Selector | None = None) -> Objs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,14 +25,23 @@ LOOK_BACK = 8 * 86400 * MICROSECONDS  # to find the last reading of a cluster
 _SHOWN = 3  # workloads that a problem names
 
 
+def now() -> int:
+    """Return the time in Unix microseconds."""
+    return time.time_ns() // 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A cluster and where its ledger is. `state_folder`: for a cluster without a bucket or folder of its own."""
+    """A cluster and where its ledger is. `state_folder`: for a cluster without a bucket or folder of its own.
+
+    `clock` returns the time in Unix microseconds.
+    """
 
     api: ObjectApi
     cluster: str
     roots: OutputRoots
     state_folder: Path
+    clock: Callable[[], int] = now
 
     @property
     def folder(self) -> Folder:
@@ -40,9 +49,10 @@ class Source:
         if isinstance(self.api, RecordsUsage):
             return open_folder(self.api.usage_folder)
         root, name = self.roots.target().output_root, self.cluster.replace(":", "-").replace("/", "-")
-        if root and (in_bucket(root) or Path(root).is_dir()):
+        here = self.state_folder / name
+        if root and (in_bucket(root) or (Path(root).is_dir() and not here.is_dir())):
             return open_folder(f"{root}/{FOLDER}/{name}")
-        return open_folder(str(self.state_folder / name))
+        return open_folder(str(here))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +64,12 @@ class _Claim:
     output_dir: str
 
 
-def now() -> int:
-    """Return the time in Unix microseconds."""
-    return time.time_ns() // 1000
-
-
 def read(source: Source, *, since: int, until: int) -> Ledger:
     """Bring the ledger up to date and return what overlaps an interval, in Unix microseconds.
 
     What could not be read or recorded is in the ledger's `problems`. Raises XpkError if the ledger cannot be read.
     """
-    folder, at = source.folder, now()
+    folder, at = source.folder, source.clock()
     if isinstance(source.api, RecordsUsage):
         records = source.api.open_usage()
         ledger = ledgers.read(folder, since=since, until=at, more=records)
@@ -90,7 +95,7 @@ def read(source: Source, *, since: int, until: int) -> Ledger:
 
 def record_output(source: Source, names: Collection[str], namespace: str) -> None:
     """Record the causes of workloads whose output is about to be deleted. Raises XpkError if that fails."""
-    at = now()
+    at = source.clock()
     more = source.api.open_usage() if isinstance(source.api, RecordsUsage) else ()
     ledger = ledgers.read(source.folder, since=at - LOOK_BACK, until=at, more=more)
     own_holds = [hold for hold in ledger.holds if hold.workload in names and hold.namespace == namespace]
@@ -103,20 +108,16 @@ def without_gaps(ledger: Ledger, causes: Iterable[Causes]) -> list[Record]:
     holds_of, added = ledger.holds_of(), list[Record]()
     for item in causes:
         holds = holds_of.get(item.uid, [])
+        held = [hold for hold in holds if hold.state is not State.QUEUED]
         for piece in item.pieces:
-            if not ABSENT.isdisjoint(piece.causes):
-                continue
-            at = piece.begin
-            for hold in [*holds, None]:
-                begin = piece.end if hold is None else min(hold.begin, piece.end)
-                if at < begin:
-                    added.append(replace(holds[-1], state=State.RUNNING, reason="", begin=at, end=begin))
-                at = max(at, piece.end if hold is None else hold.end)
+            if ABSENT.isdisjoint(piece.causes):
+                for begin, end in ledgers.gaps(piece.begin, piece.end, held):
+                    added.append(replace(holds[-1], state=State.RUNNING, reason="", begin=begin, end=end))
     return added
 
 
 def _observe(api: ObjectApi, ledger: Ledger, at: int) -> Observation:
-    observation = observe_workloads(api, ledger.holds_of(), now=at)
+    observation = observe_workloads(api, ledger, now=at)
     try:
         observation.records += observe_capacity(api, ledger.capacities, now=at)
     except AuthorizationError:
