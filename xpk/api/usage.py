@@ -24,7 +24,7 @@ class RecordsUsage(Protocol):
         """Return the folder of the ledger."""
         ...
 
-    def open_usage(self) -> list[Record]:
+    def open_usage(self) -> Sequence[Record]:
         """Return what is recorded but not in the ledger yet; intervals that have not ended end now."""
         ...
 

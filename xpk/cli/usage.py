@@ -27,7 +27,7 @@ _AMOUNTS = (
     Column("LOST", lambda row: _amount(row.lost_chip_hours)),
     Column("QUEUED", lambda row: _amount(row.queued_chip_hours), drop=2),
     Column("PREEMPTIONS", lambda row: "-" if row.preemptions is None else row.preemptions, drop=3),
-    Column("BY PREEMPTION", lambda row: _amount(row.preemption_chip_hours), drop=3),
+    Column("PREEMPTION LOSS", lambda row: _amount(row.preemption_chip_hours), drop=3),
 )
 _COST = Column("COST", lambda row: "-" if row.cost is None else f"{row.cost:,.2f}")
 _QUOTAS = (

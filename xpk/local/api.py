@@ -225,7 +225,7 @@ class LocalApi:
         """See `RecordsUsage.usage_folder`."""
         return str(self._folder / usage.FOLDER)
 
-    def open_usage(self) -> list[Record]:
+    def open_usage(self) -> Sequence[Record]:
         """See `RecordsUsage.open_usage`."""
         daemon_control.ensure(self._folder, self._workloads)
         with Store(self._folder) as store, store.transaction(write=False) as tx:

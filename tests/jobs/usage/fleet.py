@@ -6,6 +6,7 @@ import copy
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -161,9 +162,9 @@ class Fleet:
         for uid, one in list(self.workloads.items()):
             if one.state is State.QUEUED and one.chips <= self.free * CHIPS:
                 self._change(uid, State.START, one.reason)
-                self._after(self._delay(90 * SECOND), lambda uid=uid: self._become(uid, State.START, State.RUNNING))
-                self._after(self._delay(20 * HOUR), lambda uid=uid: self._fail(uid))
-                self._after(self._delay(40 * HOUR), lambda uid=uid: self._stop(uid, self.rng.choice(_REASONS)))
+                self._after(self._delay(90 * SECOND), partial(self._become, uid, State.START, State.RUNNING))
+                self._after(self._delay(20 * HOUR), partial(self._fail, uid))
+                self._after(self._delay(40 * HOUR), partial(self._end, uid))
 
     def _change(self, uid: str, state: State, reason: str = "") -> None:
         fields = {name: getattr(self.workloads[uid], name) for name in Holding.__dataclass_fields__}
@@ -181,6 +182,9 @@ class Fleet:
         running = [uid for uid, one in self.workloads.items() if one.state is State.RUNNING]
         if running:
             self._stop(self.rng.choice(running), "preempted")
+
+    def _end(self, uid: str) -> None:
+        self._stop(uid, self.rng.choice(_REASONS))
 
     def _stop(self, uid: str, reason: str) -> None:
         if uid not in self.workloads or self.workloads[uid].state in (State.QUEUED, State.STOP):
