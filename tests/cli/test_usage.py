@@ -52,6 +52,10 @@ def test_usage_as_a_table_as_csv_and_with_prices(dev: Xpk, tmp_path: Path) -> No
     (record,) = csv.DictReader(io.StringIO(dev("usage", "--prices", str(prices), "-o", "csv").out))
     assert record["team"] == "default" and "user" not in record
     assert float(record["cost"]) == pytest.approx(3600 * float(record["held_chip_hours"]), abs=0.02)
+    dev("config", "set", "prices", str(prices))
+    assert dev("usage", "-o", "json").data["total"]["cost"] is not None
+    dev("config", "unset", "prices")
+    assert dev("usage", "-o", "json").data["total"]["cost"] is None
     prices.write_text("chip_hour: {v6e: {us-central1: 3600}}\n")
     assert "has no price of v5litepod in this region" in dev("usage", "--prices", str(prices)).err
     prices.write_text("chip_hour: [1]\n")

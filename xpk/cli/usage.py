@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from xpk.cli import complete
 from xpk.cli.durations import parse_since
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option
@@ -44,7 +45,12 @@ _QUOTAS = (
 )
 @click.option("--until", metavar="TIME", help="End, as for --since. [default: now]")
 @click.option(
-    "--by", default="team", show_default=True, metavar="COLUMNS", help="Columns of the rows: team,user,workload,cause."
+    "--by",
+    default="team",
+    show_default=True,
+    metavar="COLUMNS",
+    shell_complete=complete.usage_columns,
+    help="Columns of the rows: team,user,workload,cause.",
 )
 @click.option(
     "--prices",

@@ -42,7 +42,7 @@ class CapacityUse:
     capacity_chip_hours: float  # existing chips x time
     held_chip_hours: float  # held by workloads
     free_chip_hours: float  # held by no workload
-    free_while_queued_chip_hours: float  # part of `free` while workloads waited for at least as many chips
+    free_while_queued_chip_hours: float  # part of `free`, up to the chips for which workloads were queued
     out_of_service_chip_hours: float  # part of `free` on nodes that were cordoned or not ready
     cost: float | None  # cost of the recorded capacity; null without a price of each accelerator type
 
