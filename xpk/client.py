@@ -183,7 +183,9 @@ class Cluster:
                 grace_seconds=grace_seconds,
                 timeout=timeout if wait or with_output else None,
                 ignore_not_found=ignore_not_found,
-                usage=DeletionRecorder(usage_source(self.name, self._provider), namespace, _warn(on_progress)),
+                usage=DeletionRecorder(
+                    usage_source(self.name, api=self.api, target=lambda: self.target), namespace, _warn(on_progress)
+                ),
                 report=on_progress,
             )
         return deletions
@@ -202,7 +204,7 @@ class Cluster:
         `xpk cluster create --prices`. Raises UsageError for other columns or an empty interval, XpkError if the ledger
         cannot be read. What is missing in the ledger is in `problems`.
         """
-        source = usage_source(self.name, self._provider)
+        source = usage_source(self.name, api=self.api, target=lambda: self.target)
         return usage_of(source, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 

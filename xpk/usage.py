@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from xpk.capacity.provider import Provider, provider_of
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
 from xpk.capacity.state import state_of
 from xpk.cost import chip_hour_prices
 from xpk.jobs.output.roots import OutputRoots
@@ -15,15 +16,15 @@ from xpk.jobs.usage import figures, reading
 from xpk.jobs.usage.figures import Usage
 from xpk.jobs.usage.reading import Source
 from xpk.model.errors import UsageError
+from xpk.model.specs import Target
 
 _DAYS = 7  # by default
 
 
-def usage_source(cluster: str, provider: Provider | None = None) -> Source:
-    """Return a cluster with its usage ledger. Raises NotFoundError if it does not exist."""
-    provider = provider or provider_of(cluster)
-    roots = OutputRoots(cache(lambda: provider.target(cluster)))
-    return Source(provider.connect(cluster), cluster, roots, state_of("usage"))
+def usage_source(cluster: str, *, api: ObjectApi | None = None, target: Callable[[], Target] | None = None) -> Source:
+    """Return a cluster with its usage ledger; `api` and `target` if they are known. Raises NotFoundError."""
+    roots = OutputRoots(cache(target or (lambda: provider_of(cluster).target(cluster))))
+    return Source(api or provider_of(cluster).connect(cluster), cluster, roots, state_of("usage"))
 
 
 def usage_of(
@@ -35,9 +36,9 @@ def usage_of(
     prices: Path | None = None,
 ) -> Usage:
     """Return the use of a cluster's chips; see `xpk.Cluster.usage`."""
-    end = until or datetime.now(UTC)
-    begin = since or end - timedelta(days=_DAYS)
-    columns = figures.parse_columns(",".join(by))
+    end = (until or datetime.now(UTC)).astimezone()
+    begin = (since or end - timedelta(days=_DAYS)).astimezone()
+    columns = figures.parse_columns(by if isinstance(by, str) else ",".join(by))
     if begin >= end:
         raise UsageError("since must be before until")
     table = None if prices is None else chip_hour_prices(prices, source.roots.target())

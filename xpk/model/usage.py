@@ -17,7 +17,7 @@ from typing import Any
 
 from xpk.model.errors import XpkError
 
-# To be increased when an earlier version could misread what is written: it then leaves the file out and names it.
+# To be increased when fields change: an earlier version then leaves the file out and says why.
 FORMAT = 1
 MICROSECONDS = 1_000_000
 _LATEST = 4_102_444_800 * MICROSECONDS  # the year 2100
@@ -127,7 +127,12 @@ def month_of(microseconds: int) -> str:
 
 def file_name(time: int, identity: str) -> str:
     """Return the path of a new file below the ledger. `time`: the latest end in it; `identity` makes it unique."""
-    return f"{month_of(time)}/{time:016d}-{identity}.json"
+    return f"{month_of(time)}/{time_name(time)}-{identity}.json"
+
+
+def time_name(time: int) -> str:
+    """Return a time as names of files begin with it: they are in the order of their times, after hidden files."""
+    return f"{time:016d}"
 
 
 def encode(records: Iterable[Record]) -> bytes:

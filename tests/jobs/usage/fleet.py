@@ -37,9 +37,9 @@ class MemoryFolder(Folder):
         if tear is not None:
             raise Killed
 
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        found = {path.partition("/")[2]: content for path, content in self.files.items() if path.startswith(folder)}
-        return dict(sorted(found.items()))
+    def read_all(self, folder: str, *, first: str = "") -> dict[str, bytes]:
+        pairs = ((path.removeprefix(f"{folder}/"), content) for path, content in self.files.items())
+        return dict(sorted((name, content) for name, content in pairs if "/" not in name and name >= first))
 
 
 class Killed(Exception):

@@ -84,7 +84,7 @@ def delete(
         grace_seconds=options["grace_period"],
         timeout=(parse_duration(options["timeout"], "--timeout") or 0.0) if options["wait"] else None,
         ignore_not_found=options["ignore_not_found"],
-        usage=DeletionRecorder(usage_source(place), namespace, console.warn),
+        usage=DeletionRecorder(usage_source(place, api=api), namespace, console.warn),
         report=_printer(console),
     )
 

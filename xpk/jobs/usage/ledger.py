@@ -12,10 +12,22 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from xpk.model.usage import MICROSECONDS, Capacity, Causes, DamagedError, Hold, Record, State, decode, encode, file_name
+from xpk.model.usage import (
+    MICROSECONDS,
+    Capacity,
+    Causes,
+    DamagedError,
+    Hold,
+    Record,
+    State,
+    decode,
+    encode,
+    file_name,
+    time_name,
+)
 from xpk.storage import Folder
 
-_FIRST = (2026, 11)  # no version has written a ledger before
+_FIRST = (2025, 1)  # no version has written a ledger before
 _DAY = 86400 * MICROSECONDS  # by which the clock of a writer may be ahead
 _SHOWN = 3  # damaged files that a problem names
 
@@ -47,9 +59,9 @@ def read(folder: Folder, *, since: int, until: int, more: Iterable[Record] = ())
     """
     records, damaged = list(more), dict[str, list[str]]()
     for month in _months(since, until):
-        for name, content in folder.read_all(month).items():
-            if name.startswith(".") or not name.endswith(".json"):
-                continue  # unfinished writes
+        for name, content in folder.read_all(month, first=time_name(since)).items():
+            if not name.endswith(".json"):
+                continue
             try:
                 records += decode(content)
             except DamagedError as error:

@@ -21,6 +21,7 @@ from xpk.model.usage import Capacity, Hold, Holding, Record, State
 
 _STOPS = {"Preempted": "preempted", "Deactivated": "suspended"}  # reasons of Kueue's evictions
 _EVICTED = "evicted"
+_EVICTIONS = ("Evicted", "Preempted")  # prefixes of the reasons of events
 _UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -70,8 +71,8 @@ def observe_workloads(
         present.add(uid)
         if workloads is not None and jobset["metadata"]["name"] not in workloads:
             continue
-        workload = snapshot.workload_of.get(uid)
         try:
+            workload = snapshot.workload_of.get(uid)
             changes = _changes(jobset, workload)
             holding = holding_of(jobset, snapshot.local_queues, state=State.RUNNING)
         except _UNREADABLE:  # objects of another tool may have any content
@@ -179,7 +180,7 @@ def _evictions(events: Iterable[Obj]) -> dict[str, list[int]]:
     times: dict[str, list[int]] = {}
     for event in events:
         about = event.get("involvedObject") or {}
-        if about.get("kind") == "Workload" and str(event.get("reason", "")).startswith(("Evicted", "Preempted")):
+        if about.get("kind") == "Workload" and str(event.get("reason", "")).startswith(_EVICTIONS):
             first, latest, _ = event_times(event)
             times.setdefault(str(about.get("uid")), []).extend([microseconds_of(first), microseconds_of(latest)])
     return times

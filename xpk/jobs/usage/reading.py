@@ -97,7 +97,7 @@ def record_output(source: Source, names: Collection[str], namespace: str) -> Non
     """Record the causes of workloads whose output is about to be deleted. Raises XpkError if that fails."""
     at = source.clock()
     more = source.api.open_usage() if isinstance(source.api, RecordsUsage) else ()
-    ledger = ledgers.read(source.folder, since=at - LOOK_BACK, until=at, more=more)
+    ledger = ledgers.read(source.folder, since=0, until=at, more=more)  # it may have ended long ago
     own_holds = [hold for hold in ledger.holds if hold.workload in names and hold.namespace == namespace]
     causes, _ = _causes(source, replace(ledger, holds=own_holds), set(), since=0, until=at)
     ledgers.write(source.folder, [item for item in causes if item != ledger.causes.get(item.uid)], now=at)
