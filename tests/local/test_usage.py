@@ -6,12 +6,16 @@ import itertools
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.local.cases import ended, jobset, running
 from tests.local.killing import kill_daemon
 from tests.waiting import until
 from xpk.jobs.usage.ledger import Ledger, read
 from xpk.local.api import LocalApi
+from xpk.local.store import Store
 from xpk.local.usage_book import Book
+from xpk.model.errors import XpkError
 from xpk.model.usage import MICROSECONDS, Hold, Holding, State, Supply
 from xpk.storage import open_folder
 
@@ -77,6 +81,16 @@ def test_a_killed_daemon_loses_and_duplicates_nothing(api: LocalApi, folder: Pat
     assert sum(hold.end - hold.begin for hold in before) > 1.5 * MICROSECONDS
     kill_daemon(folder)
     assert [hold for hold in holds_of(api, "w") if hold.state is State.RUNNING] == before
+
+
+def test_a_damaged_book_stops_the_ledger_but_not_the_cluster(api: LocalApi, folder: Path) -> None:
+    until(lambda: ledger_of(api).capacities)
+    with Store(folder) as store, store.transaction() as tx:
+        tx.put((tx.get("UsageSupply", "", "supply") or {}) | {"supply": "none"})
+    api.create(jobset("w", "true"))
+    assert ended(api, "w") == "Completed"
+    with pytest.raises(XpkError, match="the store of cluster 'demo' is damaged"):
+        api.open_usage()
 
 
 def test_records_wait_in_the_store_until_they_can_be_written(api: LocalApi, folder: Path) -> None:

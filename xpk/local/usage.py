@@ -8,7 +8,9 @@ that a crash has cut off is written again.
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -18,7 +20,7 @@ from xpk.local import clock
 from xpk.local import objects as o
 from xpk.local.store import Transaction
 from xpk.local.usage_book import Book
-from xpk.model.errors import XpkError
+from xpk.model.errors import UsageError, XpkError
 from xpk.model.usage import Holding, Record, State, Supply, encode, file_name, from_json, to_json
 from xpk.storage import Folder
 
@@ -27,6 +29,7 @@ _OPEN, _SUPPLY, _ENDED = "UsageHold", "UsageSupply", "UsageRecord"  # kinds of o
 _TOPICS = ("JobSet", "Workload", "Pod", "Node", "LocalQueue", "ClusterQueue")
 _STOPS = {"Preempted": "preempted", "Deactivated": "suspended"}  # reasons of Kueue's evictions
 _DELETED, _EVICTED, _ENDING = "deleted", "evicted", "ended"
+_UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _log = logging.getLogger("xpk.local")
 
 
@@ -37,7 +40,11 @@ def record(tx: Transaction) -> None:
 
 def ended_records(tx: Transaction) -> dict[str, Record]:
     """Return the records that are not known to be in the ledger, by the names of their objects."""
-    return {obj["metadata"]["name"]: from_json(obj["record"]) for obj in tx.list(_ENDED)}
+    records: dict[str, Record] = {}
+    for obj in tx.list(_ENDED):
+        with suppress(*_UNREADABLE):
+            records[obj["metadata"]["name"]] = from_json(obj["record"])
+    return records
 
 
 def write(ledger: Folder, records: Mapping[str, Record]) -> list[str]:
@@ -61,16 +68,27 @@ def forget(tx: Transaction, written: Iterable[str]) -> None:
 
 
 def open_records(tx: Transaction) -> list[Record]:
-    """Return the records that are not in the ledger, with the intervals that have not ended, up to now."""
-    return [*ended_records(tx).values(), *_read_book(tx).open_records(_now())]
+    """Return the records that are not in the ledger, with the intervals that have not ended, up to now.
+
+    Raises DatabaseError for malformed objects.
+    """
+    try:
+        return [*ended_records(tx).values(), *_read_book(tx).open_records(_now())]
+    except _UNREADABLE as error:
+        raise sqlite3.DatabaseError("the usage is malformed") from error
 
 
 def _record(tx: Transaction) -> bool:
     """Record changes; return False, because only objects change anything."""
-    book = _read_book(tx)
-    holdings = _holdings(tx, {uid: holding for uid, (_, holding) in book.holds.items()})
-    former = set(book.holds)
-    for item in book.advance(_now(), holdings, supply_of(tx.list("Node"), tx.list("ClusterQueue"))):
+    try:
+        book = _read_book(tx)
+        holdings = _holdings(tx, {uid: holding for uid, (_, holding) in book.holds.items()})
+        former = set(book.holds)
+        ended = book.advance(_now(), holdings, supply_of(tx.list("Node"), tx.list("ClusterQueue")))
+    except _UNREADABLE:  # the cluster works without a ledger
+        _log.exception("usage is not recorded")
+        return False
+    for item in ended:
         tx.put({"kind": _ENDED, "metadata": {"name": o.new_uid()}, "record": to_json(item)})
     for uid in former - book.holds.keys():
         if obj := tx.get(_OPEN, "", uid):
