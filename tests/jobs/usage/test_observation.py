@@ -196,6 +196,36 @@ def test_a_workload_that_xpk_deletes_is_recorded_up_to_then(cluster: Cluster) ->
     assert usage.total.held_chip_hours == pytest.approx(2 * 8) and usage.problems == ()
 
 
+def test_the_records_of_a_run_tell_its_end_if_another_tool_deleted_it(cluster: Cluster) -> None:
+    output = cluster.root / "team-red.w"
+    run = RunWriter(output, slices=1, hosts=2, now=START + 2 * HOUR)
+    run.train(0, 2000, step_seconds=3.0)
+    run.write()
+    cluster.put(jobset(str(output)), workload(QuotaReserved=RESERVED, PodsReady=(True, "Started", 2.0)))
+    cluster.usage(2.5)
+    for kind, name in (("JobSet", "w"), ("Workload", "jobset-w")):
+        cluster.api.delete(kind, name, "team-red")
+    seconds = run.now - (START + 2 * HOUR)
+    for hours in (5, 6):
+        assert cluster.usage(hours).total.held_chip_hours == pytest.approx(8 * seconds / HOUR, abs=0.01)
+
+
+def test_states_from_before_the_time_that_a_reading_looks_back_are_kept(cluster: Cluster) -> None:
+    output = cluster.root / "team-red.w"
+    run = RunWriter(output, slices=1, hosts=2, now=START + 4 * HOUR)
+    run.train(0, 600, step_seconds=3600.0)
+    run.write()
+    cluster.put(jobset(str(output)), workload(QuotaReserved=RESERVED, PodsReady=(False, "WaitForRecovery", 3.5)))
+    cluster.usage(4)
+    cluster.put(workload(QuotaReserved=RESERVED, PodsReady=(True, "Started", 4.0)))
+    for days in (12, 24):
+        cluster.usage(24 * days, since=24 * days - 1)
+    usage = cluster.usage(24 * 24.5)
+    causes = held(usage)
+    assert causes["down"] == 8 * 0.5 and causes["idle"] >= 8 * 1.5 and causes["steps"] > 8 * 24 * 24
+    assert usage.total.held_chip_hours == 8 * (24 * 24.5 - 2)
+
+
 def test_slices_count_from_their_creation_until_the_last_reading_with_them(cluster: Cluster) -> None:
     cluster.usage(2)
     cluster.put(node(4, 2.5), node(5, 2.5))

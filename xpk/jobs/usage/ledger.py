@@ -57,7 +57,7 @@ def read(folder: Folder, *, since: int, until: int, more: Iterable[Record] = ())
     Files that are damaged or newer than this version are left out and reported in `problems`. Raises XpkError if the
     folder cannot be read.
     """
-    records, damaged = list(more), dict[str, list[str]]()
+    records, damaged = list[Record](), dict[str, list[str]]()
     for month in _months(since, until):
         for name, content in folder.read_all(month, first=time_name(since)).items():
             if not name.endswith(".json"):
@@ -66,11 +66,11 @@ def read(folder: Folder, *, since: int, until: int, more: Iterable[Record] = ())
                 records += decode(content)
             except DamagedError as error:
                 damaged.setdefault(error.message, []).append(f"{month}/{name}")
-    return assemble(records, [_problem(folder, why, files) for why, files in damaged.items()])
+    return assemble([*records, *more], [_problem(folder, why, files) for why, files in damaged.items()])
 
 
 def assemble(records: Iterable[Record], problems: Sequence[str] = ()) -> Ledger:
-    """Return a ledger of these records."""
+    """Return a ledger of these records, in the order in which they were written: an earlier one is better informed."""
     ledger = Ledger(problems=list(problems))
     holds: dict[str, list[Hold]] = {}
     capacities: list[Capacity] = []
@@ -94,12 +94,16 @@ def write(folder: Folder, records: Sequence[Record], *, now: int) -> None:
 
 
 def without_overlaps(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals of one thing in order; of overlapping ones, that which begins first keeps its time."""
+    """Return intervals of one thing in order of time; of overlapping ones, the first of the argument keeps its time."""
     kept: list[Interval] = []
-    for interval in sorted(intervals, key=lambda one: (one.begin, -one.end)):
-        begin = max(interval.begin, kept[-1].end) if kept else interval.begin
-        if begin < interval.end:
-            kept.append(interval if begin == interval.begin else replace(interval, begin=begin))
+    for interval in intervals:
+        if not kept or kept[-1].end <= interval.begin:
+            kept += [interval] if interval.begin < interval.end else []
+            continue
+        parts = list(gaps(interval.begin, interval.end, kept))
+        if parts:
+            kept += [replace(interval, begin=begin, end=end) for begin, end in parts]
+            kept.sort(key=lambda one: one.begin)
     return kept
 
 

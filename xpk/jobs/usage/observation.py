@@ -29,13 +29,13 @@ _UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeErr
 class Observation:
     """Records since the last reading.
 
-    `live`: UIDs of workloads that have not ended. `lost`: names of workloads that another tool has deleted, so that
-    their end is unknown.
+    `live`: UIDs of workloads that have not ended. `lost`: the last known holds of workloads that another tool has
+    deleted, so that their end is unknown.
     """
 
     records: list[Record] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
-    lost: list[str] = field(default_factory=list)
+    lost: list[Hold] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,11 @@ def _evictions(events: Iterable[Obj]) -> dict[str, list[int]]:
     return times
 
 
-def _lost(ledger: Ledger, holds: Mapping[str, Sequence[Hold]], present: Collection[str]) -> list[str]:
-    """Return the workloads that held chips at the last reading of the whole cluster and do not exist any more."""
+def _lost(ledger: Ledger, holds: Mapping[str, Sequence[Hold]], present: Collection[str]) -> list[Hold]:
+    """Return the last holds of workloads that held chips at the last reading of the cluster and no longer exist."""
     latest = max((capacity.end for capacity in ledger.capacities), default=0)
     lasts = [known[-1] for uid, known in holds.items() if uid not in present and known[-1].end == latest]
-    return sorted(f"{hold.namespace}/{hold.workload}" for hold in lasts if hold.state is not State.QUEUED)
+    return [hold for hold in lasts if hold.state is not State.QUEUED]
 
 
 def _optional(api: ObjectApi, kind: str, namespace: str | None, fields: Selector | None = None) -> Objs:

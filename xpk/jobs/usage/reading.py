@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,24 +72,27 @@ def read(source: Source, *, since: int, until: int) -> Ledger:
     folder, at = source.folder, source.clock()
     if isinstance(source.api, RecordsUsage):
         records = source.api.open_usage()
-        ledger = ledgers.read(folder, since=since, until=at, more=records)
         live = {record.uid for record in records if isinstance(record, Hold) and record.end >= at - MICROSECONDS}
-        fresh: list[Record] = []
+        ledger = ledgers.read(folder, since=since, until=at, more=records)
+        causes, unread = _causes(source, ledger, dict.fromkeys(live, at), since=since, until=at)
+        fresh: list[Record] = [item for item in causes if item.uid not in live]
     else:
-        ledger = ledgers.read(folder, since=min(since, at - LOOK_BACK), until=at)
+        first = min(since, at - LOOK_BACK)
+        ledger = ledgers.read(folder, since=first, until=at)
         observation = _observe(source.api, ledger, at)
-        fresh, live = observation.records, observation.live
-        ledger = _joined(ledger, fresh, lost=observation.lost)
-    causes, unread = _causes(source, ledger, live, since=since, until=at)
-    final = [item for item in causes if item.uid not in live and item != ledger.causes.get(item.uid)]
-    ledger.causes |= {item.uid: item for item in causes}
-    if not isinstance(source.api, RecordsUsage):
-        filled = without_gaps(ledger, causes)
-        fresh += filled
+        ledger = _joined(ledger, observation.records, observation.lost)
+        ends = dict.fromkeys(observation.live, at) | {
+            hold.uid: _successor(ledger, hold, at) for hold in observation.lost
+        }
+        causes, unread = _causes(source, ledger, ends, since=since, until=at)
+        filled = without_gaps(ledger, causes, first)
+        final = [item for item in causes if item.uid not in observation.live]
+        fresh = [*observation.records, *filled, *final]
         ledger = _joined(ledger, filled)
+    ledger.causes |= {item.uid: item for item in causes}
     if unread:
         ledger.problems.append(_named("the output of {} cannot be read: its causes are unknown", unread))
-    _write(folder, [*fresh, *final], ledger, at)
+    _write(folder, fresh, ledger, at)
     return ledger
 
 
@@ -99,19 +102,19 @@ def record_output(source: Source, names: Collection[str], namespace: str) -> Non
     more = source.api.open_usage() if isinstance(source.api, RecordsUsage) else ()
     ledger = ledgers.read(source.folder, since=0, until=at, more=more)  # it may have ended long ago
     own_holds = [hold for hold in ledger.holds if hold.workload in names and hold.namespace == namespace]
-    causes, _ = _causes(source, replace(ledger, holds=own_holds), set(), since=0, until=at)
-    ledgers.write(source.folder, [item for item in causes if item != ledger.causes.get(item.uid)], now=at)
+    causes, _ = _causes(source, replace(ledger, holds=own_holds), {}, since=0, until=at)
+    ledgers.write(source.folder, causes, now=at)
 
 
-def without_gaps(ledger: Ledger, causes: Iterable[Causes]) -> list[Record]:
-    """Return holds for the times in which a run has records but no hold is known: its chips were held then."""
+def without_gaps(ledger: Ledger, causes: Iterable[Causes], since: int) -> list[Record]:
+    """Return holds for the times after `since` in which a run has records and no hold: its chips were held then."""
     holds_of, added = ledger.holds_of(), list[Record]()
     for item in causes:
         holds = holds_of.get(item.uid, [])
         held = [hold for hold in holds if hold.state is not State.QUEUED]
         for piece in item.pieces:
             if ABSENT.isdisjoint(piece.causes):
-                for begin, end in ledgers.gaps(piece.begin, piece.end, held):
+                for begin, end in ledgers.gaps(max(piece.begin, since), piece.end, held):
                     added.append(replace(holds[-1], state=State.RUNNING, reason="", begin=begin, end=end))
     return added
 
@@ -125,29 +128,38 @@ def _observe(api: ObjectApi, ledger: Ledger, at: int) -> Observation:
     return observation
 
 
-def _joined(ledger: Ledger, records: Iterable[Record], *, lost: Sequence[str] = ()) -> Ledger:
+def _joined(ledger: Ledger, records: Iterable[Record], lost: Sequence[Hold] = ()) -> Ledger:
     problems = list(ledger.problems)
     if lost:
-        problems.append(_named("{} ended at an unknown time: another tool deleted it after the last reading", lost))
+        names = sorted(f"{hold.namespace}/{hold.workload}" for hold in lost)
+        problems.append(_named("{} ended at an unknown time: another tool deleted it after the last reading", names))
     return ledgers.assemble([*ledger.holds, *ledger.capacities, *ledger.causes.values(), *records], problems)
 
 
+def _successor(ledger: Ledger, lost: Hold, at: int) -> int:
+    """Return when the next workload with the same output was created, else `at`: later records are not of `lost`."""
+    others = (hold for hold in ledger.holds if hold.output_dir == lost.output_dir and hold.uid != lost.uid)
+    return min((hold.created for hold in others if hold.created > lost.created), default=at)
+
+
 def _causes(
-    source: Source, ledger: Ledger, live: Collection[str], *, since: int, until: int
+    source: Source, ledger: Ledger, ends: Mapping[str, int], *, since: int, until: int
 ) -> tuple[list[Causes], list[str]]:
-    """Return the causes of all workloads in an interval, and the names of workloads whose output cannot be read."""
+    """Return the causes of the workloads in an interval that are not recorded, and the names of unreadable workloads.
+
+    `ends`: the time up to which records belong to a workload that has not ended, or at an unknown time.
+    """
     causes, unread = list[Causes](), list[str]()
     for uid, holds in ledger.holds_of().items():
         ran = [hold for hold in holds if hold.state is not State.QUEUED]
         if not ran or ran[-1].end <= since or ran[0].begin >= until:
             continue
         last, known = ran[-1], ledger.causes.get(uid)
-        is_known = known is not None and known.end >= last.end and uid not in live
-        if not last.output_dir or is_known:
+        end = ends.get(uid, last.end)
+        if not last.output_dir or (known is not None and known.end >= end):
             continue
         try:
             url = source.roots.to_read(_Claim(last.workload, last.namespace, last.output_dir))
-            end = until if uid in live else last.end
             causes.append(causes_of(uid, read_folder(url), begin=last.created, end=end))
         except XpkError:
             unread.append(f"{last.namespace}/{last.workload}")
