@@ -21,14 +21,25 @@ from xpk.local import objects as o
 from xpk.local.store import Transaction
 from xpk.local.usage_book import Book
 from xpk.model.errors import UsageError, XpkError
-from xpk.model.usage import Holding, Record, State, Supply, encode, file_name, from_json, to_json
+from xpk.model.usage import (
+    DELETED,
+    ENDED,
+    EVICTED,
+    Holding,
+    Record,
+    State,
+    Supply,
+    encode,
+    file_name,
+    from_json,
+    stop_reason,
+    to_json,
+)
 from xpk.storage import Folder
 
 FOLDER = "usage"  # in the folder of a cluster
-_OPEN, _SUPPLY, _ENDED = "UsageHold", "UsageSupply", "UsageRecord"  # kinds of objects in the store
+_OPEN, _SUPPLY, _RECORD = "UsageHold", "UsageSupply", "UsageRecord"  # kinds of objects in the store
 _TOPICS = ("JobSet", "Workload", "Pod", "Node", "LocalQueue", "ClusterQueue")
-_STOPS = {"Preempted": "preempted", "Deactivated": "suspended"}  # reasons of Kueue's evictions
-_DELETED, _EVICTED, _ENDING = "deleted", "evicted", "ended"
 _UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _log = logging.getLogger("xpk.local")
 
@@ -41,7 +52,7 @@ def record(tx: Transaction) -> None:
 def ended_records(tx: Transaction) -> dict[str, Record]:
     """Return the records that are not known to be in the ledger, by the names of their objects."""
     records: dict[str, Record] = {}
-    for obj in tx.list(_ENDED):
+    for obj in tx.list(_RECORD):
         with suppress(*_UNREADABLE):
             records[obj["metadata"]["name"]] = from_json(obj["record"])
     return records
@@ -63,7 +74,7 @@ def write(ledger: Folder, records: Mapping[str, Record]) -> list[str]:
 def forget(tx: Transaction, written: Iterable[str]) -> None:
     """Remove the objects of records that are in the ledger."""
     for name in written:
-        if obj := tx.get(_ENDED, "", name):
+        if obj := tx.get(_RECORD, "", name):
             tx.remove(obj)
 
 
@@ -89,7 +100,7 @@ def _record(tx: Transaction) -> bool:
         _log.exception("usage is not recorded")
         return False
     for item in ended:
-        tx.put({"kind": _ENDED, "metadata": {"name": o.new_uid()}, "record": to_json(item)})
+        tx.put({"kind": _RECORD, "metadata": {"name": o.new_uid()}, "record": to_json(item)})
     for uid in former - book.holds.keys():
         if obj := tx.get(_OPEN, "", uid):
             tx.remove(obj)
@@ -135,7 +146,7 @@ def _holdings(tx: Transaction, before: Mapping[str, Holding]) -> dict[str, Holdi
             holdings[uid] = holding_of(jobset, local_queues, state=kind, chips=chips, reason=reason)
     for uid, pods in live.items():  # of deleted JobSets
         if uid in before:
-            fields = asdict(before[uid]) | {"state": State.STOP, "chips": _chips_of(pods), "reason": _DELETED}
+            fields = asdict(before[uid]) | {"state": State.STOP, "chips": _chips_of(pods), "reason": DELETED}
             holdings[uid] = Holding(**fields)
     return holdings
 
@@ -149,14 +160,14 @@ def _state(
     reason = before.reason if before else ""
     if has_ended or (workload is not None and not is_reserved):
         if pods:
-            stopped = _ENDING if has_ended else reason or _EVICTED
+            stopped = ENDED if has_ended else reason or EVICTED
             return State.STOP, _chips_of(pods), stopped
         waits = workload is not None and not has_ended and workload["spec"].get("active", True)
         return (State.QUEUED, None, reason) if waits else None
     if workload is None and (not pods or o.label(jobset, o.QUEUE_LABEL)):
         return None  # it is not running, or its Workload does not exist yet
     if workload is not None and o.is_true(workload, "Evicted"):
-        return State.STOP, None, _STOPS.get(o.condition(workload, "Evicted")["reason"], _EVICTED)
+        return State.STOP, None, stop_reason(o.condition(workload, "Evicted")["reason"])
     if _is_up(jobset):
         return State.RUNNING, None, ""
     was_up = before is not None and before.state in (State.RUNNING, State.DOWN)

@@ -20,6 +20,9 @@ from xpk.model.errors import XpkError
 # To be increased when fields change: an earlier version then leaves the file out and says why.
 FORMAT = 1
 MICROSECONDS = 1_000_000
+PREEMPTED, SUSPENDED, EVICTED, DELETED, ENDED = "preempted", "suspended", "evicted", "deleted", "ended"  # of a stop
+# By the prefix of the reason of an eviction in versions of Kueue.
+_STOPS = {"Preempted": PREEMPTED, "Deactivated": SUSPENDED, "InactiveWorkload": SUSPENDED}
 _LATEST = 4_102_444_800 * MICROSECONDS  # the year 2100
 _MOST_CHIPS = 1_000_000_000
 _LONGEST_TEXT = 4096  # characters of a name, or of the path of an output folder
@@ -197,6 +200,11 @@ def team_of(queue: str, namespace: str, queues_of_namespace: Sequence[str], shar
         return queue
     others = [name for name in queues_of_namespace if name != shared_queue]
     return others[0] if len(others) == 1 and namespace != "default" else namespace
+
+
+def stop_reason(eviction: str) -> str:
+    """Return the reason of a stop from the reason of Kueue's condition Evicted."""
+    return next((reason for prefix, reason in _STOPS.items() if eviction.startswith(prefix)), EVICTED)
 
 
 def _digest(text: str) -> str:

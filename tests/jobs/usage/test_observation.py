@@ -144,6 +144,16 @@ def test_a_preemption_between_two_readings_is_read_from_conditions(cluster: Clus
     assert usage.total.queued_chip_hours == 8 + 1.25 * 8
 
 
+def test_starting_again_after_a_preemption_is_charged_to_it(cluster: Cluster) -> None:
+    again = (False, "QuotaReserved", 4.0)
+    cluster.put(jobset(), workload(QuotaReserved=(False, "Pending", 3.0), Evicted=(True, "Preempted", 2.0)))
+    cluster.usage(3.5)
+    reserved = (True, "QuotaReserved", 4.0)
+    cluster.put(workload(QuotaReserved=reserved, PodsReady=(True, "Started", 4.5), Evicted=again, Preempted=again))
+    usage = cluster.usage(5)
+    assert usage.total.held_chip_hours == 2 * 8 and usage.total.preemption_chip_hours == 1.5 * 8
+
+
 def test_a_preemption_that_only_events_show(cluster: Cluster) -> None:
     cluster.put(jobset(), workload(QuotaReserved=RESERVED, PodsReady=(True, "Started", 2.0)))
     cluster.usage(3)

@@ -11,9 +11,7 @@ from xpk.jobs.usage import ledger as ledgers
 from xpk.jobs.usage.observation import observe_workloads
 from xpk.jobs.usage.reading import LOOK_BACK, Source, record_output
 from xpk.model.errors import XpkError
-from xpk.model.usage import Hold, State
-
-DELETED = "deleted"  # reason of a stop
+from xpk.model.usage import DELETED, Hold, State
 
 
 class DeletionRecorder:

@@ -17,10 +17,8 @@ from xpk.api.usage import holding_of, microseconds_of, supply_of
 from xpk.jobs.status.fields import Snapshot, condition, event_times, is_true
 from xpk.jobs.usage.ledger import Ledger
 from xpk.model.errors import AuthorizationError, MissingToolError, UsageError
-from xpk.model.usage import Capacity, Hold, Holding, Record, State
+from xpk.model.usage import EVICTED, PREEMPTED, Capacity, Hold, Holding, Record, State, stop_reason
 
-_STOPS = {"Preempted": "preempted", "Deactivated": "suspended"}  # reasons of Kueue's evictions
-_EVICTED = "evicted"
 _EVICTIONS = ("Evicted", "Preempted")  # prefixes of the reasons of events
 _UNREADABLE = (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -109,7 +107,7 @@ def _changes(jobset: Obj, workload: Obj | None) -> list[_Change]:
     created = microseconds_of(workload["metadata"].get("creationTimestamp"))
     reserved, evicted = condition(workload, "QuotaReserved"), condition(workload, "Evicted")
     ready, finished = condition(workload, "PodsReady"), condition(workload, "Finished")
-    reason = _STOPS.get(str(evicted.get("reason")), _EVICTED) if evicted else ""
+    reason = _reason(workload)
     changes = []
     if reserved.get("status") == "True":
         begin = _time_of(reserved)
@@ -133,6 +131,17 @@ def _changes(jobset: Obj, workload: Obj | None) -> list[_Change]:
         changes = [change for change in changes if change.time < _time_of(finished)]
         changes.append(_Change(_time_of(finished), None))
     return changes
+
+
+def _reason(workload: Obj) -> str:
+    """Return why a workload stopped last, "" if it never did. Once it is admitted again, the conditions are False."""
+    evicted, preempted = condition(workload, "Evicted"), condition(workload, "Preempted")
+    if not evicted:
+        return ""
+    if evicted.get("status") == "True":
+        return stop_reason(str(evicted.get("reason")))
+    was_preempted = preempted and preempted.get("lastTransitionTime") == evicted.get("lastTransitionTime")
+    return PREEMPTED if was_preempted else EVICTED
 
 
 def _changes_without_queue(jobset: Obj) -> list[_Change]:

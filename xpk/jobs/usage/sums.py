@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from xpk.jobs.report.goodput import Cause
 from xpk.jobs.usage.ledger import Ledger
-from xpk.model.usage import Capacity, Hold, Piece, State
+from xpk.model.usage import PREEMPTED, Capacity, Hold, Piece, State
 
-PREEMPTED = "preempted"  # reason of a stop
 # A program without records may do anything while all of its hosts run.
 PRODUCTIVE = frozenset({Cause.STEPS.value, State.RUNNING.value})
 _RESUMING = (Cause.INIT, Cause.DATA, Cause.RESTORE, Cause.COMPILE)
