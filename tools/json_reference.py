@@ -33,6 +33,7 @@ from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
+from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
 
@@ -126,6 +127,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk queue list": list[QueueInfo],
     "xpk queue describe": QueueWithWorkloads,
     "xpk info": QueuesOutput,
+    "xpk usage": Usage,
     "xpk workload diff": WorkloadDiff,
     "xpk cluster health": list[NamedSliceHealth],
     "xpk cluster fence": list[NamedFencing],

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
+    from xpk.jobs.usage.figures import Usage
     from xpk.model.errors import (
         AuthorizationError,
         CapacityError,
@@ -56,6 +57,7 @@ __all__ = [
     "QuotaExceeded",
     "TimedOutError",
     "UnavailableError",
+    "Usage",
     "UsageError",
     "Workload",
     "WorkloadFailedError",
@@ -78,6 +80,7 @@ _MODULES = {
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",
     "Progress": "xpk.jobs.output.folder",
+    "Usage": "xpk.jobs.usage.figures",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -14,6 +14,7 @@ from xpk.capacity import clusters as capacity
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import ClusterInfo, Provider, configured_provider, provider_of
+from xpk.cost import price
 from xpk.jobs import deletion, lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs.create.checks import valid_fields
@@ -29,10 +30,13 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
+from xpk.jobs.usage.deletion import DeletionRecorder
+from xpk.jobs.usage.figures import Usage
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
-from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.specs import Target
 from xpk.model.status import WorkloadStatus
+from xpk.usage import usage_of, usage_source
 
 
 class Cluster:
@@ -179,9 +183,29 @@ class Cluster:
                 grace_seconds=grace_seconds,
                 timeout=timeout if wait or with_output else None,
                 ignore_not_found=ignore_not_found,
+                usage=DeletionRecorder(
+                    usage_source(self.name, api=self.api, target=lambda: self.target), namespace, _warn(on_progress)
+                ),
                 report=on_progress,
             )
         return deletions
+
+    def usage(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: Sequence[str] = ("team",),
+        prices: str | Path | None = None,
+    ) -> Usage:
+        """Return who used the chips from `since` [default: 7 days ago] to `until` [default: now], and what was lost.
+
+        `by`: "team", "user", "workload" and "cause", in the order of the rows' columns. `prices`: a price table, as for
+        `xpk cluster create --prices`. Raises UsageError for other columns or an empty interval, XpkError if the ledger
+        cannot be read. What is missing in the ledger is in `problems`.
+        """
+        source = usage_source(self.name, api=self.api, target=lambda: self.target)
+        return usage_of(source, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 
 class WorkloadHandle:
@@ -374,18 +398,3 @@ def destination_of(cluster: Cluster, workload: Workload) -> Destination:
     """Return a cluster with the queue of a workload. Raises NotFoundError if the queue does not exist."""
     queue = read_queue(cluster.api, workload.queue, workload.namespace, cluster=cluster.name)
     return Destination(cluster.name, cluster.target, queue, cluster.api)
-
-
-def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
-    """Return the cost of a workload's slices in one line, None where they have no price.
-
-    Raises CapacityError if they cost more than `max_cost` US dollars an hour, or if that is not known.
-    """
-    if spec.target.region is None:
-        return None
-    from xpk.capacity.gke.planning.cost import check_cost, cost_of  # other slices have no price
-
-    cost = cost_of(spec.shape, spec.num_slices, region=spec.target.region, on_demand=False)
-    if refusal := check_cost(cost, max_cost):
-        raise refusal
-    return cost.line()

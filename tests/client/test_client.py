@@ -23,7 +23,7 @@ from xpk.model.options import option_of
 EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
 MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded
-TimedOutError UnavailableError UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
+TimedOutError UnavailableError Usage UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
 __version__ clusters create_cluster
 """
 

@@ -120,7 +120,13 @@ PLANNED = begin(
     *("workload create", "queue create", "cluster resize", "cluster delete"),
 )
 EXECUTED = begin(
-    [f"{line} " for line in LINES], "cluster list", "cluster health", "config", "queue list", "workload estimate"
+    [f"{line} " for line in LINES],
+    "cluster list",
+    "cluster health",
+    "config",
+    "queue list",
+    "usage",
+    "workload estimate",
 ) + begin([f"{line} " for line in LINES], "workload list")
 # Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.

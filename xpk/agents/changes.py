@@ -15,6 +15,7 @@ from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.client import Cluster, WorkloadHandle
+from xpk.cost import price
 from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.submit import preview
 from xpk.jobs.create.workload import Workload
@@ -73,7 +74,7 @@ def _plan_create_workload(values: Values) -> Any:
     cluster, workload = Cluster(values.pop("cluster")), Workload(**values)
     notes: list[str] = []
     planned = preview(
-        workload, client.destination_of(cluster, workload), report=lambda n: notes.append(n.text), price=client.price
+        workload, client.destination_of(cluster, workload), report=lambda n: notes.append(n.text), price=price
     )
     digest = hashlib.sha256(canonical(planned.objects).encode()).hexdigest()
     spec = planned.spec

@@ -72,11 +72,11 @@ class Folder:
         """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
         return self._read(lambda: (self._place / path).part(-size, size))
 
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        """Return names and contents of the files directly in a folder, sorted by name."""
+    def read_all(self, folder: str, *, first: str = "") -> dict[str, bytes]:
+        """Return names and contents of the files directly in a folder, sorted by name, from the name `first` on."""
         place = self._place / folder
         with self._explained("read"):
-            entries = sorted(place.files(), key=lambda entry: entry.name)
+            entries = sorted((entry for entry in place.files() if entry.name >= first), key=lambda entry: entry.name)
             check_size(sum(entry.size for entry in entries), MAX_BYTES, place)
             contents = place.read_each(entries)
             pairs = zip(entries, contents, strict=True)

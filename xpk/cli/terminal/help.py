@@ -108,6 +108,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk queue list": ("xpk queue list --cluster dev",),
     "xpk queue describe": ("xpk queue describe red",),
     "xpk queue delete": ("xpk queue delete red --yes",),
+    "xpk usage": ("xpk usage --since 7d --by team,cause", "xpk usage --since 2026-11-01 --by user -o csv"),
     "xpk storage list": ("xpk storage list --cluster prod",),
     "xpk storage detach": ("xpk storage detach data --cluster prod",),
     "xpk storage delete": ("xpk storage delete data --cluster prod",),
