@@ -23,7 +23,7 @@ _PATH, _ATTEMPT, _STARTED = "XPK_PROGRESS_FILE", "XPK_RESTART_ATTEMPT", "XPK_ATT
 _IMPORTED_AT = time.time()
 _MAX_NUMBERS, _MAX_NAME = 64, 100  # of a line; characters of a name
 _MAX_BUFFER = 64 * 1024  # bytes
-_SLOW_SECONDS, _SHARE, _MAX_WAIT_SECONDS, _RETRY_SECONDS = 0.001, 0.01, 2.0, 1.0
+_SLOW_SECONDS, _SLOW_WRITES, _SHARE, _MAX_WAIT_SECONDS, _RETRY_SECONDS = 0.001, 3, 0.01, 2.0, 1.0
 
 
 def log(step: object = None, **numbers: object) -> None:
@@ -42,6 +42,14 @@ def log(step: object = None, **numbers: object) -> None:
         _warn(f"progress is not recorded: {error!r}")
 
 
+def flush() -> None:
+    """Write what is buffered. Only needed before os._exit, which skips what Python does at the end of a process."""
+    try:
+        _file.flush()
+    except Exception as error:
+        _warn(f"progress is not recorded: {error!r}")
+
+
 def main(arguments: list[str]) -> int:
     """Record `name=number` arguments; return 2 if they are something else."""
     pairs = [argument.partition("=") for argument in arguments]
@@ -56,13 +64,14 @@ def main(arguments: list[str]) -> int:
 class _File:
     """The file of progress. A write is one system call with whole lines, so that lines of writers do not mix.
 
-    Lines are only buffered while a write takes more than a millisecond, as on a network's file system, such that at
-    most a hundredth of the time is spent on writes.
+    Lines are only buffered while writes take more than a millisecond, as on a network's file system: for up to two
+    seconds, such that a hundredth of the time is spent on writes.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may interrupt a call
-        self._path, self._fd, self._buffer, self._next, self._has_begun = "", -1, b"", 0.0, False
+        self._path, self._fd, self._buffer, self._has_begun = "", -1, b"", False
+        self._next, self._slow_writes = 0.0, 0  # time of the next write; slow ones in a row
 
     def write(self, step: object, numbers: dict[str, object]) -> None:
         path = os.environ.get(_PATH, "")
@@ -80,8 +89,7 @@ class _File:
             if time.monotonic() >= self._next or len(self._buffer) > _MAX_BUFFER:
                 self._flush(path)
 
-    def close(self) -> None:
-        """Write what is buffered, at the end of the process."""
+    def flush(self) -> None:
         with self._lock:
             if self._buffer:
                 self._flush(self._path)
@@ -104,7 +112,9 @@ class _File:
             _warn(f"progress is not recorded: {error}")
             return
         seconds = time.monotonic() - began
-        self._next = began + min(_MAX_WAIT_SECONDS, seconds / _SHARE) if seconds > _SLOW_SECONDS else 0.0
+        self._slow_writes = self._slow_writes + 1 if seconds > _SLOW_SECONDS else 0
+        if self._slow_writes >= _SLOW_WRITES:
+            self._next = began + min(_MAX_WAIT_SECONDS, seconds / _SHARE)
 
     def _open(self, path: str) -> None:
         """Open the file; a line that a killed process has left incomplete is ended."""
@@ -180,7 +190,7 @@ def _warn(text: str) -> None:
 
 
 _file = _File()
-atexit.register(_file.close)
+atexit.register(flush)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_file.after_fork)
 
