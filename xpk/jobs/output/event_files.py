@@ -15,8 +15,8 @@ from xpk_shared.storage.place import Entry
 
 _NAME = "events.out.tfevents."
 _MAX_LOOKED_AT = 5_000  # files of an output folder
-_MAX_RECORD = 64 * 1024  # bytes; records of histograms, images and graphs are longer, and not read
-_BLOCK = 1 << 20  # bytes
+_MAX_RECORD = 16 * 1024  # bytes; records of histograms, images and graphs are longer, and not read
+_BLOCK = 1 << 18  # bytes
 _TAILS = (1 << 16, 1 << 22)  # bytes that are read to find the newest scalars
 _CREATED = re.compile(r"events\.out\.tfevents\.(\d{1,12})\.")
 _EVALUATIONS = re.compile(r"(^|/)(eval|val|test)[^/]*/", re.IGNORECASE)  # folders
@@ -50,7 +50,7 @@ def newest_scalars(folder: Folder) -> ProgramLog:
 def all_scalars(folder: Folder, max_bytes: int) -> ProgramLog:
     """Return the scalars of all event files; each file is an attempt, unless it was written beside another one.
 
-    Only records of scalars are read. Raises XpkError if they have more than `max_bytes`.
+    Long records are skipped without being read. Raises XpkError if more than `max_bytes` are to be read.
     """
     lines, newest, number, damaged = list[dict[str, Any]](), 0.0, 0, 0
     for entry in _event_files(folder):

@@ -68,12 +68,10 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
     if record.empty:
         problem = f"has logged no step to {status.output_dir} yet" if status.output_dir else "has no output folder"
         if record.damaged_lines:
-            problem = (
-                f"has logged no step with a time: {record.damaged_lines} lines in {status.output_dir} are not valid"
-            )
+            problem = f"has logged no step with a time: {record.damaged_lines} lines have none, or are damaged"
         raise NotFoundError(
             f"workload '{status.name}' {problem}",
-            hint=f"`xpk workload status {status.name}`; `xpk docs show-progress` shows how a program logs its steps",
+            hint="`xpk docs how-to/show-progress` shows how a program logs its steps",
             resource=f"JobSet '{status.name}'",
         )
     shape = find_shape(status.accelerator_type)

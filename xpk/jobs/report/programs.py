@@ -16,7 +16,7 @@ from xpk.jobs.report.record import EvalRecord, Event, HostId, Reader, RunRecord,
 from xpk.storage import open_folder
 
 _HOST = HostId(0, 0)  # only this host has a log
-_MAX_SCALAR_BYTES = 256 << 20
+_MAX_SCALAR_BYTES = 1 << 30
 
 
 def read_folder(url: str | Path) -> RunRecord:
