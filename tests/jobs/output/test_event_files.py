@@ -48,7 +48,8 @@ def steps_of(log: ProgramLog) -> list[list[int]]:
 def test_scalars_are_progress(tmp_path: Path) -> None:
     write(tmp_path, records(1, 50))
     result = latest_progress(str(tmp_path))
-    assert result is not None and (result.step, result.loss, result.step_seconds) == (50, pytest.approx(0.2), 1.0)
+    assert result is not None and (result.step, result.step_seconds) == (50, 1.0)
+    assert result.loss == pytest.approx(0.2)
     (attempt,) = everything(tmp_path).attempts
     assert [step.loss for step in attempt.steps] == pytest.approx([10 / step for step in range(1, 51)])
     assert attempt.steps[-1].numbers == {"learning_rate": pytest.approx(0.1)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.objects import ROOTS
-from tests.jobs.status.test_goodput import COMPLETED, shown, status_of
+from tests.jobs.status.progress import COMPLETED, shown, status_of
 from xpk.cli.workload import views
 from xpk.jobs.report.figures import account, write_page
 from xpk.jobs.report.forecast import run_pace

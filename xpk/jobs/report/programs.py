@@ -66,7 +66,7 @@ def program_record(log: ProgramLog) -> RunRecord:
 
 
 def _events(number: int, attempt: ProgramAttempt, after: ProgramAttempt | None) -> Iterator[Event]:
-    """Yield the start of an attempt, its first step's begin, and its stop if the next one is no restart."""
+    """Yield the start of an attempt, its first step's begin, and its stop if the next one is not a restart."""
     timed = [step for step in attempt.steps if step.time is not None]
     if attempt.started is not None:
         yield Event(time=attempt.started, name="start", host=_HOST, attempt=number)
