@@ -6,6 +6,7 @@ appended as in xpk_shared/storage/bucket_lines.py: a part is uploaded, the objec
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 from xpk_shared.supervisor.host import say
 
 EVERY_SECONDS = 5.0
-_LAST_SECONDS, _TIMEOUT, _MAX_PAUSE_SECONDS = 10.0, 10.0, 60.0
+_LAST_SECONDS, _TIMEOUT, _MAX_PAUSE_SECONDS = 5.0, 10.0, 60.0
 _MAX_BATCH = 8 << 20  # bytes
 _SERVER = "https://storage.googleapis.com"
 _METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"
@@ -38,18 +39,20 @@ class BucketCopy:
         self._size_before: int | None = None  # of the object, before an append whose outcome is unknown
         self._has_warned = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self, beginning: bytes) -> None:
         """Copy lines from now on; the line `beginning` is written before the first of them."""
-        if not self._thread.is_alive():
+        if self._thread is None:
             self._beginning = beginning
+            self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Copy the last lines; wait at most ten seconds."""
+        """Copy the last lines; wait at most five seconds."""
         self._stop.set()
-        self._thread.join(_LAST_SECONDS)
+        if self._thread:
+            self._thread.join(_LAST_SECONDS)
 
     def _run(self) -> None:
         pause = EVERY_SECONDS
@@ -65,7 +68,13 @@ class BucketCopy:
             while self._batch or self._read():
                 self._append()
             return True
-        except (OSError, ValueError, KeyError, TypeError) as error:  # also the answer of another server
+        except (
+            OSError,
+            http.client.HTTPException,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # also the answer of another server
             if not self._has_warned:
                 say(f"cannot copy the progress to {self._url}: {error}; retrying")
             self._has_warned = True
