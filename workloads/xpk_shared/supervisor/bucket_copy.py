@@ -26,6 +26,7 @@ _SERVER = "https://storage.googleapis.com"
 _METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"
 _EARLY_SECONDS = 60.0  # before its end a token is replaced
 _MISSING = 404
+_FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)  # also answers of another server
 
 
 class BucketCopy:

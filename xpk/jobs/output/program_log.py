@@ -170,9 +170,10 @@ def _merge(step: ProgramStep, line: Mapping[str, Any], names: set[str]) -> None:
         if amount is not None and step.seconds:
             step.throughput, step.unit = amount / step.seconds, f"{unit}/s"
     for name in line:
-        value = None if name in _OWN else read_number(line, name)
+        if name in _OWN or (value := read_number(line, name)) is None:
+            continue
         shown = printable(name, limit=_MAX_NAME)
-        if value is not None and (shown in names or len(names) < _MAX_NAMES):
+        if shown in names or len(names) < _MAX_NAMES:
             names.add(shown)
             step.numbers[shown] = value
 
