@@ -18,6 +18,7 @@ _MAX_LOOKED_AT = 5_000  # files of an output folder
 _MAX_RECORD = 16 * 1024  # bytes; records of histograms, images and graphs are longer, and not read
 _BLOCK = 1 << 18  # bytes
 _TAILS = (1 << 16, 1 << 22)  # bytes that are read to find the newest scalars
+_ENOUGH = 10  # steps for a rate
 _CREATED = re.compile(r"events\.out\.tfevents\.(\d{1,12})\.")
 _EVALUATIONS = re.compile(r"(^|/)(eval|val|test)[^/]*/", re.IGNORECASE)  # folders
 # Names of scalars, the most specific first.
@@ -35,16 +36,17 @@ _TAGS = {
 
 def newest_scalars(folder: Folder) -> ProgramLog:
     """Return the newest scalars, from the end of the newest event file that has some."""
+    log = ProgramLog()
     for entry in reversed(_event_files(folder)[-2:]):
         for tail in _TAILS:
             content = folder.read_end(entry.name, tail) or b""
             block = read_block(content, _MAX_RECORD, is_aligned=len(content) < tail)
             log = program_log(_lines([block.contents], 0), block.damaged)
-            if log.steps:
-                return log
-            if len(content) < tail:
+            if len(log.steps) >= _ENOUGH or len(content) < tail:
                 break
-    return ProgramLog()
+        if log.steps:
+            break
+    return log
 
 
 def all_scalars(folder: Folder, max_bytes: int) -> ProgramLog:
