@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -66,19 +64,23 @@ class ProgressFile:
     def close(self) -> None:
         """Copy the last lines into the bucket, if the output is in one."""
         if self._copy:
+            import shutil
+
             self._copy.close()
             shutil.rmtree(os.path.dirname(self._path or ""), ignore_errors=True)
 
 
 def _copied(url: str, environ: Mapping[str, str]) -> tuple[str, BucketCopy | None]:
     """Return a file of this host whose lines are copied to an address in a bucket; none if it cannot be created."""
+    import tempfile  # these imports are needed only here, and every host would wait for them
+
+    from xpk_shared.supervisor.bucket_copy import BucketCopy
+
     try:
         path = os.path.join(tempfile.mkdtemp(prefix="xpk-"), PROGRESS_RECORD)
     except OSError as error:
         say(f"no progress is recorded: {error}")
         return os.devnull, None
-    from xpk_shared.supervisor.bucket_copy import BucketCopy  # its imports are needed only here
-
     return path, BucketCopy(path, url, environ.get("STORAGE_EMULATOR_HOST", ""))
 
 
