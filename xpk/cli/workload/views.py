@@ -261,7 +261,7 @@ def _end_lines(progress: Progress, now: float) -> list[tuple[str, str]]:
     if reached is not None and now - reached > max(_STALL_SECONDS, _STALL_STEPS * (progress.step_seconds or 0.0)):
         return [("", f"no step for {duration(now - reached)}")]
     ends, latest = _unix(progress.ends), _unix(progress.ends_latest)
-    if ends is None or progress.step == progress.total_steps:
+    if ends is None or progress.step >= (progress.total_steps or 0):
         return []
     later = f"; in {duration(latest - now)} at the rate of the whole run with its restarts" if latest else ""
     return [("", f"ends about {_clock(ends, now)}, in {duration(ends - now)}{later}")]
