@@ -232,7 +232,7 @@ class WorkloadHandle:
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
-        """Return the newest step that the trainer logged, with the run's goodput; None before the first.
+        """Return the newest step that the workload logged, with the run's goodput and end; None before the first.
 
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
@@ -321,7 +321,7 @@ class WorkloadHandle:
         )
 
     def report(self, path: str | Path | None = None) -> dict[str, Any]:
-        """Return goodput, restarts and step times of a run of the bundled trainer; write the page to `path` if given.
+        """Return goodput, restarts and step times of a run that logs its steps; write the page to `path` if given.
 
         Raises NotFoundError before the first step, XpkError if the output cannot be read or the page cannot be written.
         """

@@ -28,7 +28,6 @@ CODES = {0, 125, INTERRUPTED} | {
 PROGRAMS = ("bash", "true")  # programs that commands find: no docker, kubectl or gcloud
 COUNT = "hostile inputs"  # property of a test's report
 # Exit codes without an error in this process: results of commands, and errors that the trainer prints.
-_NOT_USAGE = "kind not like 'Usage%'"  # which the daemon records by itself
 ANSWERS = {("workload diff", 1), ("cluster health", 1), ("config get", 3), ("data prepare", 2)}
 
 
@@ -74,7 +73,7 @@ class CommandLine:
 
     def revision(self) -> str:
         """Return the newest revision of the objects of `fz`."""
-        (newest,) = self._query(f"select max(revision) from objects where {_NOT_USAGE}")
+        (newest,) = self._query("select max(revision) from objects where kind not like 'Usage%'")
         return newest
 
     def _query(self, text: str) -> set[str]:
@@ -86,7 +85,9 @@ class CommandLine:
 
     def _objects(self) -> set[str]:
         """Return the names of all clusters, and of all objects of `fz`."""
-        objects = self._query(f"select kind, namespace, name from objects where {_NOT_USAGE}")
+        objects = self._query(
+            "select kind, namespace, name from objects where kind not like 'Usage%'"
+        )  # recorded by itself
         return objects | {item.name for item in (self.folder / "state" / "clusters").iterdir()}
 
     def _files(self) -> set[Path]:

@@ -27,6 +27,7 @@ PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # noqa: S105  # path of the secre
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
 SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs the command of a host
 SUPERVISOR_FILE = f"{PEER_SECRET_FOLDER}/{SUPERVISOR_KEY}"
+PROGRESS_KEY = "xpk_run.py"  # of the same Secret: the module by which programs report their progress
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's label and taint of nodes of queued provisioning

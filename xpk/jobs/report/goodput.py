@@ -240,7 +240,7 @@ def _attempt(
     """Summarize one attempt; `count` is the trainer's number of it, `after` that of the next one, if any."""
     starts = [event.time for event in events if event.name == "start"]
     begun = starts or [event.time - (event.seconds or 0.0) for event in events]
-    begun += [line.time - line.seconds for line in lines]
+    begun += [line.time - line.seconds * line.count for line in lines]
     work = [line.time for line in lines] + [event.time for event in events if event.name not in _LAST_WORDS]
     start = min(begun)
     last_work = max([start, *work])
@@ -313,7 +313,7 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
     lost = [(line, "lost") for line in record.lost_steps]
     previous: dict[int, float] = {}
     for line, name in sorted(lines + lost, key=lambda pair: pair[0].time):
-        begin = max(line.time - line.seconds, previous.get(line.attempt, float("-inf")))
+        begin = max(line.time - line.seconds * line.count, previous.get(line.attempt, float("-inf")))
         add(line.attempt, begin, line.time, name)
         if name == "steps":
             add(line.attempt, begin, min(begin + line.data_seconds, line.time), "data_wait")

@@ -10,8 +10,9 @@ from pathlib import Path
 from xpk.api.base import ObjectApi
 from xpk.api.text import counted
 from xpk.api.usage import RecordsUsage
+from xpk.jobs.output.program_log import ProgramLog
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.report.record import read_folder
+from xpk.jobs.report.programs import read_run
 from xpk.jobs.usage import ledger as ledgers
 from xpk.jobs.usage.causes import ABSENT, causes_of
 from xpk.jobs.usage.ledger import Ledger
@@ -160,7 +161,8 @@ def _causes(
             continue
         try:
             url = source.roots.to_read(_Claim(last.workload, last.namespace, last.output_dir))
-            causes.append(causes_of(uid, read_folder(url), begin=last.created, end=end))
+            record = read_run(open_folder(url), ProgramLog)  # without TensorBoard's files, which may be large
+            causes.append(causes_of(uid, record, begin=last.created, end=end))
         except XpkError:
             unread.append(f"{last.namespace}/{last.workload}")
     return causes, unread
