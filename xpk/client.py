@@ -33,6 +33,7 @@ from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import WorkloadStatus
+from xpk.nodes import Nodes
 
 
 class Cluster:
@@ -61,6 +62,11 @@ class Cluster:
     def target(self) -> Target:
         """Properties of the cluster on which workloads run."""
         return self._provider.target(self.name)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The nodes of its slices: evidence against them, and quarantine."""
+        return Nodes(self.api, self.describe, OutputRoots(lambda: self.target))
 
     @cached_property
     def _provider(self) -> Provider:

@@ -30,6 +30,7 @@ COMMANDS = {
     "cluster": ("xpk.cli.cluster.commands", "Create and manage clusters."),
     "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
     "queue": ("xpk.cli.queue", "Share a cluster among teams by queues with quotas."),
+    "node": ("xpk.cli.node", "Quarantine nodes that evidence speaks against."),
     "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
     "image": ("xpk.cli.image", "Build and push container images for workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
