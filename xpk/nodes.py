@@ -19,10 +19,10 @@ from xpk.capacity.quarantine.listing import (
     slice_of,
     slice_states,
 )
-from xpk.capacity.quarantine.verdict import DEFAULT_BUDGET, Action, Budget, Verdict, judge
+from xpk.capacity.quarantine.verdict import Action, Budget, Verdict, judge
 from xpk.jobs.evidence import evidence_of_workloads
 from xpk.jobs.output.roots import OutputRoots
-from xpk.model.errors import ConflictError, NotFoundError
+from xpk.model.errors import ConflictError, Modified, NotFoundError, UsageError
 from xpk.model.evidence import Evidence
 
 Verdicts = list[Verdict]  # an alias, since inside the class `list` is a method
@@ -81,18 +81,23 @@ class Nodes:
         return _verdict(name, members, "return", reasons[0])
 
     def quarantine_by_evidence(
-        self, budget: Budget = DEFAULT_BUDGET, *, evict: bool = False, dry_run: bool = False
+        self, max_percent: float = 5.0, *, evict: bool = False, dry_run: bool = False
     ) -> Verdicts:
-        """Store the evidence on the nodes, quarantine slices with suspects within the budget, and return the verdicts.
+        """Store the evidence on the nodes, quarantine the slices of suspects, and return the verdicts.
 
-        With `dry_run`, only return them. A slice whose nodes are changed concurrently is left to the next call.
+        At most `max_percent` of the slices are quarantined, but one always may be, and only while another slice of the
+        type is free. With `dry_run`, only return the verdicts. A slice whose nodes are changed concurrently is left to
+        the next call. Raises UsageError for another percentage than 0 to 100, and ProtectedError as `quarantine`.
         """
+        if not 0 <= max_percent <= 100:
+            raise UsageError(f"max_percent must be between 0 and 100, got {max_percent}")
         nodes, now = nodes_of_slices(self._api), self._clock()
         observed = self._observe(nodes)
         slices = slice_states(self._api, self._describe(), nodes)
-        verdicts = judge(slices, evidence_on(nodes, observed), now, budget, observed)
+        verdicts = judge(slices, evidence_on(nodes, observed), now, Budget(max_percent), observed)
         if dry_run:
             return verdicts
+        marks.complete(self._api, nodes, now)
         for node in nodes:
             marks.keep_evidence(self._api, node, marks.relevant(node, observed), now)
         return [verdict for verdict in verdicts if verdict.action == "defer" or self._carry_out(verdict, evict=evict)]
@@ -105,7 +110,7 @@ class Nodes:
         try:
             _, members = slice_of(nodes_of_slices(self._api), verdict.node)
             self._quarantine(verdict, members, evict=evict)
-        except (ConflictError, NotFoundError):
+        except (Modified, NotFoundError):
             return False
         return True
 

@@ -55,7 +55,9 @@ def test_the_slice_of_a_host_that_crashes_twice_is_quarantined_and_its_workload_
     assert {one["kind"] for one in suspect["evidence"]} == {"signal"}
     dry = dev("node", "quarantine", "--by-evidence", "--dry-run", "-o", "name")
     assert dry.out == f"{suspect['name']}\n" and states(dev)[suspect["name"]] == "Suspect"
-    assert "2 signal" in dev("node", "quarantine", "--by-evidence", "--evict").out
+    assert "2 signal" in dev("node", "quarantine", "--by-evidence").out
+    assert f"host s0/h1 is on node {suspect['name']}, score 1.2" in dev("workload", "status", "a").out
+    assert dev("node", "quarantine", suspect["name"], "--evict").code == 0
     quarantined = {name for name, state in states(dev).items() if state == "Quarantined"}
     assert len(quarantined) == 2 and suspect["name"] in quarantined
 

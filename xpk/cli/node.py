@@ -117,11 +117,13 @@ def quarantine(
     if not by_evidence:
         verdict = nodes.quarantine(name or "", reason=reason or "", evict=evict, dry_run=dry_run)
         _show(console, [verdict], "quarantined", dry_run=dry_run)
+        if not evict:
+            console.tell("  a workload on the slice stays until it needs new pods; --evict moves it")
         return
     if watch_:
         _watch(console, nodes, seconds, max_percent, evict=evict, dry_run=dry_run)
         return
-    verdicts = _judge(nodes, max_percent, evict=evict, dry_run=dry_run)
+    verdicts = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run)
     console.items(verdicts, columns=_VERDICT_COLUMNS, data=lambda v: {"name": v.node, **asdict(v)})
     if not verdicts:
         console.tell("no suspect among the nodes in service")
@@ -171,21 +173,15 @@ def _check(
     return seconds
 
 
-def _judge(nodes: Nodes, max_percent: float, *, evict: bool, dry_run: bool) -> Sequence[Verdict]:
-    from xpk.capacity.quarantine.verdict import Budget
-
-    return nodes.quarantine_by_evidence(Budget(max_percent), evict=evict, dry_run=dry_run)
-
-
 def _watch(console: Console, nodes: Nodes, seconds: float, max_percent: float, *, evict: bool, dry_run: bool) -> None:
     """Print each verdict until Ctrl-C. After the first check, failures are printed, and the next check tries again."""
-    last, failure = _judge(nodes, max_percent, evict=evict, dry_run=dry_run), ""
+    last, failure = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run), ""
     console.tell(f"looking at the evidence every {seconds:g} s, until Ctrl-C")
     _print(last, dry_run=dry_run)
     while True:
         time.sleep(seconds)
         try:
-            verdicts = _judge(nodes, max_percent, evict=evict, dry_run=dry_run)
+            verdicts = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run)
             failure = ""
         except XpkError as error:
             if error.message != failure:

@@ -49,6 +49,8 @@ def evidence_of_workloads(api: ObjectApi, roots: OutputRoots) -> list[Evidence]:
     """Return the evidence of all workloads that exist. Those whose output cannot be read give less of it."""
     evidence: list[Evidence] = []
     for status in reader.find_all(api, None, brief=True):
+        if not (status.restarts or status.output_dir or status.phase is Phase.FAILED):
+            continue  # nothing has happened, and no trainer has recorded anything
         try:
             evidence += evidence_of_workload(api, status.name, status.namespace, roots)
         except NotFoundError:  # it was deleted meanwhile

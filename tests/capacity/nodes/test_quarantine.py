@@ -80,12 +80,35 @@ def test_a_return_removes_the_taint_and_earlier_evidence_counts_no_more() -> Non
     assert marks.relevant(returned, [crash("n1", 0), late]) == [late]
 
 
-def test_a_node_that_has_changed_meanwhile_is_not_overwritten() -> None:
+def test_taints_that_others_add_meanwhile_are_kept() -> None:
     api = cluster()
     _, members = slice_of(nodes_of_slices(api), "n2")
     api.patch("Node", "n2", {"spec": {"taints": [OTHER, {"key": "new", "effect": "NoSchedule"}]}})
+    marks.quarantine(api, members, "n2", "2 signal", NOW)
+    assert taints(api, "n2") == [OTHER["key"], "new", marks.TAINT]
+
+
+def test_a_node_that_others_change_all_the_time_is_an_error() -> None:
+    class Restless(FakeApi):
+        def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
+            obj = super().get(kind, name, namespace)
+            self.patch(kind, name, {"metadata": {"labels": {"beat": obj["metadata"]["resourceVersion"]}}}, namespace)
+            return obj
+
+    api = Restless()
+    api.create(node("n2", "np-1", 4))
     with pytest.raises(Modified):
-        marks.quarantine(api, members, "n2", "2 signal", NOW)
+        marks.quarantine(api, nodes_of_slices(api), "n2", "2 signal", NOW)
+
+
+def test_a_new_node_of_a_quarantined_slice_is_quarantined_too() -> None:
+    api = cluster()
+    put_into_quarantine(api, "n1")
+    api.create(node("n3", "np-0", 4))
+    marks.complete(api, nodes_of_slices(api), NOW)
+    quarantine = marks.quarantine_of(api.get("Node", "n3"))
+    assert quarantine and quarantine.reason == "in the slice of n1: 2 signal"
+    assert marks.quarantine_of(api.get("Node", "n2")) is None
 
 
 def test_evidence_is_stored_once_and_labels_the_node() -> None:

@@ -157,8 +157,8 @@ def live_for_weeks(seed: int, weeks: int, *, slices: int = SLICES, percent: floa
         for _ in range(r.choice((0, 0, 1, 2, 8))):
             node = f"n{r.randrange(slices)}-{r.randrange(HOSTS)}"
             kind = r.choice((EvidenceKind.PROBLEM, EvidenceKind.CHIPS, EvidenceKind.WARNING))
-            number = str(day).zfill(6)
-            evidence.append(Evidence(node=node, kind=kind, time=rfc3339(now), source="node", number=number, message=""))
+            stamp = str(day).zfill(6)
+            evidence.append(Evidence(node=node, kind=kind, time=rfc3339(now), source="node", number=stamp, message=""))
         free = set(r.sample(range(slices), r.randrange(6)))
         states = [_state(n, is_idle=n in free, is_quarantined=n in until) for n in range(slices)]
         idle = len(free - until.keys())

@@ -13,7 +13,7 @@ from xpk.api.text import rfc3339
 from xpk.capacity.nodes.inventory import pool_of
 from xpk.capacity.nodes.out_of_service import parse_time
 from xpk.model import names
-from xpk.model.errors import AuthorizationError, NotFoundError
+from xpk.model.errors import AuthorizationError, Modified, NotFoundError
 from xpk.model.evidence import Evidence, from_text, merged, to_text
 
 TAINT = "xpk.dev/quarantined"
@@ -21,6 +21,7 @@ _REASON = "xpk.dev/quarantine-reason"
 _TIME = "xpk.dev/quarantined-at"
 _RETURNED = "xpk.dev/returned-at"  # evidence from before counts no more
 _LONGEST = 1000  # characters of an event
+_TRIES = 5  # to change a node that others change, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +69,35 @@ def keep_evidence(api: ObjectApi, node: Obj, evidence: list[Evidence], now: date
 def quarantine(api: ObjectApi, nodes: Objs, suspect: str, reason: str, now: datetime) -> None:
     """Quarantine all nodes of a slice because of one of them: a taint, annotations and an event on each.
 
-    Raises Modified if a node has changed since it was read.
+    Raises Modified if others change a node again and again.
     """
+    time = rfc3339(now)
+    taint = {"key": TAINT, "value": "true", "effect": "NoSchedule", "timeAdded": time}
     for node in nodes:
-        name, time = str(node["metadata"]["name"]), rfc3339(now)
+        name = str(node["metadata"]["name"])
         why = reason if name == suspect else f"in the slice of {suspect}: {reason}"
-        others = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
-        taint = {"key": TAINT, "value": "true", "effect": "NoSchedule", "timeAdded": time}
-        _patch(api, node, {_REASON: why, _TIME: time}, [*others, taint], {})
-        _event(api, node, "Quarantined", f"Quarantined slice {pool_of(node)}: {why}", now, is_warning=True)
+        if _change(api, name, [taint], {_REASON: why, _TIME: time}, {}):
+            _event(api, node, "Quarantined", f"Quarantined slice {pool_of(node)}: {why}", now, is_warning=True)
+
+
+def complete(api: ObjectApi, nodes: Objs, now: datetime) -> None:
+    """Quarantine the other nodes of slices that are partly quarantined: a command was interrupted, or a node is new."""
+    for pool in sorted({*map(pool_of, nodes)}):
+        members = [node for node in nodes if pool_of(node) == pool]
+        missing = [node for node in members if quarantine_of(node) is None]
+        kept = [(mark.reason, node) for node in members if (mark := quarantine_of(node))]
+        if missing and kept:
+            reason, node = min(kept, key=lambda pair: len(pair[0]))  # the others name the suspect first
+            quarantine(api, missing, str(node["metadata"]["name"]), reason, now)
 
 
 def release(api: ObjectApi, nodes: Objs, now: datetime) -> None:
-    """Return the nodes of a slice to service. Raises Modified if a node has changed since it was read."""
+    """Return the nodes of a slice to service. Raises Modified if others change a node again and again."""
+    marks = {_REASON: None, _TIME: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
     for node in nodes:
-        taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
-        marks = {_REASON: None, _TIME: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
-        _patch(api, node, marks, taints, {names.EVIDENCE_LABEL: None})
-        _event(api, node, "ReturnedToService", f"Returned slice {pool_of(node)} to service", now, is_warning=False)
+        if _change(api, str(node["metadata"]["name"]), [], marks, {names.EVIDENCE_LABEL: None}):
+            message = f"Returned slice {pool_of(node)} to service"
+            _event(api, node, "ReturnedToService", message, now, is_warning=False)
 
 
 def _annotations(node: Obj) -> Obj:
@@ -93,10 +105,26 @@ def _annotations(node: Obj) -> Obj:
     return annotations
 
 
-def _patch(api: ObjectApi, node: Obj, marks: Obj, taints: Objs, labels: Obj) -> None:
-    # With the version, since a patch replaces all taints: the node controller may have added one meanwhile.
-    meta = {"resourceVersion": node["metadata"].get("resourceVersion"), "annotations": marks, "labels": labels}
-    api.patch("Node", node["metadata"]["name"], {"metadata": meta, "spec": {"taints": taints or None}})
+def _change(api: ObjectApi, name: str, own: Objs, marks: Obj, labels: Obj) -> bool:
+    """Set the taint, annotations and labels of a node; return False if it was deleted.
+
+    With the version, since a patch replaces all taints: the node controller may add one meanwhile.
+    """
+    for tries_left in range(_TRIES, 0, -1):
+        try:
+            node = api.get("Node", name)
+            taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
+            version = node["metadata"].get("resourceVersion")
+            meta = {"resourceVersion": version, "annotations": marks, "labels": labels}
+            api.patch("Node", name, {"metadata": meta, "spec": {"taints": [*taints, *own] or None}})
+        except NotFoundError:
+            return False
+        except Modified:
+            if tries_left == 1:
+                raise
+        else:
+            return True
+    return False
 
 
 def _event(api: ObjectApi, node: Obj, reason: str, message: str, now: datetime, *, is_warning: bool) -> None:
