@@ -23,7 +23,7 @@ from xpk.storage import Folder
 _HUNG, _CORRUPT = 76, 77
 _SIGNALS = frozenset(128 + number for number in (4, 6, 7, 8, 11))  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 _DEVICE = re.compile(
-    r"device or resource busy|\b(tpu|gpu|chip|accelerator|device)s?\b.{0,60}\b(in use|not evidence|unhealthy|"
+    r"device or resource busy|\b(tpu|gpu|chip|accelerator|device)s?\b.{0,60}\b(in use|not found|unhealthy|"
     r"(failed|unable) to initialize|initialization failed)|uncorrectable (ecc|hbm)|xid \d+",
     re.IGNORECASE,
 )

@@ -9,8 +9,8 @@ its own delays, averaged over `observe.straggler_check_every` steps:
            chips, where they would measure only the load of the machine's cores
 
 It reports them to process 0 (hosts/peers.py), which names hosts only on statistical evidence (rank_test.py): no host
-before the tenth comparison, and in 999 of 1,000 attempts none that is not slower. The median delay of a named host is
-at least 5 % of a step, or of the products' time, so that a load that has passed is not reported.
+before the tenth comparison, and in at most one of 1,000 attempts a host that is not slower. The median delay of a named
+host is at least 5 % of a step, or of the products' time, so that a load that has passed is not reported.
 """
 
 import dataclasses

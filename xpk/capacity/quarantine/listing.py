@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,8 +84,6 @@ def slice_of(nodes: Objs, name: str) -> tuple[Obj, Objs]:
     """Return a node and all nodes of its slice. Raises NotFoundError with the closest names."""
     node = next((node for node in nodes if node["metadata"]["name"] == name), None)
     if node is None:
-        import difflib
-
         existing = [str(node["metadata"]["name"]) for node in nodes]
         close = difflib.get_close_matches(name, existing, n=3) or existing[:3]
         hint = f"choose from {', '.join(close)}" if close else "`xpk node list` lists the nodes"
