@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from e2e.api_server import BINARIES, api_server, await_kinds, missing
 from e2e.counting import Counter, counting
 from tests.local.conformance import CASES
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.nodes import quarantine
+from xpk.capacity.quarantine.listing import nodes_of_slices, slice_of
 from xpk.jobs.create.pod_security import fit_namespace
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import MissingToolError, UsageError
+from xpk.model.evidence import Evidence, EvidenceKind
 from xpk.model.mounts import GCSFUSE_DRIVER
 from xpk.model.specs import ClusterSpec, Code, Target, WorkloadSpec
 from xpk.render import render_priority_limit, render_queues, render_workload, to_yaml
@@ -280,6 +284,32 @@ def _crds(controller: str, pattern: str) -> list[Path]:
         cwd=TOOLS / controller, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return sorted((Path(json.loads(module.stdout)["Dir"]) / "config" / "components" / "crd" / "bases").glob(pattern))
+
+
+def test_a_slice_is_quarantined_and_returned(api: ObjectApi) -> None:
+    for name in ("q0", "q1"):
+        labels = {NODEPOOL_LABEL: "quarantine-np", **SHAPE.node_labels}
+        api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}})
+    now = datetime.now(UTC)
+    _, members = slice_of(nodes_of_slices(api), "q1")
+    quarantine.quarantine(api, members, "q1", "2 signal", now)
+    _, members = slice_of(nodes_of_slices(api), "q1")
+    assert [mark.reason for node in members if (mark := quarantine.quarantine_of(node))] == [
+        "in the slice of q1: 2 signal", "2 signal",
+    ]  # fmt: skip
+    reasons = [event["involvedObject"]["name"] for event in api.list("Event", fields={"reason": "Quarantined"})]
+    assert {"q0", "q1"} <= set(reasons)
+    evidence = Evidence(
+        node="q1", kind=EvidenceKind.PROBLEM, time=now.isoformat(), source="node", number="1", message="m"
+    )
+    assert quarantine.keep_evidence(api, members[1], [evidence], now)
+    (marked,) = api.list("Node", selector={names.EVIDENCE_LABEL: "true"})
+    assert quarantine.kept_evidence(marked) == [evidence]
+    quarantine.release(api, members, now)
+    assert [quarantine.quarantine_of(node) for node in slice_of(nodes_of_slices(api), "q1")[1]] == [None, None]
+    assert api.list("Node", selector={names.EVIDENCE_LABEL: "true"}) == []
+    for name in ("q0", "q1"):
+        api.delete("Node", name)
 
 
 def _kubectl(kubeconfig: Path, *arguments: str, manifest: str = "") -> str:

@@ -23,6 +23,8 @@ from xpk.capacity.inspect.doctor import Prerequisite
 from xpk.capacity.inspect.versions import Version
 from xpk.capacity.nodes.health import SliceHealth
 from xpk.capacity.provider import ClusterInfo
+from xpk.capacity.quarantine.listing import NodeInfo
+from xpk.capacity.quarantine.verdict import Verdict
 from xpk.capacity.queues.reading import QueueInfo
 from xpk.capacity.queues.workloads import QueuedWorkload
 from xpk.cli.config import EffectiveSetting, SavedSetting
@@ -81,6 +83,20 @@ class NamedFencing(Fencing):
 
 
 @dataclasses.dataclass(frozen=True)
+class NamedNode(NodeInfo):
+    """A node of a slice, with its name."""
+
+    name: str = ""  # same as `node`
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedVerdict(Verdict):
+    """An action on a slice, with the name of its node."""
+
+    name: str = ""  # same as `node`
+
+
+@dataclasses.dataclass(frozen=True)
 class KeyedChange(Change):
     """A change, with its key."""
 
@@ -132,6 +148,9 @@ OUTPUTS: Mapping[str, object] = {
     "xpk cluster health": list[NamedSliceHealth],
     "xpk cluster fence": list[NamedFencing],
     "xpk cluster cache-image": CacheOutcome,
+    "xpk node list": list[NamedNode],
+    "xpk node quarantine": list[NamedVerdict],
+    "xpk node return": list[NamedVerdict],
     "xpk storage list": list[StorageInfo],
     "xpk accelerator list": list[SliceShape],
     "xpk accelerator describe": SliceShape,

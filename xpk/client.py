@@ -32,10 +32,12 @@ from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
 from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.jobs.usage.figures import Usage
+from xpk.jobs.usage.reading import Source
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.model.status import WorkloadStatus
+from xpk.nodes import Nodes
 from xpk.usage import usage_of, usage_source
 
 
@@ -67,8 +69,17 @@ class Cluster:
         return self._provider.target(self.name)
 
     @cached_property
+    def nodes(self) -> Nodes:
+        """The nodes of its slices: evidence against them, and quarantine."""
+        return Nodes(self.api, self.describe, OutputRoots(lambda: self.target))
+
+    @cached_property
     def _provider(self) -> Provider:
         return provider_of(self.name) if self._options is None else configured_provider(self.name, self._options)
+
+    @property
+    def _usage(self) -> Source:
+        return usage_source(self.name, api=self.api, target=lambda: self.target)
 
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
         """Create a workload and return its handle. Everything is checked before anything is created.
@@ -183,9 +194,7 @@ class Cluster:
                 grace_seconds=grace_seconds,
                 timeout=timeout if wait or with_output else None,
                 ignore_not_found=ignore_not_found,
-                usage=DeletionRecorder(
-                    usage_source(self.name, api=self.api, target=lambda: self.target), namespace, _warn(on_progress)
-                ),
+                usage=DeletionRecorder(self._usage, namespace, _warn(on_progress)),
                 report=on_progress,
             )
         return deletions
@@ -204,8 +213,8 @@ class Cluster:
         `xpk cluster create --prices`. Raises UsageError for other columns or an empty interval, XpkError if the ledger
         cannot be read. What is missing in the ledger is in `problems`.
         """
-        source = usage_source(self.name, api=self.api, target=lambda: self.target)
-        return usage_of(source, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
+        table = None if prices is None else Path(prices)
+        return usage_of(self._usage, since=since, until=until, by=by, prices=table)
 
 
 class WorkloadHandle:
@@ -360,15 +369,8 @@ def create_cluster(
     * AuthorizationError, CapacityError, QuotaExceeded: the cloud does not allow it, or has not enough capacity
     * MissingToolError: this machine lacks a package or a program
     """
-    _, plan = capacity.plan_create(
-        name,
-        accelerator_type,
-        num_slices,
-        num_nodes=num_nodes,
-        provider=provider,
-        options=options,
-        is_dry=dry_run,
-    )
+    shape = name, accelerator_type, num_slices
+    _, plan = capacity.plan_create(*shape, num_nodes=num_nodes, provider=provider, options=options, is_dry=dry_run)
     return plan if dry_run else _carry_out(plan, on_progress)
 
 

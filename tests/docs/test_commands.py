@@ -140,6 +140,7 @@ PARSED = (
         "data prepare",
         "doctor",
         "translate",
+        "node",
     ),
     *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),

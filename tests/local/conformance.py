@@ -157,3 +157,13 @@ def unknown_kinds_and_fields_are_rejected(api: ObjectApi, namespace: str) -> Non
     wrong["spec"]["clusterQueue"] = 7
     with pytest.raises(UsageError):
         api.create(wrong)
+
+
+@case
+def an_event_about_a_node_can_be_created(api: ObjectApi, namespace: str) -> None:
+    about = {"kind": "Node", "apiVersion": "v1", "name": f"node-of-{namespace}"}
+    meta = {"name": f"{namespace}.1", "namespace": "default"}
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about, "reason": "Quarantined"}
+    api.create(event | {"message": "why", "type": "Warning"})
+    events = api.list("Event", "default", fields={"reason": "Quarantined"})
+    assert [one["message"] for one in events if one["involvedObject"]["name"] == about["name"]] == ["why"]

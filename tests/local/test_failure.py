@@ -180,6 +180,18 @@ def test_tainted_node_evicts(api: LocalApi) -> None:
     assert {p["spec"]["nodeName"] for p in again} == {"c-np-1-0", "c-np-1-1"}
 
 
+def test_no_host_starts_on_a_node_with_a_taint_but_running_ones_stay(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER, slices=1))
+    before = running(api, "a", 2)
+    taint = {"key": "xpk.dev/quarantined", "value": "true", "effect": "NoSchedule"}
+    for name in ("c-np-0-0", "c-np-0-1"):
+        api.patch("Node", name, {"spec": {"taints": [taint]}})
+    assert [p["metadata"]["uid"] for p in running(api, "a", 2)] == [p["metadata"]["uid"] for p in before]
+    api.evict(before[0]["metadata"]["name"])
+    again = running(api, "a", 2, attempt=1)
+    assert {p["spec"]["nodeName"] for p in again} == {"c-np-1-0", "c-np-1-1"}
+
+
 def test_backoff_limit_replaces_one_host(api: LocalApi, tmp_path: Any) -> None:
     expected = jobset("a", f"mkdir {tmp_path}/$MEGASCALE_SLICE_ID-$TPU_WORKER_ID || exit 0; exit 1")
     expected["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 2

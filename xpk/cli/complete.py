@@ -78,6 +78,14 @@ def namespaces(ctx: click.Context) -> Iterable[str]:
 
 
 @completer
+def nodes(ctx: click.Context) -> Iterable[str]:
+    """Return the names of the nodes of slices."""
+    from xpk.capacity.nodes.inventory import in_slices
+
+    return (obj["metadata"]["name"] for obj in in_slices(_objects(ctx, "Node", None)))
+
+
+@completer
 def accelerator_types(ctx: click.Context) -> Iterable[str]:
     """Return the names of accelerator types."""
     from xpk.model.accelerators import all_shapes

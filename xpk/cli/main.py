@@ -31,6 +31,7 @@ COMMANDS = {
     "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
     "queue": ("xpk.cli.queue", "Share a cluster among teams by queues with quotas."),
     "usage": ("xpk.cli.usage", "Show who used the chips of a cluster, and what was lost."),
+    "node": ("xpk.cli.node", "Quarantine nodes that evidence speaks against."),
     "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
     "image": ("xpk.cli.image", "Build and push container images for workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),

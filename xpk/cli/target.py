@@ -19,6 +19,7 @@ CONTEXT_KEY, PLACE_KEY, ROOT_KEY = "xpk.context", "xpk.place", "xpk.output-root"
 _PREFERRED = {
     "workload": ("cluster", "namespace", "queue", "image", "script-dir", "output-root", "priority", "max-restarts"),
     "queue": ("cluster",),
+    "node": ("cluster",),
     "doctor": ("namespace",),
     "storage": ("cluster", "namespace"),
     "info": ("cluster",),

@@ -31,8 +31,7 @@ def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
     flavor_obj, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
     labels = flavor_obj["spec"].get("nodeLabels", {}).items() if flavor_obj else ()
     for node in tx.list("Node") if flavor_obj else ():
-        is_closed = node.get("spec", {}).get("unschedulable") or o.is_fenced(node) or not o.is_true(node, "Ready")
-        if not is_closed and labels <= node["metadata"].get("labels", {}).items():
+        if not o.is_closed(node) and o.is_true(node, "Ready") and labels <= node["metadata"].get("labels", {}).items():
             pools.setdefault(o.label(node, "cloud.google.com/gke-nodepool"), []).append(node)
     return pools
 

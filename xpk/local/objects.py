@@ -129,6 +129,13 @@ def is_fenced(node: Obj) -> bool:
     return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
+def is_closed(node: Obj) -> bool:
+    """Return whether a node accepts no new hosts: it is cordoned, or has a taint, which no host tolerates here."""
+    spec = node.get("spec", {})
+    has_taint = any(taint.get("effect") in ("NoSchedule", "NoExecute") for taint in spec.get("taints", ()))
+    return bool(spec.get("unschedulable")) or has_taint
+
+
 def merge_patch(target: object, patch: object) -> Any:
     """Return `target` changed by a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):

@@ -31,7 +31,7 @@ def _address(node: Obj) -> str:
 
 def _is_open(node: Obj) -> bool:
     """Return whether new hosts may be placed on a node."""
-    return o.is_true(node, "Ready") and not node.get("spec", {}).get("unschedulable") and not o.is_fenced(node)
+    return o.is_true(node, "Ready") and not o.is_closed(node)
 
 
 class Placement:

@@ -76,6 +76,7 @@ _SPECS: dict[str, Any] = {
     "ResourceFlavor": {"nodeLabels": _TEXTS},
     "WorkloadPriorityClass": {},
     "Node": _ANY,
+    "Event": _ANY,
 }
 IMMUTABLE = ("replicatedJobs", "network", "failurePolicy", "successPolicy", "coordinator")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -37,6 +37,8 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 MAX_PRIORITY_ANNOTATION = "xpk.dev/max-priority"  # of a ClusterQueue: the highest priority that its workloads may have
 SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of each type all queues share
 NO_TOPOLOGY_LABEL = "xpk.dev/no-topology"  # a label that no node has
+EVIDENCE_ANNOTATION = "xpk.dev/evidence"  # of nodes: what speaks against them
+EVIDENCE_LABEL = "xpk.dev/evidence"  # of nodes with that annotation, by which they are found
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
 _LABEL_LENGTH = 63  # RFC 1035

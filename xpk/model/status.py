@@ -151,6 +151,16 @@ STATELESS_MAKERS = ("xpk", "gcluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectHost:
+    """A host of a workload on a node with evidence against it (`xpk node list`)."""
+
+    slice: int  # number of its slice, from 0
+    host: int  # number in its slice, from 0
+    node: str  # name of its node
+    score: float  # score of the evidence; a node is a suspect from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadStatus:
     """Status of a workload, as its objects show it. Times are RFC 3339.
 
@@ -193,6 +203,7 @@ class WorkloadStatus:
     num_hosts_up: int = 0  # hosts that run or have finished
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
+    suspects: tuple[SuspectHost, ...] = ()  # hosts on nodes with evidence against them; empty in lists
 
 
 _KNOWN = {

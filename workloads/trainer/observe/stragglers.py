@@ -8,8 +8,9 @@ its own delays, averaged over `observe.straggler_check_every` steps:
     chip   seconds of fixed matrix products on its chips, without communication (chip_benchmark.py); not on emulated
            chips, where they would measure only the load of the machine's cores
 
-It reports them to process 0 (hosts/peers.py), which records the hosts that are slower than the median host, and names
-those that were slower in most of the recent comparisons, because a single comparison is not conclusive.
+It reports them to process 0 (hosts/peers.py), which names hosts only on statistical evidence (rank_test.py): no host
+before the tenth comparison, and in at most one of 1,000 attempts a host that is not slower. The median delay of a named
+host is at least 5 % of a step, or of the products' time, so that a load that has passed is not reported.
 """
 
 import dataclasses
@@ -21,39 +22,64 @@ from typing import Any
 
 from trainer.hosts import timeouts
 from trainer.hosts.job import Job
+from trainer.observe.rank_test import RankTest
 from trainer.telemetry.metrics import say
 
 _MAX_NAMED = 5  # slow hosts in an event
-_SHARE = 0.1  # fraction of a step's time that a host must cost the others to be named
-_RATIO = 1.25  # of the median host's time for the same products
-_MIN_SLOWER, _COMPARISONS = 3, 5  # a host is named if slower in at least that many of the last comparisons
+_SHARE = 0.05  # fraction of a step's time, or of the median host's time for the products, that a slow host costs
+_RECENT = 20  # comparisons of which the medians are reported
+_REASONS = ("data", "host", "chip")
 _WORDS = {"data": "waits for its data", "host": "is slow to dispatch steps", "chip": "has slow chips"}
 _MEASURED = {"data": "per step", "host": "per step", "chip": "for the same products"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slow:
-    """A host that was slower than the median host for this `reason`, in a comparison."""
+    """A host that is slower than the median of the others for this `reason`."""
 
     process: int
     reason: str  # data, host or chip
-    own: float  # its own measurement, in seconds
-    median: float  # the median host's measurement
+    own: float  # the median of its own recent measurements, in seconds
+    median: float  # the median of the median other host's, in seconds
+    comparisons: int  # number of comparisons in the attempt so far
 
 
-def slow_hosts(reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:
-    """Return the hosts that are slower than the median host (of two: the faster one), the slowest first.
+class Comparisons:
+    """The comparisons of an attempt, and the hosts that are slow according to them."""
 
-    `reports` are in process order, with the same reasons in each.
-    """
-    slow_ones = []
-    for reason in reports[0]:
-        median = statistics.median_low([report[reason] for report in reports])
-        threshold = median * _RATIO if reason == "chip" else median + _SHARE * step_seconds
-        slow_ones += [
-            Slow(n, reason, report[reason], median) for n, report in enumerate(reports) if report[reason] > threshold
-        ]
-    return sorted(slow_ones, key=lambda slow: slow.median - slow.own)
+    def __init__(self) -> None:
+        self._tests: dict[str, RankTest] = {}
+        self._recent: deque[tuple[Sequence[Mapping[str, float]], float]] = deque(maxlen=_RECENT)
+        self._number = 0
+
+    def add(self, reports: Sequence[Mapping[str, float]], step_seconds: float) -> list[Slow]:
+        """Add a comparison and return the hosts that are slower than the median of the others, the slowest first.
+
+        `reports` are in process order, with the same reasons in each.
+        """
+        self._number += 1
+        self._recent.append((reports, step_seconds))
+        slow_hosts = []
+        for reason in reports[0]:
+            test = self._tests.setdefault(reason, RankTest(len(reports), len(_REASONS)))
+            for process in test.add([report[reason] for report in reports]):
+                own, median, share = self._delay(process, reason)
+                if share >= _SHARE:
+                    slow_hosts.append(Slow(process, reason, own, median, self._number))
+        return sorted(slow_hosts, key=lambda slow: slow.median - slow.own)
+
+    def _delay(self, process: int, reason: str) -> tuple[float, float, float]:
+        """Return a host's seconds, the median other host's, and its delay as a share; medians of recent ones."""
+        own = [reports[process][reason] for reports, _ in self._recent]
+        medians = [median_seconds([*reports[:process], *reports[process + 1 :]], reason) for reports, _ in self._recent]
+        units = medians if reason == "chip" else [step_seconds for _, step_seconds in self._recent]
+        shares = [(a - b) / max(unit, 1e-9) for a, b, unit in zip(own, medians, units, strict=True)]
+        return statistics.median(own), statistics.median(medians), statistics.median(shares)
+
+
+def median_seconds(reports: Sequence[Mapping[str, float]], reason: str) -> float:
+    """Return the median host's measurement; of two in the middle, the faster one's."""
+    return statistics.median_low([report[reason] for report in reports])
 
 
 class StragglerCheck:
@@ -64,7 +90,7 @@ class StragglerCheck:
         self._benchmark: Callable[[], float] | None = None
         self._data, self._host, self._steps = 0.0, 0.0, 0
         self._step_seconds: list[float] = []
-        self._slower: deque[set[tuple[int, str]]] = deque(maxlen=_COMPARISONS)  # on process 0
+        self._comparisons, self._lock = Comparisons(), threading.Lock()  # on process 0
 
     def record_waits(self, data_seconds: float, host_seconds: float) -> None:
         """Record the seconds that this host's chips waited in a step."""
@@ -80,8 +106,8 @@ class StragglerCheck:
         delays = {"data": self._data / steps, "host": self._host / steps} | self._measure_chips(step)
         self._job.peers.report(key, {reason: round(seconds, 6) for reason, seconds in delays.items()})
         if self._job.is_first:
-            median_seconds = statistics.median(self._step_seconds) if self._step_seconds else 0.0
-            threading.Thread(target=self._judge, args=(step, key, median_seconds), name="pace", daemon=True).start()
+            step_seconds = statistics.median(self._step_seconds) if self._step_seconds else 0.0
+            threading.Thread(target=self._judge, args=(step, key, step_seconds), name="pace", daemon=True).start()
         self._data, self._host, self._steps, self._step_seconds = 0.0, 0.0, 0, []
 
     def _measure_chips(self, step: int) -> dict[str, float]:
@@ -100,24 +126,17 @@ class StragglerCheck:
 
     def _judge(self, step: int, key: str, step_seconds: float) -> None:
         """Wait for all hosts' reports and name the stragglers; runs on a thread of process 0."""
-        reports = self._job.peers.collect(key)
-        slow, name = slow_hosts(reports, step_seconds), self._job.host.name
-        self._slower.append({(slow_host.process, slow_host.reason) for slow_host in slow})
-        medians = {reason: statistics.median_low([r[reason] for r in reports]) for reason in reports[0]}
-        conclusive = [
-            sum((slow_host.process, slow_host.reason) in slower for slower in self._slower) >= _MIN_SLOWER
-            for slow_host in slow
-        ]
+        reports, name = self._job.peers.collect(key), self._job.host.name
+        with self._lock:
+            slow_hosts = self._comparisons.add(reports, step_seconds)
+        medians = {reason: median_seconds(reports, reason) for reason in reports[0]}
         described: list[dict[str, Any]] = [
-            {"host": name(slow_host.process), **dataclasses.asdict(slow_host), "conclusive": is_conclusive}
-            for slow_host, is_conclusive in zip(slow, conclusive, strict=True)
-        ][:_MAX_NAMED]
+            {"host": name(slow.process), **dataclasses.asdict(slow)} for slow in slow_hosts[:_MAX_NAMED]
+        ]
         seconds = round(step_seconds, 4)
-        self._job.events.write("pace", step, at_once=bool(slow), step_seconds=seconds, medians=medians, slow=described)
-        for slow_host in [
-            slow_host for slow_host, is_conclusive in zip(slow, conclusive, strict=True) if is_conclusive
-        ][:_MAX_NAMED]:
-            measured = (
-                f"{slow_host.own:.4f} s {_MEASURED[slow_host.reason]}, {slow_host.median:.4f} s on the median host"
-            )
-            say(f"slow {step:6d}   {name(slow_host.process)} {_WORDS[slow_host.reason]}: {measured}")
+        self._job.events.write(
+            "pace", step, at_once=bool(slow_hosts), step_seconds=seconds, medians=medians, slow=described
+        )
+        for slow in slow_hosts[:_MAX_NAMED]:
+            measured = f"{slow.own:.4f} s {_MEASURED[slow.reason]}, {slow.median:.4f} s on the median host"
+            say(f"slow {step:6d}   {name(slow.process)} {_WORDS[slow.reason]}: {measured}")

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
 from xpk.api.text import short
+from xpk.capacity.nodes import conditions as conditions_of_nodes
 from xpk.capacity.nodes import out_of_service as marks
+from xpk.capacity.nodes import quarantine
 from xpk.capacity.nodes.cordon import is_marked
 from xpk.capacity.nodes.inventory import in_slices, is_ready, pool_order, pools_of, shape_of
 from xpk.capacity.plan.executor import Activity, Step
@@ -23,15 +25,9 @@ from xpk.model.errors import TimedOutError, XpkError
 TITLE = "wait until all hosts are ready and offer their chips"
 _HOSTS_SECONDS, _POLL_SECONDS = 900.0, 5.0
 
-# Conditions of the kubelet and of GKE's node problem detector. They are true while a problem lasts.
-_BLOCKING = (
-    *("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"),
-    *("KernelDeadlock", "ReadonlyFilesystem"),
-)
-_WARNING = (
-    *("FrequentKubeletRestart", "FrequentContainerdRestart", "FrequentDockerRestart"),
-    *("FrequentUnregisterNetDevice", "CorruptDockerOverlay2"),
-)
+# Conditions of the kubelet, and of node problem detectors.
+_BLOCKING = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", *conditions_of_nodes.PROBLEMS)
+_WARNING = conditions_of_nodes.WARNINGS
 # Taints that duplicate conditions and `unschedulable`.
 _TOLD_OTHERWISE = (
     *("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/unschedulable"),
@@ -262,6 +258,9 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
     if (reason := marks.reason_of(node)) is not None:
         message = f"{reason}; `xpk cluster fence` releases it when its kubelet is back"
         yield trouble("Fenced", message, taints[marks.TAINT].get("timeAdded"))
+    if (kept := quarantine.quarantine_of(node)) is not None:
+        message = f"{kept.reason}; `xpk node return {name}` returns it to service"
+        yield trouble("Quarantined", message, kept.since or None)
     if _TERMINATION_TAINT in taints:
         yield trouble(
             "Terminating", "its machine is about to be terminated", taints[_TERMINATION_TAINT].get("timeAdded")
@@ -271,7 +270,13 @@ def _troubles_of(node: Obj, shape: SliceShape | None) -> Iterator[HostTrouble]:
     elif _SECONDS.fullmatch(labels.get(_SCHEDULED_LABEL, "")):
         when = datetime.fromtimestamp(int(labels[_SCHEDULED_LABEL]), UTC)
         yield trouble("MaintenanceScheduled", f"its host is terminated at {when:%Y-%m-%dT%H:%M}Z", blocks=False)
-    known = {*_TOLD_OTHERWISE, _TERMINATION_TAINT, shape.resource if shape else "", marks.TAINT if reason else ""}
+    known = {
+        *_TOLD_OTHERWISE,
+        _TERMINATION_TAINT,
+        quarantine.TAINT,
+        shape.resource if shape else "",
+        marks.TAINT if reason else "",
+    }
     for key, taint in taints.items():
         if key not in known and taint.get("effect") in ("NoSchedule", "NoExecute"):
             yield trouble("Tainted", f"{key}={taint.get('value', '')}:{taint['effect']}", taint.get("timeAdded"))

@@ -36,7 +36,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Failure handling": (
         "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
         "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
-        "--ttl-seconds-after-finished",
+        "--ttl-seconds-after-finished", "--reason", "--evict", "--by-evidence", "--max-percent",
     ),
     "Control plane and nodes (gke)": (
         "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",
@@ -109,6 +109,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk queue describe": ("xpk queue describe red",),
     "xpk queue delete": ("xpk queue delete red --yes",),
     "xpk usage": ("xpk usage --since 7d --by team,cause", "xpk usage --since 2026-11-01 --by user -o csv"),
+    "xpk node list": ("xpk node list --cluster prod",),
+    "xpk node quarantine": (
+        "xpk node quarantine prod-np-3-0 --reason 'two chips are slow' --evict",
+        "xpk node quarantine --by-evidence --watch --evict",
+    ),
+    "xpk node return": ("xpk node return prod-np-3-0",),
     "xpk storage list": ("xpk storage list --cluster prod",),
     "xpk storage detach": ("xpk storage detach data --cluster prod",),
     "xpk storage delete": ("xpk storage delete data --cluster prod",),

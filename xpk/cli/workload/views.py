@@ -100,6 +100,7 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
         lines.insert(0, ("created by", f"{workload.maker}, not xpk"))
     lines += _queue_lines(workload)
     lines += [("trouble", str(trouble)) for trouble in workload.troubles[:_ROWS_SHOWN]]
+    lines += _suspect_lines(workload)
     if progress:
         lines.append(("progress", ", ".join(progress_words(replace(progress, eta_seconds=None)))))
         if workload.phase is Phase.RUNNING:
@@ -306,6 +307,17 @@ def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[st
     if 0 < len(shown) < workload.restarts:
         lines.append(f"and {workload.restarts - len(shown)} earlier")
     return [("" if index else "restarts", line) for index, line in enumerate(lines)]
+
+
+def _suspect_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
+    """Return lines for the hosts on nodes with evidence against them."""
+    lines = [
+        f"host s{suspect.slice}/h{suspect.host} is on node {suspect.node}, score {suspect.score:.1f} (xpk node list)"
+        for suspect in workload.suspects[:_ROWS_SHOWN]
+    ]
+    if len(workload.suspects) > _ROWS_SHOWN:
+        lines.append(f"and {len(workload.suspects) - _ROWS_SHOWN} more")
+    return [("" if index else "evidence", line) for index, line in enumerate(lines)]
 
 
 def _event_lines(events: Sequence[Occurrence]) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ class Figures:
     hosts: int  # hosts of all slices
     steps: int  # number of the newest step
     step_seconds: dict[str, float]  # p50, p90, p99 and max seconds of a step; empty before the first step
-    slow_hosts: list[SlowHost]  # stragglers, conclusive findings first
+    slow_hosts: list[SlowHost]  # stragglers, the greatest delay first
     restarts: int  # restarts of the JobSet, of single slices and in place
     lost_steps: int  # finished steps undone by restarts
     recovery_seconds: float | None  # seconds of the slowest recovery; with --kill-time, of the one from that time

@@ -1,4 +1,4 @@
-"""Step times of a run, and its stragglers: hosts that slow down the others."""
+"""Stragglers of a run: hosts that slow down the others."""
 
 from __future__ import annotations
 
@@ -8,58 +8,49 @@ from dataclasses import dataclass
 from xpk.jobs.report.record import RunRecord
 
 REASONS = {"data": "waits for its data", "host": "is slow to dispatch steps", "chip": "has slow chips"}
-_MEASURED = {"data": "data", "host": "Python", "chip": "chips"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowHost:
-    """A host that was slower than the median host in `times` of `comparisons` comparisons.
+    """A host that the trainer found slower than the median host by a statistical test.
 
-    `own` and `median`: average seconds of this and the median host over these times, of a step, or (chip) of equal
-    matrix products. `conclusive`: the trainer found it slow in most comparisons.
+    The test names no host in 999 of 1,000 attempts without a slow one. `own` and `median`: seconds of this and the
+    median host, of a step, or (chip) of equal matrix products; medians of the last 20 comparisons when last named.
     """
 
     host: str  # host, such as `s1/h0`
     reason: str  # cause of the delay: data, host or chip
-    times: int  # number of comparisons in which it was slower
+    times: int  # number of comparisons in which it was named
     comparisons: int  # number of all comparisons
-    own: float  # average seconds of this host
-    median: float  # average seconds of the median host
-    conclusive: bool  # whether the trainer found it slow in most comparisons
+    own: float  # median seconds of this host
+    median: float  # median seconds of the median host
 
     @property
     def finding(self) -> str:
         """The finding in words."""
-        if self.conclusive:
-            return REASONS[self.reason]
-        times = "once" if self.times == 1 else f"{self.times} times"
-        return f"measured slower {times} ({_MEASURED[self.reason]}); not conclusive"
+        return REASONS[self.reason]
 
 
 def slow_hosts(record: RunRecord) -> list[SlowHost]:
-    """Return the hosts that process 0 found slower in its comparisons (event `pace`), conclusive findings first."""
+    """Return the hosts that process 0 named as slow (event `pace`), the greatest total delay first."""
     paces = [event for events in record.events.values() for event in events if event.name == "pace"]
-    comparisons: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
+    named: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for event in paces:
-        named = event.details.get("slow")
-        for one in named if isinstance(named, list) else []:
+        slow = event.details.get("slow")
+        for one in slow if isinstance(slow, list) else []:
+            if not isinstance(one, dict) or one.get("conclusive") is False:  # earlier versions noted every slower host
+                continue
             host, reason = one.get("host"), one.get("reason")
             if isinstance(host, str) and reason in REASONS:
                 measured = _number(one.get("own")), _number(one.get("median"))
-                comparisons.setdefault((host, reason), []).append((*measured, one.get("conclusive") is True))
+                named.setdefault((host, reason), []).append(measured)
     lines = [
         SlowHost(
-            host=host,
-            reason=reason,
-            times=len(times),
-            comparisons=len(paces),
-            own=sum(own for own, _, _ in times) / len(times),
-            median=sum(median for _, median, _ in times) / len(times),
-            conclusive=any(conclusive for _, _, conclusive in times),
+            host=host, reason=reason, times=len(times), comparisons=len(paces), own=times[-1][0], median=times[-1][1]
         )
-        for (host, reason), times in comparisons.items()
+        for (host, reason), times in named.items()
     ]
-    return sorted(lines, key=lambda line: (not line.conclusive, (line.median - line.own) * line.times))
+    return sorted(lines, key=lambda line: (line.median - line.own) * line.times)
 
 
 def _number(value: object) -> float:

@@ -32,6 +32,7 @@ from xpk.jobs.status.fields import (
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.jobset import maker_of, pod_spec_of, priority_of, size_of, type_of
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
+from xpk.jobs.status.suspects import with_suspects
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
@@ -62,7 +63,7 @@ def inspect(
     """
     snapshot = take(api, namespace, name=name, brief=brief)
     (jobset,) = snapshot.jobsets
-    status = with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots)
+    status = with_suspects(api, with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots))
     has_logs = status.restarts > status.restarts_in_place and api.former_pods(
         namespace, {f"{PREFIX}/jobset-name": name}
     )

@@ -1,0 +1,148 @@
+"""The taint and the annotations of quarantined nodes, and the evidence that nodes carry."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.text import rfc3339
+from xpk.capacity.nodes.inventory import pool_of
+from xpk.capacity.nodes.out_of_service import parse_time
+from xpk.model import names
+from xpk.model.errors import AuthorizationError, Modified, NotFoundError
+from xpk.model.evidence import Evidence, from_text, merged, to_text
+
+TAINT = "xpk.dev/quarantined"
+_REASON = "xpk.dev/quarantine-reason"
+_TIME = "xpk.dev/quarantined-at"
+_RETURNED = "xpk.dev/returned-at"  # evidence from before counts no more
+_LONGEST = 1000  # characters of an event
+_TRIES = 5  # to change a node that others change, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Quarantine of a node: its reason, and the time at which it began."""
+
+    reason: str
+    since: str
+
+
+def quarantine_of(node: Obj) -> Quarantine | None:
+    """Return the quarantine of a node, None if it is not quarantined."""
+    taint = next((item for item in node["spec"].get("taints") or [] if item.get("key") == TAINT), None)
+    if taint is None:
+        return None
+    marks = _annotations(node)
+    return Quarantine(reason=str(marks.get(_REASON) or ""), since=str(marks.get(_TIME) or taint.get("timeAdded") or ""))
+
+
+def kept_evidence(node: Obj) -> list[Evidence]:
+    """Return the evidence that a node carries."""
+    return from_text(str(node["metadata"]["name"]), _annotations(node).get(names.EVIDENCE_ANNOTATION))
+
+
+def relevant(node: Obj, evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence against a node since it was last returned to service, with what it carries."""
+    name, returned = str(node["metadata"]["name"]), parse_time(_annotations(node).get(_RETURNED))
+    own = merged(kept_evidence(node), (one for one in evidence if one.node == name))
+    return [one for one in own if returned is None or (parse_time(one.time) or returned) > returned]
+
+
+def keep_evidence(api: ObjectApi, node: Obj, evidence: list[Evidence], now: datetime) -> bool:
+    """Store evidence on a node; return whether it is new."""
+    text = to_text(evidence, now)
+    if {one.key for one in from_text("", text)} == {("", *one.key[1:]) for one in kept_evidence(node)}:
+        return False
+    has_some = text != "[]"
+    marks = {names.EVIDENCE_ANNOTATION: text if has_some else None}
+    labels = {names.EVIDENCE_LABEL: "true" if has_some else None}
+    with suppress(NotFoundError):  # the node was deleted
+        api.patch("Node", node["metadata"]["name"], {"metadata": {"annotations": marks, "labels": labels}})
+    return True
+
+
+def quarantine(api: ObjectApi, nodes: Objs, suspect: str, reason: str, now: datetime) -> None:
+    """Quarantine all nodes of a slice because of one of them: a taint, annotations and an event on each.
+
+    Raises Modified if others change a node again and again.
+    """
+    time = rfc3339(now)
+    taint = {"key": TAINT, "value": "true", "effect": "NoSchedule", "timeAdded": time}
+    for node in nodes:
+        name = str(node["metadata"]["name"])
+        why = reason if name == suspect else f"in the slice of {suspect}: {reason}"
+        if _change(api, name, [taint], {_REASON: why, _TIME: time}, {}):
+            _event(api, node, "Quarantined", f"Quarantined slice {pool_of(node)}: {why}", now, is_warning=True)
+
+
+def complete(api: ObjectApi, nodes: Objs, now: datetime) -> None:
+    """Quarantine the other nodes of slices that are partly quarantined: a command was interrupted, or a node is new."""
+    for pool in sorted({*map(pool_of, nodes)}):
+        members = [node for node in nodes if pool_of(node) == pool]
+        missing = [node for node in members if quarantine_of(node) is None]
+        kept = [(mark.reason, node) for node in members if (mark := quarantine_of(node))]
+        if missing and kept:
+            reason, node = min(kept, key=lambda pair: len(pair[0]))  # the others name the suspect first
+            quarantine(api, missing, str(node["metadata"]["name"]), reason, now)
+
+
+def release(api: ObjectApi, nodes: Objs, now: datetime) -> None:
+    """Return the nodes of a slice to service. Raises Modified if others change a node again and again."""
+    marks = {_REASON: None, _TIME: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
+    for node in nodes:
+        if _change(api, str(node["metadata"]["name"]), [], marks, {names.EVIDENCE_LABEL: None}):
+            message = f"Returned slice {pool_of(node)} to service"
+            _event(api, node, "ReturnedToService", message, now, is_warning=False)
+
+
+def _annotations(node: Obj) -> Obj:
+    annotations: Obj = node["metadata"].get("annotations") or {}
+    return annotations
+
+
+def _change(api: ObjectApi, name: str, own: Objs, marks: Obj, labels: Obj) -> bool:
+    """Set the taint, annotations and labels of a node; return False if it was deleted.
+
+    With the version, since a patch replaces all taints: the node controller may add one meanwhile.
+    """
+    for tries_left in range(_TRIES, 0, -1):
+        try:
+            node = api.get("Node", name)
+            taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
+            version = node["metadata"].get("resourceVersion")
+            meta = {"resourceVersion": version, "annotations": marks, "labels": labels}
+            api.patch("Node", name, {"metadata": meta, "spec": {"taints": [*taints, *own] or None}})
+        except NotFoundError:
+            return False
+        except Modified:
+            if tries_left == 1:
+                raise
+        else:
+            return True
+    return False
+
+
+def _event(api: ObjectApi, node: Obj, reason: str, message: str, now: datetime, *, is_warning: bool) -> None:
+    """Record an event of a node, as kubelets do: in the namespace `default`."""
+    name, time = str(node["metadata"]["name"]), rfc3339(now)
+    about = {"kind": "Node", "apiVersion": "v1", "name": name, "uid": node["metadata"].get("uid", "")}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{uuid.uuid4().hex[:16]}", "namespace": "default"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message[:_LONGEST],
+        "type": "Warning" if is_warning else "Normal",
+        "source": {"component": "xpk"},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
+    with suppress(AuthorizationError):  # the annotations say the same
+        api.create(event)

@@ -1,0 +1,1 @@
+"""Quarantine of nodes that evidence speaks against."""
