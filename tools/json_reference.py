@@ -30,6 +30,7 @@ from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
 from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
+from xpk.jobs.forecast.forecast import GoodputForecast
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
 from xpk.model.accelerators import SliceShape
@@ -120,6 +121,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk workload create": WorkloadStatus,
     "xpk workload report": Figures,
     "xpk workload estimate": Estimate,
+    "xpk plan goodput": GoodputForecast,
     "xpk cluster list": list[ClusterInfo],
     "xpk cluster describe": ClusterInfo,
     "xpk queue list": list[QueueInfo],

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         XpkError,
     )
     from xpk.model.status import Phase, WorkloadStatus
+    from xpk.planning import forecast_goodput
 
 __all__ = [
     "AuthorizationError",
@@ -65,6 +66,7 @@ __all__ = [
     "__version__",
     "clusters",
     "create_cluster",
+    "forecast_goodput",
 ]
 
 _MODULES = {
@@ -83,6 +85,7 @@ _MODULES = {
     "WorkloadStatus": "xpk.model.status",
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
+    "forecast_goodput": "xpk.planning",
 }
 
 

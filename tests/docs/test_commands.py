@@ -160,7 +160,14 @@ PLANNED = begin(
     *("workload create", "queue create", "cluster resize", "cluster delete"),
 )
 EXECUTED = begin(
-    [f"{line} " for line in LINES], "cluster list", "cluster health", "config", "queue list", "workload estimate"
+    [f"{line} " for line in LINES],
+    "cluster list",
+    "cluster health",
+    "config",
+    "queue list",
+    "workload estimate",
+    "plan capacity",
+    "plan goodput --config",
 ) + begin([f"{line} " for line in LINES], "workload list")
 # Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
@@ -174,7 +181,15 @@ PARSED = (
         "data prepare",
         "doctor",
     ),
-    *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
+    *(
+        "image build",
+        "inspector",
+        "plan goodput --from-workload",
+        "workload delete",
+        "workload describe",
+        "workload diff",
+        "workload exec",
+    ),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
     *("workload suspend", "workload wait", UNPLANNED),
 )
