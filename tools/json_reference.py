@@ -35,6 +35,7 @@ from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
 from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
+from xpk.planning.capacity import CapacitySearch
 
 HEAD = """# JSON output
 
@@ -122,6 +123,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk workload report": Figures,
     "xpk workload estimate": Estimate,
     "xpk plan goodput": GoodputForecast,
+    "xpk plan capacity": CapacitySearch,
     "xpk cluster list": list[ClusterInfo],
     "xpk cluster describe": ClusterInfo,
     "xpk queue list": list[QueueInfo],

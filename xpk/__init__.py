@@ -32,7 +32,8 @@ if TYPE_CHECKING:
         XpkError,
     )
     from xpk.model.status import Phase, WorkloadStatus
-    from xpk.planning import forecast_goodput
+    from xpk.planning.capacity import search_capacity
+    from xpk.planning.goodput import forecast_goodput
 
 __all__ = [
     "AuthorizationError",
@@ -67,6 +68,7 @@ __all__ = [
     "clusters",
     "create_cluster",
     "forecast_goodput",
+    "search_capacity",
 ]
 
 _MODULES = {
@@ -85,7 +87,8 @@ _MODULES = {
     "WorkloadStatus": "xpk.model.status",
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
-    "forecast_goodput": "xpk.planning",
+    "forecast_goodput": "xpk.planning.goodput",
+    "search_capacity": "xpk.planning.capacity",
 }
 
 

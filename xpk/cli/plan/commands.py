@@ -8,6 +8,7 @@ from xpk.cli.google_xpk import Group
 
 # Imported when they are used.
 _MODULES = {
+    "capacity": "xpk.cli.plan.capacity:capacity",
     "goodput": "xpk.cli.plan.goodput:goodput",
 }
 

@@ -22,7 +22,8 @@ from xpk.jobs.forecast.assumptions import Assumptions
 from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.forecast.forecast import GoodputForecast, HandlingForecast
 from xpk.model.errors import UsageError
-from xpk.planning import REGION, TPU_TYPE, forecast_goodput
+from xpk.planning.goodput import TPU_TYPE, forecast_goodput
+from xpk.planning.prices import REGION
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True, max=1e15)
@@ -198,7 +199,7 @@ def _columns(forecast: GoodputForecast) -> tuple[Column, ...]:
         Column("LOST", lambda one: f"{one.dollars_lost_per_day:,.0f}", drop=1),
     )
     return (
-        Column("FAILURES", lambda one: one.handling),
+        Column("FAILURE HANDLING", lambda one: one.handling),
         Column("GOODPUT", lambda one: f"{one.goodput:.1%}"),
         Column("SIMULATED", lambda one: f"{max(0, one.simulated.low):.1%} to {one.simulated.high:.1%}", drop=2),
         Column("EVERY", interval_of),

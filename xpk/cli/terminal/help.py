@@ -114,6 +114,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk plan goodput --config 128b --num-slices 199",
         "xpk plan goodput --from-workload lm --mtbf-chip-hours 20000",
     ),
+    "xpk plan capacity": ("xpk plan capacity --config 64b --tokens 1e12 --by 2027-12-01 --budget 1e6",),
     "xpk queue create": ("xpk queue create red --namespace team-red --quota 25%",),
     "xpk queue list": ("xpk queue list --cluster dev",),
     "xpk queue describe": ("xpk queue describe red",),

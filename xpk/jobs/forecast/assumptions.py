@@ -120,4 +120,4 @@ def _interpolated(points: tuple[tuple[int, float], ...], hosts: int) -> float:
     pairs = list(itertools.pairwise(points))
     (few, short), (many, long) = next((pair for pair in pairs if hosts <= pair[1][0]), pairs[-1])
     exponent = math.log(long / short) / math.log(many / few)
-    return short * (max(hosts, 1) / few) ** exponent
+    return short * math.pow(max(hosts, 1) / few, exponent)

@@ -195,20 +195,22 @@ def _planned_restarts(handling: Handling, job: Job, assumed: Assumptions, rate: 
     pattern = Pattern(segment=steps * job.step_seconds, segments=intervals.every // steps)
     machines = 1 - assumed.process_share
 
-    def at_rate(rate: float, spares: int) -> float:
-        changed = restarts_of(handling, assumed, rate, has_local=bool(intervals.local_every))
-        enough = sum(poisson(machines * rate * assumed.repair, spares))
-        return changed.goodput(pattern.segment, pattern.segments) * enough
+    def enough(rate: float, spares: int) -> float:
+        return sum(poisson(machines * rate * assumed.repair, spares))
 
-    spares = _best_spares(functools.partial(at_rate, rate), job.num_slices)
+    def at_rate(rate: float) -> float:
+        changed = restarts_of(handling, assumed, rate, has_local=bool(intervals.local_every))
+        return changed.goodput(pattern.segment, pattern.segments) * enough(rate, spares)
+
+    spares = _best_spares(lambda spares: intervals.goodput * enough(rate, spares), job.num_slices)
     once = functools.partial(restart_run, tier, pattern, repair=assumed.repair, spares=spares)
     return _Planned(
         handling=handling,
         intervals=intervals,
         spares=spares,
-        goodput=at_rate(rate, spares),
+        goodput=at_rate(rate),
         num_slices=job.num_slices,
-        at_rate=functools.partial(at_rate, spares=spares),
+        at_rate=at_rate,
         simulated=lambda seed: simulate(once, failures=_FAILURES, seed=seed),
     )
 

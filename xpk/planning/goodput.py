@@ -1,4 +1,4 @@
-"""The Python API of planning: goodput of a run, and slices for a number of tokens. `xpk` exports it."""
+"""Goodput of a run that does not exist yet, or of an existing one with other settings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from xpk.client import WorkloadHandle
 from xpk.jobs.create import memory_estimate
 from xpk.jobs.forecast.assumptions import Assumptions
 from xpk.jobs.forecast.failures import PRIOR_MTBF, FailureRate
-from xpk.jobs.forecast.forecast import GoodputForecast, Job, Price
+from xpk.jobs.forecast.forecast import GoodputForecast, Job
 from xpk.jobs.forecast.forecast import forecast_goodput as forecast_job
 from xpk.jobs.forecast.measured import job_of_run
 from xpk.jobs.status import reader
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError
+from xpk.planning.prices import REGION, price_of
 from xpk.proc import LocalRunner, Runner
 
-REGION = "us-central1"  # of the list prices, unless another one is given
 TPU_TYPE = "v5litepod-256"
 
 
@@ -69,21 +69,6 @@ def forecast_goodput(
         return forecast
     note = f"no list price of {job.tpu_type} in {region} is known; pass a price"
     return dataclasses.replace(forecast, notes=[*forecast.notes, note])
-
-
-def price_of(shape: SliceShape, price: float | None, region: str, prices: Path | None = None) -> Price | None:
-    """Return the price of a chip for an hour: the given one, or the list price of a region; None if it is unknown.
-
-    Raises UsageError if `prices` is not a price table.
-    """
-    if price is not None:
-        return Price(dollars=price, source="option")
-    from xpk.capacity.gke.planning.cost import cost_of  # reads the price table
-
-    cost = cost_of(shape, 1, region=region, on_demand=True, file=prices)
-    if cost.dollars is None:
-        return None
-    return Price(dollars=cost.dollars / cost.chips, source=f"list price in {region} of {cost.as_of}: {cost.source}")
 
 
 def _check(
