@@ -69,6 +69,11 @@ def test_no_combination_that_fits_is_better() -> None:
     assert seconds_per_example(best) == min(bounds)
 
 
+def test_steps_of_small_models_have_a_time() -> None:
+    (best,) = search(configs.load("tiny"), Grid(slices=[find_slice("v5litepod-16")], num_slices=[1]))["best"]
+    assert 0 < best["step_seconds"] < best["expected_step_seconds"] < 0.01
+
+
 def test_limits_of_chips_and_batch_are_kept() -> None:
     grid = Grid(slices=[POD], num_slices=[1, 2, 4, 8], max_chips=1024, max_global_batch=1024)
     best = search(configs.load("16b"), grid)["best"]

@@ -12,7 +12,7 @@ from xpk.cli import complete
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import output_option
 from xpk.cli.plan.goodput import price_options
-from xpk.cli.terminal.output import Console, echo
+from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column, wrapped
 from xpk.cli.workload.create import print_notices
 from xpk.jobs.create.trainer_preflight import InProcessRunner
@@ -157,8 +157,8 @@ _COLUMNS = (
     Column("CHIPS", lambda choice: f"{choice.chips:,}", drop=1),
     Column("MESH", lambda choice: _mesh(choice), drop=3),
     Column("BATCH", lambda choice: f"{choice.global_batch:,}", drop=2),
-    Column("BOUND", lambda choice: f"{choice.days:,.1f} days"),
-    Column("EXPECTED", lambda choice: f"{choice.expected_days:,.1f} days"),
+    Column("BOUND", lambda choice: duration(choice.days * 86400)),
+    Column("EXPECTED", lambda choice: duration(choice.expected_days * 86400)),
     Column("GOODPUT", lambda choice: f"{choice.goodput:.1%}", drop=4),
     Column("DOLLARS", lambda choice: f"{choice.dollars:,.0f}"),
     Column("EXPECTED DOLLARS", lambda choice: f"{choice.expected_dollars:,.0f}"),

@@ -89,7 +89,7 @@ def default_assumptions(
         "elastic_overhead": (0.01, "assumed; on two cores there was none (bench/README.md)"),
     }
     for name, (rate, least, source) in _RATES.items():
-        seconds = least if host_bytes is None else host_bytes / rate
+        seconds = least if host_bytes is None else max(least, host_bytes / rate)
         values[name] = (seconds, f"{source}{', ' + _TINY if host_bytes is None else ''}")
     return Assumptions(**{name: value for name, (value, _) in values.items()}), {
         name: source for name, (_, source) in values.items()
