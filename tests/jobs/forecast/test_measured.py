@@ -34,7 +34,7 @@ def test_the_parts_of_a_recovery_become_assumptions(tmp_path: Path) -> None:
     job = job_of_run(read_folder(one_kill(tmp_path)), status(restarts_in_place=1), PRIOR)
     assumed, sources = assumptions_of(job)
     assert job.step_seconds == pytest.approx(0.4)
-    assert assumed.detection == pytest.approx(0.4)
+    assert assumed.detection == pytest.approx(0.4 - 0.2)  # half a step had been computed
     assert assumed.restart_processes == pytest.approx(1.4 + 2.8, abs=0.1)
     assert assumed.restore == pytest.approx(0.9, abs=0.1) and assumed.compilation == pytest.approx(1.2, abs=0.1)
     assert sources["restore"] == "workload w" and sources["repair"] == "assumed"
@@ -45,6 +45,17 @@ def test_new_pods_are_told_from_restarts_in_place(tmp_path: Path) -> None:
     assumed, sources = assumptions_of(job_of_run(read_folder(one_kill(tmp_path)), status(), PRIOR))
     assert assumed.restart_pods == pytest.approx(1.4 + 2.8, abs=0.1)
     assert sources["restart_processes"] != "workload w"
+
+
+def test_a_recovery_from_several_failures_is_not_counted(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.train(0, 10)
+    run.kill((1, 1), noticed=0.5, down=1.0)
+    run.all("start", pid=1)
+    run.kill((1, 1), noticed=0.5, down=50.0)
+    run.train(0, 5)
+    _, sources = assumptions_of(job_of_run(read_folder(run.write()), status(restarts=2), PRIOR))
+    assert sources["restart_pods"] != "workload w"
 
 
 def test_restarts_and_chip_hours_update_the_prior(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def restart_run(
     for _ in range(failures):
         now += rng.expovariate(rate)
         if now > up_since:
-            reached = _advance(job, pattern, start, now - up_since)
+            reached = advance(job, pattern, start, now - up_since)
             local, persistent = max(start, reached[0]), max(persistent, reached[1])
             severity = -1
         drawn = rng.choices(severities, cum_weights=weights)[0]
@@ -81,7 +81,7 @@ def restart_run(
     return start * pattern.segment / max(now, up_since)
 
 
-def _advance(job: Restarts, pattern: Pattern, start: int, seconds: float) -> tuple[int, int]:
+def advance(job: Restarts, pattern: Pattern, start: int, seconds: float) -> tuple[int, int]:
     """Return the segments committed in each tier after so many seconds of work from segment `start`."""
     local = job.local or Tier(save=0.0, commit=0.0)
     each = pattern.segment + local.save
