@@ -8,9 +8,10 @@ from pathlib import Path
 
 from xpk.client import WorkloadHandle
 from xpk.jobs.create import memory_estimate
+from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.forecast.assumptions import Assumptions
 from xpk.jobs.forecast.failures import PRIOR_MTBF, FailureRate
-from xpk.jobs.forecast.forecast import GoodputForecast, Job
+from xpk.jobs.forecast.forecast import GoodputForecast, Job, assumptions_of
 from xpk.jobs.forecast.forecast import forecast_goodput as forecast_job
 from xpk.jobs.forecast.measured import job_of_run
 from xpk.jobs.status import reader
@@ -143,18 +144,25 @@ def _job_of_config(
         job = dataclasses.replace(job, step_seconds=figures["expected_step_seconds"], step_source=source)
     if num_slices == 1:
         return job
-    return _with_elastic_estimate(job, asking, shape, arguments, min_slices or num_slices // 2 + 1)
+    return _with_elastic_estimate(job, asking, shape, arguments, figures, min_slices or num_slices // 2 + 1)
 
 
 def _with_elastic_estimate(
-    job: Job, runner: Runner, shape: SliceShape, arguments: Sequence[str], min_slices: int
+    job: Job, runner: Runner, shape: SliceShape, arguments: Sequence[str], figures: Estimate, min_slices: int
 ) -> Job:
-    """Return the job with a note if the estimate of its elastic slices does not fit, or is not possible."""
+    """Return the job with the cost of elastic slices, or with a note if they do not fit or are not possible.
+
+    `figures`: the estimate without elastic slices.
+    """
     try:
-        figures = memory_estimate.estimate(runner, shape, job.num_slices, arguments, min_slices=min_slices)
+        elastic = memory_estimate.estimate(runner, shape, job.num_slices, arguments, min_slices=min_slices)
     except UsageError as error:
         return dataclasses.replace(job, elastic_note=f"elastic slices are not possible: {error.problems[0]}")
-    if figures["fits"]:
+    if not elastic["fits"]:
+        needs = f"{elastic['peak_gib']:.1f} GiB of a chip's memory, of {elastic['hbm_gib']}"
+        return dataclasses.replace(job, elastic_note=f"elastic slices need about {needs}")
+    overhead = 1 - figures["expected_step_seconds"] / elastic["expected_step_seconds"]
+    if overhead <= assumptions_of(job)[0].elastic_overhead:
         return job
-    needs = f"{figures['peak_gib']:.1f} GiB of a chip's memory, of {figures['hbm_gib']}"
-    return dataclasses.replace(job, elastic_note=f"elastic slices need about {needs}")
+    source = "estimate: the expected times of a step with and without elastic slices"
+    return dataclasses.replace(job, values={"elastic_overhead": (overhead, source)})

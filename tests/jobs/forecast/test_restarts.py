@@ -74,6 +74,7 @@ def test_saves_never_begin_before_the_commit_of_the_preceding_one() -> None:
 def test_failures_that_are_too_frequent_leave_nothing() -> None:
     assert restarts(1.0, 600.0).goodput(60.0, 3) == 0.0
     assert restarts(60.0, 1.0).goodput(60.0, 10_000) == 0.0
+    assert 0 <= restarts(60.0, 6000.0).goodput(60.0, 1) < 1e-9
 
 
 def test_a_job_waits_for_repairs_without_spares() -> None:

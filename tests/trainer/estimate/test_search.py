@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +73,13 @@ def test_no_combination_that_fits_is_better() -> None:
 def test_steps_of_small_models_have_a_time() -> None:
     (best,) = search(configs.load("tiny"), Grid(slices=[find_slice("v5litepod-16")], num_slices=[1]))["best"]
     assert 0 < best["step_seconds"] < best["expected_step_seconds"] < 0.01
+
+
+def test_ten_thousand_candidates_take_less_than_ten_seconds() -> None:
+    slices = [find_slice(name) for name in ("v5litepod-64", "v5litepod-256", "v5p-256", "v6e-64", "v6e-256")]
+    began = time.process_time()
+    found = search(configs.load("64b"), Grid(slices=slices, num_slices=[1, 2, 4, 8, 16, 32, 64]))
+    assert found["candidates"] > 10_000 and time.process_time() - began < 10
 
 
 def test_limits_of_chips_and_batch_are_kept() -> None:

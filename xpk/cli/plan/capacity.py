@@ -47,7 +47,7 @@ _COUNT = click.IntRange(1, 10**9)
 )
 @click.option(
     "--num-slices",
-    type=click.IntRange(1, 100_000),
+    type=click.IntRange(1, 4096),
     multiple=True,
     metavar="N",
     help="Number of slices to search; may be repeated. [default: powers of 2 up to 256]",

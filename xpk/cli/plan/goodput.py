@@ -60,7 +60,7 @@ def price_options(command: Command) -> Command:
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."
 )
 @accelerator_option(f"Accelerator type. [default: {TPU_TYPE}]")
-@click.option("--num-slices", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Number of slices.")
+@click.option("--num-slices", type=click.IntRange(1, 4096), default=1, show_default=True, help="Number of slices.")
 @click.option(
     "--min-slices",
     type=click.IntRange(min=1),
@@ -167,8 +167,8 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
     )
     low, high = forecast.mtbf_chip_hours_low, forecast.mtbf_chip_hours_high
     echo(
-        f"{forecast.failures_per_day:.3g} failures a day: one in {forecast.mtbf_chip_hours:,.0f} chip-hours "
-        f"(90% interval {low:,.0f} to {high:,.0f})"
+        f"{forecast.failures_per_day:.3g} failures a day: one in {_hours(forecast.mtbf_chip_hours)} chip-hours "
+        f"(90% interval {_hours(low)} to {_hours(high)})"
     )
     echo()
     echo(console.table(forecast.handlings, _columns(forecast)))
@@ -185,6 +185,10 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
         echo(console.table(forecast.assumptions, _ASSUMPTIONS))
     else:
         console.tell("  next: -o wide shows the assumptions and their sources; each has an option")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _columns(forecast: GoodputForecast) -> tuple[Column, ...]:

@@ -16,7 +16,9 @@ from xpk.jobs.forecast.simulation import Pattern, Simulated, elastic_run, restar
 
 TOLERANCE = 0.01  # of goodput, between the closed form and the simulation
 _FAILURES = 3000  # in a simulation
+_HARDLY = 0.05  # goodput
 _MAX_SPARES = 64
+_ELASTIC_SAVE_SECONDS = 3600.0  # between checkpoints of elastic slices, which only the loss of all slices needs
 
 Handling = Literal["new pods", "in place", "elastic"]
 
@@ -114,6 +116,8 @@ def forecast_goodput(job: Job, price: Price | None = None, *, seed: int = 0) -> 
     for one in handlings:
         if not one.simulated.low - TOLERANCE <= one.goodput <= one.simulated.high + TOLERANCE:
             notes.append(f"{one.handling}: failures are so frequent that the closed form is off; use the simulation")
+    if handlings[0].goodput < _HARDLY:
+        notes.append("failures are so frequent that the run makes hardly any progress")
     return GoodputForecast(
         name=job.name,
         tpu_type=job.tpu_type,
@@ -271,8 +275,8 @@ def elastic_of(job: Job, assumed: Assumptions, rate: float, spares: int) -> Elas
 
 
 def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
-    """Plan elastic slices. Their checkpoints are only for the loss of all slices at once: one an hour."""
-    every = max(1, round(max(3600.0, assumed.commit) / job.step_seconds))
+    """Return the plan of elastic slices."""
+    every = max(1, round(max(_ELASTIC_SAVE_SECONDS, assumed.commit) / job.step_seconds))
     seconds = every * job.step_seconds
 
     def at_rate(rate: float, spares: int) -> float:
@@ -280,11 +284,12 @@ def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
 
     spares = _best_spares(functools.partial(at_rate, rate), job.num_slices)
     once = functools.partial(elastic_run, elastic_of(job, assumed, rate, spares), seconds)
+    goodput = at_rate(rate, spares)
     return _Planned(
         handling="elastic",
-        intervals=Intervals(every=every, local_every=0, goodput=0.0),
+        intervals=Intervals(every=every, local_every=0, goodput=goodput),
         spares=spares,
-        goodput=at_rate(rate, spares),
+        goodput=goodput,
         num_slices=job.num_slices,
         at_rate=functools.partial(at_rate, spares=spares),
         simulated=lambda seed: simulate(once, failures=_FAILURES, seed=seed),

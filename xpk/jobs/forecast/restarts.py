@@ -65,7 +65,7 @@ class Restarts:
                 return math.inf, 1.0
             again = -math.expm1(-rate * kind.recovery_seconds)
             severer = list(zip(rates[index + 1 :], seconds, persistent, strict=True))
-            left = 1 - again * sum(rates[: index + 1]) / rate
+            left = math.exp(-rate * kind.recovery_seconds) + again * sum(rates[index + 1 :]) / rate
             mean = (again / rate + again * sum(other * s for other, s, _ in severer) / rate) / left
             share = 1.0 if not kind.local_survives else again * sum(other * p for other, _, p in severer) / rate / left
             seconds.insert(0, mean)
@@ -88,20 +88,28 @@ class Restarts:
         if math.isinf(recovery) or rate * (segments * each + self.persistent.save) > _HOPELESS:
             return 0.0
         tries, ends = _segment(rate, each, share), _segment(rate, last, share)
-        before = (segments - 1) * math.log1p(-tries[1])
-        sum_before = segments - 1 if tries[1] < 1e-15 else -math.expm1(before) / tries[1]
-        if before < -_HOPELESS:
+        before = (segments - 1) * tries.log_finished
+        if before + ends.log_finished < -_HOPELESS:
             return 0.0
-        pattern = (tries[0] * sum_before / math.exp(before) + ends[0]) / (1 - ends[1])
+        lost = -math.expm1(tries.log_finished)
+        begun = -math.expm1(before) / lost if lost > 1e-15 else segments - 1
+        pattern = (tries.seconds * begun / math.exp(before) + ends.seconds) / math.exp(ends.log_finished)
         repeated = (1 - share) * math.expm1(-rate * local.commit) + share * math.expm1(-rate * self.persistent.commit)
         return segments * segment / pattern * (1 + repeated) / (1 + rate * recovery)
 
 
-def _segment(rate: float, seconds: float, share: float) -> tuple[float, float]:
-    """Return (A, 1 - B) of a segment: see `Restarts.goodput`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """Tries of a segment until it is finished or the persistent tier is needed: see `Restarts.goodput`."""
+
+    seconds: float  # A: expected time of the tries, without recoveries
+    log_finished: float  # logarithm of B, the probability that it is finished
+
+
+def _segment(rate: float, seconds: float, share: float) -> _Segment:
     failing = -math.expm1(-rate * seconds)
-    left = 1 - failing * (1 - share)
-    return failing / rate / left, failing * share / left
+    ended = math.exp(-rate * seconds) + failing * share  # in one try
+    return _Segment(seconds=failing / rate / ended, log_finished=-rate * seconds - math.log(ended))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
