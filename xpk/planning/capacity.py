@@ -18,7 +18,8 @@ from xpk.model.errors import Problems, UsageError
 from xpk.planning.prices import REGION, price_of
 from xpk.proc import LocalRunner, Runner
 
-MAX_CHIPS = 65_536
+MAX_CHIPS = 65_536  # that are searched by default
+MAX_TOKENS = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,8 @@ def search_capacity(
 ) -> CapacitySearch:
     """Return the slices that train `tokens` by `by` for at most `budget` US dollars, of which none beats another.
 
-    `price` and `spot_price` are by family. `verify`: number of choices to send through XLA's compiler. Raises
+    What `settings` ("section.key=value") set is not searched. `price` and `spot_price` are by family. `verify`: number
+    of choices to send through XLA's compiler. Raises
 
     * UsageError: the request is invalid, or no type has a price; `problems` has all of them
     * CapacityError: no slices are within the limits
@@ -141,8 +143,8 @@ def _check(
 ) -> None:
     """Raise UsageError with all problems of a request."""
     problems = Problems()
-    if not 0 < tokens < float("inf"):
-        problems.add(f"--tokens must be above 0, got {tokens:g}")
+    if not 1 <= tokens <= MAX_TOKENS:
+        problems.add(f"--tokens must be from 1 to {MAX_TOKENS:g}, got {tokens:g}")
     if by and by <= start:
         problems.add(f"--by {by.isoformat(timespec='minutes')} is not after the start")
     if budget is not None and not 0 <= budget < float("inf"):

@@ -109,3 +109,13 @@ def test_the_command_prints_json_and_reports_all_unknown_types(capsys: pytest.Ca
     with pytest.raises(SystemExit) as end:
         main([*words, "--tpu-types", "v5litepod-3,v9-4"])
     assert end.value.code == 42 and len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_settings_of_the_command_line_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = ["mesh.tp=4", "mesh.dp=2", "model.remat=full", "data.batch_per_chip=1"]
+    words = ["search", "--config", "64b", "--num-slices", "2", "--tpu-types", "v6e-256"]
+    with pytest.raises(SystemExit):
+        main([*words, *(word for setting in kept for word in ("--set", setting))])
+    (best,) = json.loads(capsys.readouterr().out)["best"]
+    assert best["settings"] == [] and best["global_batch"] == 512
+    assert best["mesh"] == {"dp": 2, "stages": 1, "fsdp": 64, "tp": 4}

@@ -31,7 +31,10 @@ def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         else:
             parser.add_argument("--executable", type=Path, metavar="FILE", help="save the program in JAX's format")
         parser.set_defaults(command=command)
-    description = "find the fastest mesh, batch and rematerialization that fit on slices, in closed form; prints JSON"
+    description = (
+        "find the fastest mesh, batch and rematerialization that fit on slices, in closed form; keeps what --set sets; "
+        "prints JSON"
+    )
     parser = commands.add_parser("search", parents=parents, help=description, description=description)
     parser.add_argument("--tpu-types", type=_words, required=True, metavar="TYPE,...", help="types of slices")
     parser.add_argument("--num-slices", type=_numbers, required=True, metavar="N,...", help="numbers of slices")
@@ -71,7 +74,8 @@ def _search(options: argparse.Namespace) -> int:
         max_global_batch=options.max_global_batch,
         rank_by=options.rank_by,
     )
-    print(json.dumps(search(config, grid)))
+    keys = {setting.partition("=")[0].strip() for setting in options.set}
+    print(json.dumps(search(config, grid.keeping(config, keys))))
     return ExitCode.DONE
 
 

@@ -6,7 +6,7 @@ second. Chips cost the same whatever they compute, so the fastest choice is also
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from trainer.config import Config
@@ -21,7 +21,7 @@ REMAT = ("none", "dots", "attention", "full")  # less recomputation first
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Values to combine."""
+    """Values to combine. A number 0 keeps what the configuration has."""
 
     slices: Sequence[Slice]
     num_slices: Sequence[int]
@@ -33,6 +33,16 @@ class Grid:
     max_chips: int = 2**31
     max_global_batch: int = 2**31  # examples in a step
     rank_by: str = "bound"  # time of a step: its lower bound, or the expected one; the other decides between equals
+
+    def keeping(self, config: Config, keys: Collection[str]) -> "Grid":
+        """Return the grid without other values of these settings ("section.key") than those of `config`."""
+        return dataclasses.replace(
+            self,
+            tp=(0,) if "mesh.tp" in keys else self.tp,
+            replicas=(0,) if "mesh.dp" in keys else self.replicas,
+            batch_per_chip=(0,) if {"data.global_batch", "data.batch_per_chip"} & {*keys} else self.batch_per_chip,
+            remat=(config.model.remat,) if "model.remat" in keys else self.remat,
+        )
 
     def sizes(self) -> Iterator[tuple[Slice, int]]:
         """Yield the combinations of types and numbers of slices within `max_chips`."""
@@ -96,20 +106,20 @@ def _fitting(config: Config, slice_: Slice, number: int, products: str, grid: Gr
     available = slice_.chip.hbm_gib * 2**30
     quant = dataclasses.replace(config.quant, matmuls=products)
     for tp, replicas in itertools.product(grid.tp, grid.replicas):
-        if slice_.chips % (tp * replicas) or config.model.embed % (slice_.chips // (tp * replicas)):
-            continue
-        dp = number * replicas if replicas > 1 or config.mesh.dp else 0
-        mesh = dataclasses.replace(config.mesh, tp=tp, dp=dp)
+        mesh = config.mesh
+        if tp:
+            mesh = dataclasses.replace(mesh, tp=tp)
+        if replicas:
+            mesh = dataclasses.replace(mesh, dp=number * replicas if replicas > 1 or mesh.dp else 0)
         for batch in grid.batch_per_chip:
-            if batch * chips.total > grid.max_global_batch:
-                continue
-            data = dataclasses.replace(config.data, global_batch=0, batch_per_chip=batch)
+            data = dataclasses.replace(config.data, global_batch=0, batch_per_chip=batch) if batch else config.data
             variant = dataclasses.replace(config, mesh=mesh, data=data, quant=quant)
-            if layout.size_problems(variant, chips):
+            sizes = layout.layout(variant, chips)
+            if sizes.global_batch > grid.max_global_batch or layout.size_problems(variant, chips):
                 continue
             for remat in grid.remat:
                 recomputing = dataclasses.replace(variant, model=dataclasses.replace(config.model, remat=remat))
-                if memory(recomputing, layout.layout(recomputing, chips)).peak <= available:
+                if memory(recomputing, sizes).peak <= available:
                     yield recomputing
                     break
 

@@ -19,7 +19,7 @@ from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.search.choices import Choice
 from xpk.model.errors import Problems, UsageError
-from xpk.planning.capacity import MAX_CHIPS, CapacitySearch, search_capacity
+from xpk.planning.capacity import MAX_CHIPS, MAX_TOKENS, CapacitySearch, search_capacity
 
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True, max=1e30)
 _COUNT = click.IntRange(1, 10**9)
@@ -30,9 +30,19 @@ _COUNT = click.IntRange(1, 10**9)
     "--config", required=True, metavar="NAME", help="Trainer configuration: tiny, 8b, 16b, 32b, 64b, 128b or a file."
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting; may be repeated."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a setting, which is then not searched; may be repeated.",
 )
-@click.option("--tokens", type=_ABOVE_ZERO, required=True, metavar="NUMBER", help="Tokens to train, such as 1e12.")
+@click.option(
+    "--tokens",
+    type=click.FloatRange(1, MAX_TOKENS),
+    required=True,
+    metavar="NUMBER",
+    help="Tokens to train, such as 1e12.",
+)
 @click.option("--by", metavar="DATE", help="Latest end, such as 2027-03-01 or 2027-03-01T12:00Z.")
 @click.option("--start", metavar="DATE", help="Start of the run. [default: now]")
 @click.option("--budget", type=click.FloatRange(0, 1e15), metavar="DOLLARS", help="Most US dollars of the whole run.")
