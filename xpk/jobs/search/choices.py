@@ -65,9 +65,9 @@ class Choice:
     goodput: float  # share of the time in steps that count
     every: int  # best `checkpoint.every`
     local_every: int  # best `checkpoint.local_every`; 0: no local tier
-    days: float  # lower bound of the run's time in days
-    end: str  # lower bound of the end, RFC 3339
-    dollars: float  # lower bound of the cost, with the spares
+    days: float  # days of the run, by the lower bound of a step's time and the goodput
+    end: str  # end by `days`, RFC 3339; empty beyond the year 9999
+    dollars: float  # cost by `days`, with the spares
     expected_days: float  # days with the expected time of a step
     expected_dollars: float  # cost with the expected time of a step
     max_restarts: int  # restarts to allow: twice the expected failures
