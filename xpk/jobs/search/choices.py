@@ -44,7 +44,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Slices for a run, with the fastest mesh on them. Times and costs are lower bounds unless they are expected."""
+    """Slices for a run, with the fastest mesh on them. Times and costs follow from a lower bound unless expected."""
 
     tpu_type: str  # accelerator type of the slices
     num_slices: int  # number of slices
