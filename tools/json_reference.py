@@ -33,11 +33,13 @@ from xpk.cli.storage import StorageInfo
 from xpk.cli.translate.flags import Translation
 from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
+from xpk.jobs.forecast.forecast import GoodputForecast
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
 from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
+from xpk.planning.capacity import CapacitySearch
 
 HEAD = """# JSON output
 
@@ -138,6 +140,8 @@ OUTPUTS: Mapping[str, object] = {
     "xpk workload create": WorkloadStatus,
     "xpk workload report": Figures,
     "xpk workload estimate": Estimate,
+    "xpk plan goodput": GoodputForecast,
+    "xpk plan capacity": CapacitySearch,
     "xpk cluster list": list[ClusterInfo],
     "xpk cluster describe": ClusterInfo,
     "xpk queue list": list[QueueInfo],

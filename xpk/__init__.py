@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         XpkError,
     )
     from xpk.model.status import Phase, WorkloadStatus
+    from xpk.planning.capacity import search_capacity
+    from xpk.planning.goodput import forecast_goodput
 
 __all__ = [
     "AuthorizationError",
@@ -67,6 +69,8 @@ __all__ = [
     "__version__",
     "clusters",
     "create_cluster",
+    "forecast_goodput",
+    "search_capacity",
 ]
 
 _MODULES = {
@@ -86,6 +90,8 @@ _MODULES = {
     "WorkloadStatus": "xpk.model.status",
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
+    "forecast_goodput": "xpk.planning.goodput",
+    "search_capacity": "xpk.planning.capacity",
 }
 
 

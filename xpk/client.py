@@ -209,12 +209,10 @@ class Cluster:
     ) -> Usage:
         """Return who used the chips from `since` [default: 7 days ago] to `until` [default: now], and what was lost.
 
-        `by`: "team", "user", "workload" and "cause", in the order of the rows' columns. `prices`: a price table, as for
-        `xpk cluster create --prices`. Raises UsageError for other columns or an empty interval, XpkError if the ledger
-        cannot be read. What is missing in the ledger is in `problems`.
+        `by`: "team", "user", "workload" and "cause", in the order of the columns. `prices`: a table, as of `--prices`.
+        Raises UsageError for other columns or an empty interval, XpkError if the ledger cannot be read.
         """
-        table = None if prices is None else Path(prices)
-        return usage_of(self._usage, since=since, until=until, by=by, prices=table)
+        return usage_of(self._usage, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 
 class WorkloadHandle:
@@ -229,7 +227,7 @@ class WorkloadHandle:
         self.cluster = cluster
         self.name = name
         self.namespace = namespace
-        self._roots = OutputRoots(lambda: cluster.target, output_root)
+        self.roots = OutputRoots(lambda: cluster.target, output_root)
 
     def __repr__(self) -> str:
         """Return the expression that makes it."""
@@ -237,7 +235,7 @@ class WorkloadHandle:
 
     def status(self) -> WorkloadStatus:
         """Return the status, with restarts and events."""
-        status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self._roots)
+        status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self.roots)
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
@@ -246,7 +244,7 @@ class WorkloadHandle:
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
         status = reader.find(self.cluster.api, self.name, self.namespace)
-        folder = self._roots.to_read(status)
+        folder = self.roots.to_read(status)
         progress = progress_of(folder, status) if folder else None
         return progress and with_goodput(progress, folder, status)
 
@@ -322,7 +320,7 @@ class WorkloadHandle:
             self.name,
             namespace=self.namespace,
             with_output=with_output,
-            output_root=self._roots.stated,
+            output_root=self.roots.stated,
             grace_seconds=grace_seconds,
             wait=wait,
             timeout=timeout,
@@ -336,8 +334,8 @@ class WorkloadHandle:
         """
         from xpk.jobs.report import figures as reporting  # brings the charts, which no other method needs
 
-        status = with_restarts_in_place(reader.find(self.cluster.api, self.name, self.namespace), self._roots)
-        account = reporting.account(status, self.cluster.name, self._roots)
+        status = with_restarts_in_place(reader.find(self.cluster.api, self.name, self.namespace), self.roots)
+        account = reporting.account(status, self.cluster.name, self.roots)
         if path is not None:
             reporting.write_page(account, Path(path))
         return account.figures

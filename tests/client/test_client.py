@@ -24,7 +24,7 @@ EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
 MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded
 TimedOutError UnavailableError Usage UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
-__version__ clusters create_cluster
+__version__ clusters create_cluster forecast_goodput search_capacity
 """
 
 

@@ -127,6 +127,8 @@ EXECUTED = begin(
     "queue list",
     "usage",
     "workload estimate",
+    "plan capacity",
+    "plan goodput --config",
 ) + begin([f"{line} " for line in LINES], "workload list")
 # Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
@@ -142,7 +144,15 @@ PARSED = (
         "translate",
         "node",
     ),
-    *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
+    *(
+        "image build",
+        "inspector",
+        "plan goodput --from-workload",
+        "workload delete",
+        "workload describe",
+        "workload diff",
+        "workload exec",
+    ),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
     *("workload suspend", "workload wait", UNPLANNED),
 )

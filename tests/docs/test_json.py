@@ -98,6 +98,12 @@ def test_outputs_without_a_cluster_pass_their_schemas(xpk: Xpk) -> None:
     assert check(xpk, "version")[0]["name"] == "xpk" and check(xpk, "doctor")
 
 
+def test_outputs_of_planning_pass_their_schemas(xpk: Xpk) -> None:
+    assert check(xpk, "plan", "goodput", "--config", "64b", "--num-slices", "4")["handlings"]
+    slices = ("--tpu-type", "v6e-256", "--num-slices", "4")
+    assert check(xpk, "plan", "capacity", "--config", "64b", "--tokens", "1e12", *slices)["choices"]
+
+
 def test_outputs_that_need_nodes_pass_their_schemas(dev: Xpk) -> None:
     assert check(dev, "cluster", "cache-image", "dev", "--image", "i")["images"] == []
     pulls = ImagePulls(

@@ -23,6 +23,8 @@ VALID = {
     "cluster create": ("cx", "--tpu-type", "v4-8"),
     "cluster adapt": ("ctx",),
     "cluster list": (),
+    "plan capacity": ("--config", "tiny", "--tokens", "1e6", "--tpu-type", "v5litepod-8", "--num-slices", "1"),
+    "plan goodput": ("--step-seconds", "1", "--num-slices", "2"),
     "queue create": ("qx", "--cluster", "fz", "--num-slices", "1"),
     "queue list": ("--cluster", "fz"),
     "storage create": ("s0", "--cluster", "fz", "--mount-point", "/data", "--size", "10"),

@@ -1,4 +1,4 @@
-"""Command line of the trainer: train (the default), prepare, check, estimate and compile."""
+"""Command line of the trainer: train (the default), prepare, check, estimate, compile and search."""
 
 import argparse
 import contextlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trainer.hosts.job import Address, Job
 
-_COMMANDS = ("train", "prepare", "check", "estimate", "compile")
+_COMMANDS = ("train", "prepare", "check", "estimate", "compile", "search")
 
 
 class _Parser(argparse.ArgumentParser):

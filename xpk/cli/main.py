@@ -29,6 +29,7 @@ _LONGEST = 2000  # characters of a line of an error
 COMMANDS = {
     "cluster": ("xpk.cli.cluster.commands", "Create and manage clusters."),
     "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
+    "plan": ("xpk.cli.plan.commands", "Forecast goodput, and choose slices for a run."),
     "queue": ("xpk.cli.queue", "Share a cluster among teams by queues with quotas."),
     "usage": ("xpk.cli.usage", "Show who used the chips of a cluster, and what was lost."),
     "node": ("xpk.cli.node", "Quarantine nodes that evidence speaks against."),

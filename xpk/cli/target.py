@@ -18,6 +18,7 @@ CONTEXT_KEY, PLACE_KEY, ROOT_KEY = "xpk.context", "xpk.place", "xpk.output-root"
 # Settings that are defaults of each command's flags; `project`, `zone` and `provider` are read elsewhere.
 _PREFERRED = {
     "workload": ("cluster", "namespace", "queue", "image", "script-dir", "output-root", "priority", "max-restarts"),
+    "plan": ("cluster", "namespace", "output-root"),
     "queue": ("cluster",),
     "node": ("cluster",),
     "doctor": ("namespace",),

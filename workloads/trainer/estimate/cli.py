@@ -1,4 +1,4 @@
-"""Commands that need no TPUs: estimate and compile."""
+"""Commands that need no TPUs: estimate, compile and search."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from trainer.parallel import layout
 
 
 def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Add `estimate` and `compile` to the parser's commands."""
+    """Add `estimate`, `compile` and `search` to the parser's commands."""
     for name, command, description in (
         ("estimate", _estimate, "estimate a step's memory, FLOPs, traffic and time in closed form"),
         ("compile", _compile, "compile the step for TPUs, without TPUs; takes minutes"),
@@ -31,6 +31,52 @@ def add_commands(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         else:
             parser.add_argument("--executable", type=Path, metavar="FILE", help="save the program in JAX's format")
         parser.set_defaults(command=command)
+    description = (
+        "find the fastest mesh, batch and rematerialization that fit on slices, in closed form; keeps what --set sets; "
+        "prints JSON"
+    )
+    parser = commands.add_parser("search", parents=parents, help=description, description=description)
+    parser.add_argument("--tpu-types", type=_words, required=True, metavar="TYPE,...", help="types of slices")
+    parser.add_argument("--num-slices", type=_numbers, required=True, metavar="N,...", help="numbers of slices")
+    parser.add_argument("--products", type=_words, action="append", metavar="NAME,...", help="int8 products to try")
+    parser.add_argument("--max-chips", type=int, default=2**31, metavar="N", help="most chips of all slices")
+    parser.add_argument("--max-global-batch", type=int, default=2**31, metavar="N", help="most examples in a step")
+    parser.add_argument("--rank-by", choices=("bound", "expected"), default="bound", help="[default: bound]")
+    parser.set_defaults(command=_search)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in _words(text)]
+
+
+def _search(options: argparse.Namespace) -> int:
+    from trainer.estimate.search import Grid, search
+
+    problems: list[Problem] = []
+    slices = []
+    for tpu_type in options.tpu_types:
+        try:
+            slices.append(find_slice(tpu_type))
+        except FatalError as error:
+            problems += error.problems
+    if problems:
+        raise FatalError(*problems)
+    config = configs.load(options.config, options.set)
+    grid = Grid(
+        slices=slices,
+        num_slices=options.num_slices,
+        products=[config.quant.matmuls, *(",".join(names) for names in options.products or ())],
+        max_chips=options.max_chips,
+        max_global_batch=options.max_global_batch,
+        rank_by=options.rank_by,
+    )
+    keys = {setting.partition("=")[0].strip() for setting in options.set}
+    print(json.dumps(search(config, grid.keeping(config, keys))))
+    return ExitCode.DONE
 
 
 def _estimate(options: argparse.Namespace) -> int:

@@ -62,15 +62,20 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         "computed_flops_per_step": computed_flops_per_token(config.model) * tokens,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
         "ici_gib_per_step": round((sent.fsdp + sent.tp) / _GIB, 3),
-        "step_seconds": round(step_seconds, 4),
+        "step_seconds": _significant(step_seconds),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
         "mfu_bound": utilization(step_seconds, share),
         "emfu_bound": utilization(step_seconds),
-        "expected_step_seconds": round(expected_seconds, 4),
+        "expected_step_seconds": _significant(expected_seconds),
         "expected_mfu": utilization(expected_seconds, share),
         "expected_emfu": utilization(expected_seconds),
     }
+
+
+def _significant(seconds: float) -> float:
+    """Return a time in six digits: steps of small models take microseconds."""
+    return float(f"{seconds:.6g}")
 
 
 def _memory_figures(of_chip: Memory, chip: Chip) -> dict[str, Any]:

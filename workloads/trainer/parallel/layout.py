@@ -109,11 +109,13 @@ def check(config: Config, chips: Chips, replicas: int = 1) -> list[Problem]:
     problems = list(range_problems(config))
     if not problems and replicas > 1:
         problems = list(_elastic_problems(config, replicas))
-    if problems:
-        return problems
-    config = one_slice(config, replicas)
+    return problems or size_problems(one_slice(config, replicas), chips)
+
+
+def size_problems(config: Config, chips: Chips) -> list[Problem]:
+    """Return the problems of a configuration without range_problems on `chips`."""
     mesh = layout(config, chips)
-    problems += _mesh_problems(config, chips, mesh)
+    problems = list(_mesh_problems(config, chips, mesh))
     if problems:
         return problems
     problems += _division_problems(config, mesh)

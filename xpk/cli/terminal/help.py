@@ -32,7 +32,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Scheduling": (
         "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--estimate", "--label",
     ),
-    "Cost": ("--max-cost", "--prices"),
+    "Cost": ("--budget", "--by", "--max-cost", "--price", "--spot-price", "--prices"),
+    "Failures and recovery": (
+        "--mtbf-chip-hours", "--spot-mtbf-chip-hours", "--detection", "--machine-detection", "--restart-processes",
+        "--restart-pods", "--restart-slice", "--compilation", "--restore", "--local-restore", "--save", "--local-save",
+        "--commit", "--local-commit", "--stall", "--repair", "--process-share", "--local-share", "--elastic-overhead",
+        "--seed",
+    ),
     "Failure handling": (
         "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
         "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
@@ -104,6 +110,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk workload resume": ("xpk workload resume lm",),
     "xpk workload diff": ("xpk workload diff lm --num-slices 4 --command 'python train.py'",),
     "xpk workload estimate": ("xpk workload estimate --config 128b --tpu-type v5litepod-256 --num-slices 199",),
+    "xpk plan goodput": (
+        "xpk plan goodput --config 128b --num-slices 199",
+        "xpk plan goodput --from-workload lm --mtbf-chip-hours 20000",
+    ),
+    "xpk plan capacity": ("xpk plan capacity --config 64b --tokens 1e12 --by 2027-12-01 --budget 1e6",),
     "xpk queue create": ("xpk queue create red --namespace team-red --quota 25%",),
     "xpk queue list": ("xpk queue list --cluster dev",),
     "xpk queue describe": ("xpk queue describe red",),
