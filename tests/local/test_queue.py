@@ -84,6 +84,12 @@ def test_of_equal_victims_the_newest_is_preempted() -> None:
     assert decide(queues, {}, held, [], [Claim("4", 2, {"tpu": 1}, "q")]).preempt == {"2": "4"}
 
 
+def test_of_equal_victims_the_last_to_get_quota_is_preempted() -> None:
+    held = [Claim("1", 0, {"tpu": 1}, "q", reserved=20.0), Claim("2", 0, {"tpu": 1}, "q", reserved=10.0)]
+    queues = {"q": Queue(allotments={"tpu": Allotment(nominal=2)})}
+    assert decide(queues, {}, held, [], [Claim("3", 2, {"tpu": 1}, "q")]).preempt == {"1": "3"}
+
+
 def test_of_victims_that_are_not_needed_the_strongest_is_spared() -> None:
     held = [Claim("1", 0, {"tpu": 1}, "q"), Claim("2", 1, {"tpu": 1}, "q"), Claim("3", 2, {"tpu": 4}, "q")]
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=6)})}

@@ -5,10 +5,11 @@ Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xpk.model.quotas import Allotment, available
+from xpk.model.quotas import Allotment, available_of, share_of_pool
 
 IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING = "InClusterQueue", "InCohortReclamation", "InCohortReclaimWhileBorrowing"
 _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
@@ -20,12 +21,21 @@ _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A workload's requests, and the queue whose quota it uses. UIDs sort by creation time."""
+    """A workload's requests, and the queue whose quota it uses. UIDs sort by creation time.
+
+    `reserved`: time since which it has its quota, in Unix seconds.
+    """
 
     uid: str
     priority: int
     needs: Mapping[str, int]
     queue: str = ""
+    reserved: float = 0.0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what decides whether it is admitted, apart from its turn."""
+        return self.queue, self.priority, *self.needs.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,36 +62,56 @@ class Decision:
 class Ledger:
     """The used part of each queue's quota, and of the capacity that all queues share (`shared`, by name)."""
 
-    def __init__(self, queues: Mapping[str, Queue], shared: Mapping[str, int], claims: Collection[Claim]) -> None:
-        self.queues, self.shared, self.claims = queues, shared, list(claims)
-        self._used: dict[tuple[str, str], int] = {}
+    def __init__(self, queues: Mapping[str, Queue], shared: Mapping[str, int], claims: Iterable[Claim]) -> None:
+        self.queues, self.shared = queues, shared
+        self.changes = 0  # number of claims added and removed
+        self._claims: dict[str, list[Claim]] = {}  # by queue
+        self._shared_used = dict.fromkeys(shared, 0)
+        self._allotments: dict[tuple[str, str], Allotment] = {}  # by queue and resource, with the use
+        self._pooled: dict[tuple[str, str], float] = {}  # what the queues of a cohort leave to it, by resource
+        for name, queue in queues.items():
+            for resource, allotment in queue.allotments.items():
+                self._allotments[name, resource] = unused = replace(allotment, used=0)
+                pool = queue.cohort or _alone(name), resource
+                self._pooled[pool] = self._pooled.get(pool, 0) + share_of_pool(unused)
         for claim in claims:
-            self._count(claim, 1)
+            self.add(claim)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Return all claims."""
+        return [claim for claims in self._claims.values() for claim in claims]
+
+    def claims_of(self, queue: str) -> Sequence[Claim]:
+        """Return the claims of a queue."""
+        return self._claims.get(queue, ())
 
     def copy(self) -> Ledger:
         """Return an independent copy."""
-        return Ledger(self.queues, self.shared, self.claims)
+        ledger = copy.copy(self)
+        ledger._claims = {queue: [*claims] for queue, claims in self._claims.items()}
+        ledger._shared_used, ledger._pooled = dict(self._shared_used), dict(self._pooled)
+        ledger._allotments = dict(self._allotments)
+        return ledger
 
     def add(self, claim: Claim) -> None:
         """Add a claim's requests to the use."""
-        self.claims.append(claim)
+        self._claims.setdefault(claim.queue, []).append(claim)
         self._count(claim, 1)
 
     def remove(self, claim: Claim) -> None:
         """Subtract a claim's requests from the use."""
-        self.claims.remove(claim)
+        self._claims[claim.queue].remove(claim)
         self._count(claim, -1)
 
     def room(self, queue: str, name: str) -> int:
         """Return the available amount of a resource for a queue, including borrowing."""
         if name in self.shared:
-            return self.shared[name] - sum(used for (_, resource), used in self._used.items() if resource == name)
-        allotment = self._allotment(queue, name)
+            return self.shared[name] - self._shared_used[name]
+        allotment = self._allotments.get((queue, name))
         if allotment is None:
             return 0
-        cohort = self.queues[queue].cohort
-        others = [key for key, other in self.queues.items() if key != queue and cohort and other.cohort == cohort]
-        return int(available(allotment, [allotment, *filter(None, (self._allotment(key, name) for key in others))]))
+        return int(available_of(allotment, self._pooled[self.queues[queue].cohort or _alone(queue), name]))
 
     def fits(self, claim: Claim) -> bool:
         """Return whether all requests of a claim are available."""
@@ -103,13 +133,28 @@ class Ledger:
         return any(allotment.used + amount > allotment.nominal for allotment, amount in needs if allotment)
 
     def _allotment(self, queue: str, name: str) -> Allotment | None:
-        allotment = self.queues[queue].allotments.get(name) if queue in self.queues else None
-        return replace(allotment, used=self._used.get((queue, name), 0)) if allotment else None
+        return self._allotments.get((queue, name))
 
     def _count(self, claim: Claim, sign: int) -> None:
+        self.changes += 1
         for name, amount in claim.needs.items():
-            key = (claim.queue, name)
-            self._used[key] = self._used.get(key, 0) + sign * amount
+            if name in self.shared:
+                self._shared_used[name] += sign * amount
+            elif before := self._allotments.get((claim.queue, name)):
+                after = Allotment(
+                    nominal=before.nominal,
+                    borrowing_limit=before.borrowing_limit,
+                    lending_limit=before.lending_limit,
+                    used=before.used + sign * amount,
+                )
+                self._allotments[claim.queue, name] = after
+                pool = self.queues[claim.queue].cohort or _alone(claim.queue), name
+                self._pooled[pool] += share_of_pool(after) - share_of_pool(before)
+
+
+def _alone(queue: str) -> str:
+    """Return the name of the pool of a queue without a cohort; no cohort has it."""
+    return f"/{queue}"
 
 
 def decide(
@@ -126,27 +171,48 @@ def decide(
     """
     decision = Decision()
     future, free = Ledger(queues, shared, running), Ledger(queues, shared, [*running, *leaving])
-    lines = {name: sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues}
-    while heads := [line.pop(0) for line in lines.values() if line]:
-        for claim in sorted(heads, key=lambda c: (future.borrows(c), *_rank(c))):
-            room = {k: min(free.room(claim.queue, k), future.room(claim.queue, k)) for k in claim.needs}
-            for victim, reason in [] if future.fits(claim) else _victims(claim, future):
-                future.remove(victim)
-                if victim in running:
-                    decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
-                elif victim.uid in decision.admit:  # admitted in this round, so it has not started
-                    decision.admit.remove(victim.uid)
-                    decision.lacking[victim.uid] = dict(victim.needs)
-                    free.remove(victim)
-            has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
-            if has_to_wait:
-                decision.lacking[claim.uid] = {k: amount - max(0, room[k]) for k, amount in claim.needs.items()}
-            else:
-                decision.admit.append(claim.uid)
-                free.add(claim)
-            if future.fits(claim):
-                future.add(claim)
+    refused: dict[tuple[object, ...], dict[str, int]] = {}  # what each kind of claim lacks, since the last change
+    changes, kinds = -1, {claim.uid: claim.kind for claim in waiting}
+    lines = [sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues]
+    for turn in range(max(map(len, lines), default=0)):
+        heads = [line[turn] for line in lines if turn < len(line)]
+        if any(kinds[claim.uid] not in refused for claim in heads):
+            heads.sort(key=lambda c: (future.borrows(c), *_rank(c)))
+        for claim in heads:
+            if changes != future.changes + free.changes:
+                changes = future.changes + free.changes
+                refused.clear()
+            shortfall = refused.get(kinds[claim.uid]) or _decide_one(claim, decision, future, free, running)
+            if shortfall:
+                decision.lacking[claim.uid] = shortfall
+            if changes == future.changes + free.changes:
+                refused[kinds[claim.uid]] = shortfall
     return decision
+
+
+def _decide_one(
+    claim: Claim, decision: Decision, future: Ledger, free: Ledger, running: Collection[Claim]
+) -> dict[str, int]:
+    """Admit a claim, or preempt others for it, in the ledgers; return what it lacks if it has to wait.
+
+    `future`: without claims that are leaving.
+    """
+    room = {k: min(free.room(claim.queue, k), future.room(claim.queue, k)) for k in claim.needs}
+    for victim, reason in [] if future.fits(claim) else _victims(claim, future):
+        future.remove(victim)
+        if victim.uid in decision.admit:  # admitted in this round, so it has not started
+            decision.admit.remove(victim.uid)
+            decision.lacking[victim.uid] = dict(victim.needs)
+            free.remove(victim)
+        elif victim in running:
+            decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
+    has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
+    if not has_to_wait:
+        decision.admit.append(claim.uid)
+        free.add(claim)
+    if future.fits(claim):
+        future.add(claim)
+    return {k: amount - max(0, room[k]) for k, amount in claim.needs.items()} if has_to_wait else {}
 
 
 def _rank(claim: Claim) -> tuple[int, str]:
@@ -154,7 +220,7 @@ def _rank(claim: Claim) -> tuple[int, str]:
 
 
 def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
-    """Return workloads to preempt so that `claim` fits, with reasons: other queues' first, then lowest, then newest."""
+    """Return workloads to preempt so that `claim` fits, with reasons, other queues' first."""
     queue = ledger.queues[claim.queue]
     short_resources = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
     quotas = [name for name in short_resources if name not in ledger.shared]
@@ -162,6 +228,8 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
     if too_large and queue.while_borrowing == "Never":
         return []
     own_claims, others = _candidates(claim, ledger, short_resources, quotas)
+    if not own_claims and not others:
+        return []
     entitled = not ledger.borrows(claim)  # within its own quota, it reclaims loans regardless of priority
     if not others or (queue.while_borrowing == "Never" and not ledger.is_under(claim.queue, quotas)):
         attempts = [True]
@@ -181,25 +249,31 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
 def _candidates(
     claim: Claim, ledger: Ledger, short_resources: Sequence[str], quotas: Sequence[str]
 ) -> tuple[list[Claim], list[Claim]]:
-    """Return workloads that a claim may preempt: in its own queue, and borrowing ones in its cohort."""
+    """Return workloads that a claim may preempt: in its own queue, and borrowing ones in its cohort.
+
+    In Kueue's order: the lowest priority first, then the last to get quota; then the newest, where Kueue's order is
+    that of random UIDs.
+    """
     queue = ledger.queues[claim.queue]
-    newest = sorted(ledger.claims, key=lambda c: c.uid, reverse=True)
-    ordered = [
-        c for c in sorted(newest, key=lambda c: c.priority) if any(c.needs.get(name) for name in short_resources)
+
+    def preemptible(name: str, policy: str) -> list[Claim]:
+        may = _POLICIES[policy]
+        return [
+            c
+            for c in ledger.claims_of(name)
+            if may(claim.priority, c.priority) and any(c.needs.get(resource) for resource in short_resources)
+        ]
+
+    borrowers = [
+        name
+        for name, other in ledger.queues.items()
+        if name != claim.queue and queue.cohort and other.cohort == queue.cohort and ledger.is_over(name, quotas)
     ]
-    own_claims = [
-        c for c in ordered if c.queue == claim.queue and _POLICIES[queue.within_queue](claim.priority, c.priority)
-    ]
-    others = [
-        c
-        for c in ordered
-        if c.queue != claim.queue
-        and c.queue in ledger.queues
-        and queue.cohort
-        and ledger.queues[c.queue].cohort == queue.cohort
-        and ledger.is_over(c.queue, quotas)
-        and _POLICIES[queue.reclaim](claim.priority, c.priority)
-    ]
+    own_claims = preemptible(claim.queue, queue.within_queue)
+    others = [c for name in borrowers for c in preemptible(name, queue.reclaim)]
+    for claims in (own_claims, others):
+        claims.sort(key=lambda c: (c.reserved, c.uid), reverse=True)
+        claims.sort(key=lambda c: c.priority)
     return own_claims, others
 
 
