@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
+    from xpk.jobs.simulation.live import QueueSimulation
+    from xpk.jobs.simulation.what_if import WhatIf
     from xpk.model.errors import (
         AuthorizationError,
         CapacityError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         WorkloadFailedError,
         XpkError,
     )
+    from xpk.model.forecast import QueueForecast, StartEstimate
     from xpk.model.status import Phase, WorkloadStatus
 
 __all__ = [
@@ -53,10 +56,14 @@ __all__ = [
     "Phase",
     "Plan",
     "Progress",
+    "QueueForecast",
+    "QueueSimulation",
     "QuotaExceeded",
+    "StartEstimate",
     "TimedOutError",
     "UnavailableError",
     "UsageError",
+    "WhatIf",
     "Workload",
     "WorkloadFailedError",
     "WorkloadHandle",
@@ -78,6 +85,10 @@ _MODULES = {
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",
     "Progress": "xpk.jobs.output.folder",
+    "QueueForecast": "xpk.model.forecast",
+    "QueueSimulation": "xpk.jobs.simulation.live",
+    "StartEstimate": "xpk.model.forecast",
+    "WhatIf": "xpk.jobs.simulation.what_if",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",

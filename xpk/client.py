@@ -26,6 +26,7 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.simulation.live import QueueSimulation, with_start
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
@@ -65,6 +66,11 @@ class Cluster:
     @cached_property
     def _provider(self) -> Provider:
         return provider_of(self.name) if self._options is None else configured_provider(self.name, self._options)
+
+    @property
+    def queue_simulation(self) -> QueueSimulation:
+        """Simulations of its queues: estimated starts, also under other quotas."""
+        return QueueSimulation(self.api, OutputRoots(lambda: self.target))
 
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
         """Create a workload and return its handle. Everything is checked before anything is created.
@@ -203,9 +209,9 @@ class WorkloadHandle:
         return f"{self.cluster!r}.workload({self.name!r}, {self.namespace!r})"
 
     def status(self) -> WorkloadStatus:
-        """Return the status, with restarts and events."""
+        """Return the status, with restarts, events and, while it is queued, its estimated start."""
         status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self._roots)
-        return replace(status, events=events)
+        return replace(with_start(self.cluster.api, status, self._roots), events=events)
 
     def progress(self) -> Progress | None:
         """Return the newest step that the trainer logged, with the run's goodput; None before the first.

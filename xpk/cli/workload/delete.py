@@ -9,7 +9,6 @@ import click
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import cluster_option, names_argument, namespace_option, output_root_option, the_name
 from xpk.cli.target import output_roots, the_cluster
@@ -19,6 +18,7 @@ from xpk.cli.workload.target import OUT_OF_REACH
 from xpk.jobs import deletion
 from xpk.jobs.create.notice import Report
 from xpk.jobs.deletion import Deletion
+from xpk.model.durations import parse_duration
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 
 

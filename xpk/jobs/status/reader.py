@@ -236,6 +236,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
         num_hosts_up=size if phase is Phase.SUCCEEDED else running + done,
         min_slices=elastic.min_slices(jobset),
+        pending_reason=queue_position.pending_reason(queued) if queued else "",
     )
 
 
