@@ -111,7 +111,7 @@ def simulate(console: Console, /, cluster: str | None, **options: Any) -> None:
         forecast = simulation.replay(options["replay"], changes)
     else:
         forecast = simulation.forecast(changes, assumed=assumed, durations=stated)
-    for line in forecast.refused:
+    for line in (*forecast.refused, *forecast.loops):
         console.warn(line)
     if console.is_data:
         console.data(asdict(forecast))

@@ -170,7 +170,10 @@ def decide(
     still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
     """
     decision = Decision()
-    future, free = Ledger(queues, shared, running), Ledger(queues, shared, [*running, *leaving])
+    future = Ledger(queues, shared, running)
+    free = future.copy()
+    for claim in leaving:
+        free.add(claim)
     refused: dict[tuple[object, ...], dict[str, int]] = {}  # what each kind of claim lacks, since the last change
     changes, kinds = -1, {claim.uid: claim.kind for claim in waiting}
     lines = [sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues]
@@ -281,6 +284,9 @@ def _fewest(
     claim: Claim, ledger: Ledger, candidates: Sequence[Claim], quotas: Sequence[str], *, borrowing: bool
 ) -> list[Claim]:
     """Return a sufficient prefix of the candidates, without those that are not needed."""
+    for name, amount in claim.needs.items():
+        if ledger.room(claim.queue, name) + sum(c.needs.get(name, 0) for c in candidates) < amount:
+            return []  # not even without all of them
     trial, victims = ledger.copy(), list[Claim]()
 
     def fits() -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from xpk.local.admission import Claim, Queue, decide
 
 _ARRIVES, _ENDS, _STOPS = "arrives", "ends", "stops"
-_LOOP = 20  # preemptions in a row of a job that did not run a second in between
+_LOOP = 5  # preemptions in a row of a job that did not run a second in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,10 @@ class Simulation:
     """Queues and jobs in virtual time.
 
     A preempted job stops within `stop_seconds`, waits, and continues where it was. `shared`: capacity that all queues
-    share, by name. Rules of preemption may contradict each other: then jobs preempt each other forever, as in Kueue;
-    `loop` has their UIDs, and the simulation ends.
+    share, by name.
+
+    Rules of preemption may contradict each other: then jobs preempt each other again and again, as in Kueue, until
+    something else changes. `loops` has the UIDs of such pairs, the preempting one first; here it waits for the change.
     """
 
     def __init__(
@@ -72,7 +74,8 @@ class Simulation:
     ) -> None:
         self.now = 0.0
         self.courses: dict[str, Course] = {}
-        self.loop: tuple[str, ...] = ()
+        self.loops: set[tuple[str, str]] = set()
+        self._held: set[str] = set()  # jobs that would go on in a loop
         self._in_vain: dict[str, int] = {}  # preemptions of a job since it last ran for a second
         self._queues, self._shared, self._stop_seconds = queues, shared or {}, stop_seconds
         self._claims: dict[str, Claim] = {}
@@ -103,7 +106,7 @@ class Simulation:
     def run(self, until: float = math.inf, awaited: Collection[str] | None = None) -> Mapping[str, Course]:
         """Let time pass until `until`, or until all `awaited` jobs have started; return what happened to each job."""
         remaining = None if awaited is None else set(awaited)
-        while self._events and self._events[0][0] <= until and remaining != set() and not self.loop:
+        while self._events and self._events[0][0] <= until and remaining != set():
             self.now, freed = self._events[0][0], list[str]()
             while self._events and self._events[0][0] == self.now:
                 _, _, event, uid = heapq.heappop(self._events)
@@ -114,6 +117,11 @@ class Simulation:
                 remaining = {uid for uid in remaining if not self.courses[uid].starts}
         return self.courses
 
+    @property
+    def running(self) -> frozenset[str]:
+        """Return the UIDs of the jobs that run."""
+        return frozenset(self._running)
+
     def end(self, uid: str, time: float) -> None:
         """Let a running job end at a time, whatever its duration was."""
         self._seconds[uid] = time - self._began[uid]
@@ -123,6 +131,7 @@ class Simulation:
         """Carry out an event; return whether it has made room."""
         if event == _ARRIVES:
             self._waiting[uid] = self._claims[uid]
+            self._held.clear()
             return False
         if event == _STOPS:
             self._waiting[uid] = self._leaving.pop(uid)
@@ -130,21 +139,22 @@ class Simulation:
         if uid not in self._running or self.now < self._began[uid] + self._seconds[uid]:
             return False  # it was preempted since
         del self._running[uid]
+        self._held.clear()
         self.courses[uid].end = self.now
         return True
 
     def _settle(self, freed: tuple[str, ...]) -> None:
         """Let the queue decide until nothing changes."""
-        while self._waiting:
-            claims = [[*claims.values()] for claims in (self._running, self._leaving, self._waiting)]
-            decision = decide(self._queues, self._shared, *claims)
+        while waiting := [claim for uid, claim in self._waiting.items() if uid not in self._held]:
+            running, leaving = [*self._running.values()], [*self._leaving.values()]
+            decision = decide(self._queues, self._shared, running, leaving, waiting)
             for uid, lacks in decision.lacking.items():
                 self.courses[uid].lacks = lacks
             for uid in decision.admit:
                 self._start(uid, freed)
             for victim, winner in decision.preempt.items():
                 self._stop(victim, winner)
-            if (not decision.admit and not decision.preempt) or self.loop:
+            if not decision.admit and not decision.preempt:
                 return
 
     def _start(self, uid: str, freed: tuple[str, ...]) -> None:
@@ -162,7 +172,8 @@ class Simulation:
         ran = self.now - self._began[uid]
         self._in_vain[uid] = self._in_vain.get(uid, 0) + 1 if ran < 1 else 0
         if self._in_vain[uid] >= _LOOP:
-            self.loop = tuple(sorted({uid, winner}))
+            self.loops.add((winner, uid))
+            self._held.add(winner)
         self._seconds[uid] -= ran
         self._leaving[uid] = self._running.pop(uid)
         self._schedule(self.now + self._stop_seconds, _STOPS, uid)

@@ -62,5 +62,6 @@ class QueueForecast:
     durations: dict[str, str]  # assumed duration of each workload, in words
     changes: tuple[str, ...]  # assumed changes, such as `quota of red: 4 -> 8 slices of v5litepod-16`
     refused: tuple[str, ...]  # queues that are not simulated, with the reason
+    loops: tuple[str, ...]  # workloads that preempt each other in a loop under the queues' rules
     replayed: tuple[ReplayedQueue, ...] = ()  # result of --replay in each queue; empty without it
     replayed_seconds: float | None = None  # time from the first submission of --replay to the last end

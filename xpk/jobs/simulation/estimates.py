@@ -94,6 +94,7 @@ class Estimates:
             durations={entry.label: self.durations[entry.turn].words for entry in scenario.entries},
             changes=scenario.changes,
             refused=tuple(refused_lines(scenario)),
+            loops=loop_lines(self.runs["expected"], self._labels),
         )
 
     @property
@@ -128,16 +129,13 @@ class Estimates:
 
     def _obstacle(self, entry: Entry) -> str:
         """Return the reason why a workload does not start."""
-        run, most = self.runs["expected"], ceilings(entry.queue, self.scenario.queues)
+        most = ceilings(entry.queue, self.scenario.queues)
         for name, amount in entry.needs.items():
             limit = self.scenario.shared.get(name, most.get(name, 0))
             if amount > limit:
                 flavor, _, resource = name.partition("/")
                 what = f"{resource} in flavor {flavor}" if resource and not name.startswith(POOLS) else name
                 return f"needs {amount:g} {what}, and its queue can have at most {limit:g}"
-        if run.loop:
-            both = " and ".join(self._labels[turn] for turn in run.loop)
-            return f"{both} preempt each other forever under these rules of preemption"
         return "the workloads before it do not leave enough quota"
 
     def _text(self, seconds: float) -> str:
@@ -147,6 +145,12 @@ class Estimates:
 def progress_readers(scenario: Scenario, roots: OutputRoots) -> dict[str, Callable[[], Progress | None]]:
     """Return a reader of the progress of each workload that may have output, by UID. They raise XpkError."""
     return {entry.uid: partial(_progress, entry, roots) for entry in scenario.entries if entry.jobset is not None}
+
+
+def loop_lines(simulation: Simulation, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the pairs of workloads that preempt each other again and again, one line each."""
+    pairs = sorted({(labels[winner], labels[victim]) for winner, victim in simulation.loops})
+    return tuple(f"{winner} and {victim} preempt each other in a loop" for winner, victim in pairs)
 
 
 def refused_lines(scenario: Scenario) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xpk.api.text import rfc3339
-from xpk.jobs.simulation.estimates import STOP_SECONDS, refused_lines
+from xpk.jobs.simulation.estimates import STOP_SECONDS, loop_lines, refused_lines
 from xpk.jobs.simulation.scenario import Entry, Scenario
 from xpk.jobs.simulation.what_if import NewWorkload, entry_of, priority_of
 from xpk.local.simulation import Course, Job, Simulation
@@ -67,12 +67,6 @@ def replay(scenario: Scenario, durations: dict[str, float]) -> QueueForecast:
     ]
     simulation = Simulation(scenario.queues, jobs, shared=scenario.shared, stop_seconds=STOP_SECONDS)
     courses = simulation.run()
-    if simulation.loop:
-        raise XpkError(
-            "workloads preempt each other forever under these rules of preemption: "
-            + " and ".join(turn.split("/", 2)[-1].strip("/") for turn in simulation.loop),
-            hint="`xpk queue create QUEUE --reclaim never` changes the rules of a queue",
-        )
     ends = [course.end for course in courses.values() if course.end is not None]
     begin = min(entry.arrival for entry in scenario.entries)
     return QueueForecast(
@@ -83,6 +77,7 @@ def replay(scenario: Scenario, durations: dict[str, float]) -> QueueForecast:
         changes=scenario.changes,
         refused=tuple(refused_lines(scenario)),
         replayed=tuple(_queue(name, scenario.entries, courses) for name in sorted(scenario.queues)),
+        loops=loop_lines(simulation, {entry.turn: entry.label for entry in scenario.entries}),
         replayed_seconds=round(max(ends, default=begin) - begin, 1),
     )
 
