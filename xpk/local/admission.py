@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xpk.model.quotas import Allotment, available_of, share_of_pool
+from xpk.model.quotas import Allotment, available_of, ceiling, share_of_pool
 
 IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING = "InClusterQueue", "InCohortReclamation", "InCohortReclaimWhileBorrowing"
 _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
@@ -67,6 +67,7 @@ class Ledger:
         self.changes = 0  # number of claims added and removed
         self._claims: dict[str, list[Claim]] = {}  # by queue
         self._shared_used = dict.fromkeys(shared, 0)
+        self._most: dict[tuple[str, str], float] = {}
         self._allotments: dict[tuple[str, str], Allotment] = {}  # by queue and resource, with the use
         self._pooled: dict[tuple[str, str], float] = {}  # what the queues of a cohort leave to it, by resource
         for name, queue in queues.items():
@@ -97,12 +98,34 @@ class Ledger:
     def add(self, claim: Claim) -> None:
         """Add a claim's requests to the use."""
         self._claims.setdefault(claim.queue, []).append(claim)
+        self.changes += 1
         self._count(claim, 1)
 
     def remove(self, claim: Claim) -> None:
         """Subtract a claim's requests from the use."""
         self._claims[claim.queue].remove(claim)
+        self.changes += 1
         self._count(claim, -1)
+
+    def keep(self, quota: Claim, sign: int) -> None:
+        """Add quota to the use for a while, or subtract it: it is no claim, and does not count as a change."""
+        self._count(quota, sign)
+
+    def allotment(self, queue: str, name: str) -> Allotment | None:
+        """Return a queue's quota of a resource with its use, None if it has none."""
+        return self._allotments.get((queue, name))
+
+    def most(self, queue: str, name: str) -> float:
+        """Return the quota of a resource available to a queue if nothing were in use."""
+        if (queue, name) not in self._most:
+            cohort = self.queues[queue].cohort
+            members = [
+                other.allotments[name]
+                for key, other in self.queues.items()
+                if (key == queue or (cohort and other.cohort == cohort)) and name in other.allotments
+            ]
+            self._most[queue, name] = ceiling(self.queues[queue].allotments[name], members)
+        return self._most[queue, name]
 
     def room(self, queue: str, name: str) -> int:
         """Return the available amount of a resource for a queue, including borrowing."""
@@ -119,24 +142,20 @@ class Ledger:
 
     def is_over(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses more than its own quota of any of these resources."""
-        allotments = (self._allotment(queue, name) for name in names)
+        allotments = (self.allotment(queue, name) for name in names)
         return any(allotment.used > allotment.nominal for allotment in allotments if allotment)
 
     def is_under(self, queue: str, names: Collection[str]) -> bool:
         """Return whether a queue uses less than its own quota of all of these resources."""
-        allotments = (self._allotment(queue, name) for name in names)
+        allotments = (self.allotment(queue, name) for name in names)
         return all(allotment.used < allotment.nominal for allotment in allotments if allotment)
 
     def borrows(self, claim: Claim) -> bool:
         """Return whether its queue would exceed its own quota with a claim."""
-        needs = ((self._allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
+        needs = ((self.allotment(claim.queue, name), amount) for name, amount in claim.needs.items())
         return any(allotment.used + amount > allotment.nominal for allotment, amount in needs if allotment)
 
-    def _allotment(self, queue: str, name: str) -> Allotment | None:
-        return self._allotments.get((queue, name))
-
     def _count(self, claim: Claim, sign: int) -> None:
-        self.changes += 1
         for name, amount in claim.needs.items():
             if name in self.shared:
                 self._shared_used[name] += sign * amount
@@ -169,53 +188,120 @@ def decide(
     A queue is sorted by priority, then by age. `running` workloads are running; `leaving` ones were told to stop but
     still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
     """
-    decision = Decision()
-    future = Ledger(queues, shared, running)
-    free = future.copy()
-    for claim in leaving:
-        free.add(claim)
-    refused: dict[tuple[object, ...], dict[str, int]] = {}  # what each kind of claim lacks, since the last change
-    changes, kinds = -1, {claim.uid: claim.kind for claim in waiting}
+    cycle = _Cycles(queues, shared, running, leaving)
     lines = [sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues]
-    for turn in range(max(map(len, lines), default=0)):
-        heads = [line[turn] for line in lines if turn < len(line)]
-        if any(kinds[claim.uid] not in refused for claim in heads):
-            heads.sort(key=lambda c: (future.borrows(c), *_rank(c)))
+    while heads := [line[0] for line in lines if line]:
+        retried = cycle.run(heads)
+        lines = [line if line and line[0].uid in retried else line[1:] for line in lines]
+    return cycle.decision
+
+
+class _Cycles:
+    """Cycles of a scheduler like Kueue's: each decides on the heads of all queues."""
+
+    def __init__(
+        self, queues: Mapping[str, Queue], shared: Mapping[str, int], running: Sequence[Claim], leaving: Sequence[Claim]
+    ) -> None:
+        self.decision = Decision()
+        self._running = {claim.uid for claim in running}
+        self._future = Ledger(queues, shared, running)
+        self._free = self._future.copy()
+        for claim in leaving:
+            self._free.add(claim)
+        self._kept: list[Claim] = []  # quota that queues keep from others until the end of the cycle
+        self._refused: dict[tuple[object, ...], dict[str, int]] = {}  # what each kind of claim lacks, until a change
+        self._changes = 0
+
+    def run(self, heads: list[Claim]) -> set[str]:
+        """Decide on the heads of all queues; return the UIDs of those that the next cycle must decide on again."""
+        retried = set[str]()
+        if any(claim.kind not in self._refused for claim in heads):
+            heads.sort(key=lambda c: (self._future.borrows(c), *_rank(c)))
         for claim in heads:
-            if changes != future.changes + free.changes:
-                changes = future.changes + free.changes
-                refused.clear()
-            shortfall = refused.get(kinds[claim.uid]) or _decide_one(claim, decision, future, free, running)
+            if self._changes != self._future.changes + self._free.changes:
+                self._changes = self._future.changes + self._free.changes
+                self._refused.clear()
+            shortfall = self._refused.get(claim.kind)
+            if shortfall is None and self._kept and (shortfall := self._lacks_without_kept(claim)):
+                self._refused[claim.kind] = shortfall
+            if shortfall is None:
+                shortfall = self._decide(claim)
+                if self._changes == self._future.changes + self._free.changes:
+                    if self._kept:
+                        retried.add(claim.uid)
+                    else:
+                        self._refused[claim.kind] = shortfall
             if shortfall:
-                decision.lacking[claim.uid] = shortfall
-            if changes == future.changes + free.changes:
-                refused[kinds[claim.uid]] = shortfall
-    return decision
+                self.decision.lacking[claim.uid] = shortfall
+            if claim.kind in self._refused and claim is not heads[-1] and (quota := _kept_quota(claim, self._future)):
+                self._keep([quota], 1)
+                self._kept.append(quota)
+        self._keep(self._kept, -1)
+        self._kept.clear()
+        return retried
+
+    def _keep(self, quotas: Iterable[Claim], sign: int) -> None:
+        for quota in quotas:
+            self._future.keep(quota, sign)
+            self._free.keep(quota, sign)
+
+    def _lacks_without_kept(self, claim: Claim) -> dict[str, int] | None:
+        """Return what a claim lacks that would be refused without the quota that is kept, too."""
+        self._keep(self._kept, -1)
+        is_refused = not self._future.fits(claim) and not _victims(claim, self._future)
+        shortfall = self._shortfall(claim, self._rooms(claim)) if is_refused else None
+        self._keep(self._kept, 1)
+        return shortfall
+
+    def _decide(self, claim: Claim) -> dict[str, int]:
+        """Admit a claim, or preempt others for it, in the ledgers; return what it lacks if it has to wait."""
+        decision, future, free, room = self.decision, self._future, self._free, self._rooms(claim)
+        for victim, reason in [] if future.fits(claim) else _victims(claim, future):
+            future.remove(victim)
+            if victim.uid in self._running:
+                decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
+            elif victim.uid in decision.admit:  # admitted in this round, so it has not started
+                decision.admit.remove(victim.uid)
+                decision.lacking[victim.uid] = dict(victim.needs)
+                free.remove(victim)
+        has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
+        if not has_to_wait:
+            decision.admit.append(claim.uid)
+            free.add(claim)
+        if future.fits(claim):
+            future.add(claim)
+        return self._shortfall(claim, room) if has_to_wait else {}
+
+    def _rooms(self, claim: Claim) -> dict[str, int]:
+        return {k: min(self._free.room(claim.queue, k), self._future.room(claim.queue, k)) for k in claim.needs}
+
+    @staticmethod
+    def _shortfall(claim: Claim, room: Mapping[str, int]) -> dict[str, int]:
+        return {k: amount - max(0, room[k]) for k, amount in claim.needs.items()}
 
 
-def _decide_one(
-    claim: Claim, decision: Decision, future: Ledger, free: Ledger, running: Collection[Claim]
-) -> dict[str, int]:
-    """Admit a claim, or preempt others for it, in the ledgers; return what it lacks if it has to wait.
+def _kept_quota(claim: Claim, ledger: Ledger) -> Claim | None:
+    """Return the quota that a queue keeps from others in this cycle for a claim that waits, None if it keeps none.
 
-    `future`: without claims that are leaving.
+    A queue that can always reclaim what it lends keeps none (Kueue's reserveCapacityForUnreclaimablePreempt).
     """
-    room = {k: min(free.room(claim.queue, k), future.room(claim.queue, k)) for k in claim.needs}
-    for victim, reason in [] if future.fits(claim) else _victims(claim, future):
-        future.remove(victim)
-        if victim.uid in decision.admit:  # admitted in this round, so it has not started
-            decision.admit.remove(victim.uid)
-            decision.lacking[victim.uid] = dict(victim.needs)
-            free.remove(victim)
-        elif victim in running:
-            decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
-    has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
-    if not has_to_wait:
-        decision.admit.append(claim.uid)
-        free.add(claim)
-    if future.fits(claim):
-        future.add(claim)
-    return {k: amount - max(0, room[k]) for k, amount in claim.needs.items()} if has_to_wait else {}
+    queue, needs = ledger.queues[claim.queue], dict[str, int]()
+    if queue.reclaim == "Any" or not queue.cohort:
+        return None
+    borrows = ledger.borrows(claim)
+    for name, amount in claim.needs.items():
+        if name in ledger.shared:
+            continue
+        allotment = ledger.allotment(claim.queue, name)
+        if allotment is None or amount > ledger.most(claim.queue, name):
+            return None  # preemption would not help
+        if amount > allotment.nominal and queue.while_borrowing == "Never" and ledger.room(claim.queue, name) < amount:
+            return None
+        room = allotment.nominal - allotment.used
+        if borrows:
+            room = amount if allotment.borrowing_limit is None else room + allotment.borrowing_limit
+        needs[name] = int(max(0, min(amount, room)))
+    return Claim("", claim.priority, needs, claim.queue) if any(needs.values()) else None
 
 
 def _rank(claim: Claim) -> tuple[int, str]:
