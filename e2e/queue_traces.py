@@ -142,6 +142,7 @@ class Kueue:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._traces: dict[str, Trace] = {}  # by the names of workloads
+        self._versions: dict[str, int] = {}  # newest one of each workload
         self._evicted: set[str] = set()
         self._to_release: set[str] = set()
         self._last_change = time.monotonic()
@@ -176,10 +177,10 @@ class Kueue:
         self._each(queues, lambda name: self._api.delete("ClusterQueue", name))
 
     def carry_out(self, actions: Sequence[tuple[Trace, Step, str]]) -> None:
-        """Submit workloads and end others, and wait until Kueue is at rest. Raises TimeoutError."""
+        """Submit workloads and end others, and wait until Kueue is at rest, or preempts in a loop."""
         self._each(actions, lambda action: self._act(*action))
         end = time.monotonic() + _PATIENCE_SECONDS
-        while (quiet := time.monotonic() - self._last_change) < _QUIET_SECONDS or self._to_release:
+        while (quiet := time.monotonic() - self._last_change) < _QUIET_SECONDS or self._to_release or not self._rests():
             if quiet > _QUIET_SECONDS / 3 and self._to_release:
                 # All at once and after the last preemption, as jobs that stop within the same grace period.
                 with self._lock:
@@ -189,6 +190,19 @@ class Kueue:
             if time.monotonic() > end:
                 return
             time.sleep(0.05)
+
+    def _rests(self) -> bool:
+        """Return whether a new list of the workloads shows nothing new, and Kueue has looked at all of them.
+
+        It does not look at one that is like another that waits; then this takes longer.
+        """
+        before, listed = self._last_change, self._api.list("Workload")
+        with self._lock:
+            for obj in listed:
+                self._note(obj)
+        has_seen_all = all("QuotaReserved" in _conditions(obj) for obj in listed)
+        is_patient = time.monotonic() - before > 2 * _QUIET_SECONDS
+        return (has_seen_all or is_patient) and self._last_change == before and not self._to_release
 
     def close(self) -> None:
         """Stop watching."""
@@ -219,15 +233,16 @@ class Kueue:
     def _watch(self) -> None:
         api = KubernetesApi(kubeconfig=self._kubeconfig)
         while not self._stopped.is_set():
-            for _, obj in api.watch("Workload", timeout=5.0):
+            for _, obj in api.watch("Workload", timeout=60.0):
                 with self._lock:
                     self._note(obj)
 
     def _note(self, obj: Obj) -> None:
         name, conditions = obj["metadata"]["name"], _conditions(obj)
-        trace = self._traces.get(name)
-        if trace is None:
+        trace, version = self._traces.get(name), int(obj["metadata"]["resourceVersion"])
+        if trace is None or version <= self._versions.get(name, 0):
             return
+        self._versions[name] = version
         is_evicted = conditions.get("Evicted") == "True"
         runs = conditions.get("Admitted") == "True" and not is_evicted and conditions.get("Finished") != "True"
         if runs != (name in trace.running) or is_evicted != (name in self._evicted):
