@@ -100,7 +100,7 @@ def read_objects(api: ObjectApi, *, is_local: bool) -> Objects:
         cluster_queues=api.list("ClusterQueue", None),
         local_queues=api.list("LocalQueue", None),
         workloads=api.list("Workload", None),
-        jobsets=api.list("JobSet", None),
+        jobsets=optional("JobSet"),
         flavors=optional("ResourceFlavor"),
         cohorts=[] if is_local else optional("Cohort"),
         nodes=api.list("Node", None) if is_local else None,
