@@ -404,7 +404,7 @@ def main() -> int:
     parser.add_argument("--traces", type=int, default=500, help="[default: 500]")
     parser.add_argument("--steps", type=int, default=12, help="of each trace [default: 12]")
     parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--at-once", type=int, default=25, help="traces side by side [default: 25]")
+    parser.add_argument("--at-once", type=int, default=50, help="traces side by side [default: 50]")
     parser.add_argument("--required", type=float, default=0.99, help="share of equal traces [default: 0.99]")
     parser.add_argument("--output", type=Path, default=Path("e2e-artifacts/queue-traces.md"), help="file of the table")
     options = parser.parse_args()

@@ -174,7 +174,15 @@ PARSED = (
         "data prepare",
         "doctor",
     ),
-    *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
+    *(
+        "image build",
+        "inspector",
+        "queue simulate",
+        "workload delete",
+        "workload describe",
+        "workload diff",
+        "workload exec",
+    ),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
     *("workload suspend", "workload wait", UNPLANNED),
 )

@@ -138,7 +138,7 @@ def test_queues_that_lend_to_each_other(queues: dict[str, Queue], drawn: list[tu
             ledger.add(claim)
         else:
             waiting.append(claim)
-    held = list(ledger.claims)
+    held = [claim for name in queues for claim in ledger.claims_of(name)]
     decision = decide(queues, {}, held, [], waiting)
     by_uid = {claim.uid: claim for claim in [*held, *waiting]}
     shares = {name: queue.allotments["tpu"] for name, queue in queues.items()}

@@ -51,12 +51,18 @@ class Queue:
 
 @dataclass(slots=True)
 class Decision:
-    """Workloads to admit, workloads to preempt with cause and reason (as in Kueue), and what the others lack."""
+    """Workloads to admit, workloads to preempt with cause and reason (as in Kueue), and what the others lack.
+
+    `reserved`: those of the others for which quota is about to become free. `is_final`: whether the rest waits until
+    something changes.
+    """
 
     admit: list[str] = field(default_factory=list)
     preempt: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, dict[str, int]] = field(default_factory=dict)
+    reserved: set[str] = field(default_factory=set)
+    is_final: bool = True
 
 
 class Ledger:
@@ -77,11 +83,6 @@ class Ledger:
                 self._pooled[pool] = self._pooled.get(pool, 0) + share_of_pool(unused)
         for claim in claims:
             self.add(claim)
-
-    @property
-    def claims(self) -> list[Claim]:
-        """Return all claims."""
-        return [claim for claims in self._claims.values() for claim in claims]
 
     def claims_of(self, queue: str) -> Sequence[Claim]:
         """Return the claims of a queue."""
@@ -262,7 +263,7 @@ class _Cycles:
                 decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
             elif victim.uid in decision.admit:  # admitted in this round, so it has not started
                 decision.admit.remove(victim.uid)
-                decision.lacking[victim.uid] = dict(victim.needs)
+                decision.lacking[victim.uid], decision.is_final = dict(victim.needs), False
                 free.remove(victim)
         has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
         if not has_to_wait:
@@ -270,6 +271,7 @@ class _Cycles:
             free.add(claim)
         if future.fits(claim):
             future.add(claim)
+            decision.reserved |= {claim.uid} if has_to_wait else set()
         return self._shortfall(claim, room) if has_to_wait else {}
 
     def _rooms(self, claim: Claim) -> dict[str, int]:

@@ -62,6 +62,8 @@ class Simulation:
 
     Rules of preemption may contradict each other: then jobs preempt each other again and again, as in Kueue, until
     something else changes. `loops` has the UIDs of such pairs, the preempting one first; here it waits for the change.
+
+    As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Simulation:
         self.courses: dict[str, Course] = {}
         self.loops: set[tuple[str, str]] = set()
         self._held: set[str] = set()  # jobs that would go on in a loop
+        self._refused: set[str] = set()  # jobs that wait for others to end or stop
         self._in_vain: dict[str, int] = {}  # preemptions of a job since it last ran for a second
         self._queues, self._shared, self._stop_seconds = queues, shared or {}, stop_seconds
         self._claims: dict[str, Claim] = {}
@@ -145,11 +148,16 @@ class Simulation:
 
     def _settle(self, freed: tuple[str, ...]) -> None:
         """Let the queue decide until nothing changes."""
-        while waiting := [claim for uid, claim in self._waiting.items() if uid not in self._held]:
+        if freed:
+            ended = [self._claims[uid] for uid in freed]
+            self._refused -= {uid for uid in self._refused if any(self._shares(self._claims[uid], e) for e in ended)}
+        while waiting := [c for uid, c in self._waiting.items() if uid not in self._held and uid not in self._refused]:
             running, leaving = [*self._running.values()], [*self._leaving.values()]
             decision = decide(self._queues, self._shared, running, leaving, waiting)
             for uid, lacks in decision.lacking.items():
                 self.courses[uid].lacks = lacks
+            if decision.is_final:
+                self._refused |= decision.lacking.keys() - decision.reserved
             for uid in decision.admit:
                 self._start(uid, freed)
             for victim, winner in decision.preempt.items():
