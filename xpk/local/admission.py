@@ -109,7 +109,7 @@ class Ledger:
         self._count(claim, -1)
 
     def keep(self, quota: Claim, sign: int) -> None:
-        """Add quota to the use for a while, or subtract it: it is no claim, and does not count as a change."""
+        """Add quota to the use for a while, or subtract it. Unlike a claim, it is not a change."""
         self._count(quota, sign)
 
     def allotment(self, queue: str, name: str) -> Allotment | None:

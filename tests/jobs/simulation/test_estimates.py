@@ -100,8 +100,8 @@ def test_progress_that_does_not_come_in_time_counts_as_unknown() -> None:
     def broken() -> Progress | None:
         raise XpkError("no bucket")
 
-    found, late = read_all({"fast": lambda: progress, "slow": lambda: time.sleep(5), "bad": broken}, 0.5)  # type: ignore[dict-item]
-    assert (found, list(late)) == ({"fast": progress}, ["slow"])
+    progress_by_uid, late = read_all({"fast": lambda: progress, "slow": lambda: time.sleep(5), "bad": broken}, 0.5)  # type: ignore[dict-item]
+    assert (progress_by_uid, list(late)) == ({"fast": progress}, ["slow"])
 
 
 def test_quota_comes_from_the_own_queue_and_slices_are_added() -> None:

@@ -46,16 +46,16 @@ def duration_of(uid: str, label: str, ran: float, limit: float | None, sources: 
     if progress is not None and progress.eta_seconds is not None:
         left = progress.eta_seconds
         words = f"{words_of(left)} left at the pace of step {progress.step} of {progress.total_steps}"
-        found = Duration(_EARLY * left, left, _LATE * left, words)
+        duration = Duration(_EARLY * left, left, _LATE * left, words)
     elif limit is not None:
-        found = Duration(0.0, limit, limit, "")
+        duration = Duration(0.0, limit, limit, "")
     else:
-        found = _assumed(sources.assumed, ran)
+        duration = _assumed(sources.assumed, ran)
     if limit is None:
-        return found
+        return duration
     rest = max(0.0, limit - ran)
-    words = ", ".join(filter(None, (found.words, f"time limit of {words_of(limit)}")))
-    return Duration(min(found.low, rest), min(found.expected, rest), min(found.high, rest), words)
+    words = ", ".join(filter(None, (duration.words, f"time limit of {words_of(limit)}")))
+    return Duration(min(duration.low, rest), min(duration.expected, rest), min(duration.high, rest), words)
 
 
 def _assumed(total: float, ran: float) -> Duration:

@@ -24,11 +24,14 @@ def refusals(
     reasons = dict[str, str]()
     for queue in cluster_queues:
         of_queue = [workload for workload, place in workloads if place == queue["metadata"]["name"]]
-        found = [*_of_queue(queue, topologies), *(reason for item in of_queue for reason in _of_workload(item, queue))]
+        problems = [
+            *_of_queue(queue, topologies),
+            *(reason for item in of_queue for reason in _of_workload(item, queue)),
+        ]
         if cohort_of(queue) in trees:
-            found.append(trees[cohort_of(queue)])
-        if found:
-            reasons[queue["metadata"]["name"]] = found[0]
+            problems.append(trees[cohort_of(queue)])
+        if problems:
+            reasons[queue["metadata"]["name"]] = problems[0]
     return _spread(cluster_queues, reasons)
 
 
