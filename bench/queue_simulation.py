@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.machine import machine
-from xpk.local.admission import Queue
+from xpk.local.ledger import Queue
 from xpk.local.simulation import Job, Simulation
 from xpk.model import names
 from xpk.model.quotas import Allotment

@@ -15,8 +15,9 @@ from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import controllers
 from xpk.local import objects as o
-from xpk.local.admission import Claim, Ledger, Queue, decide
+from xpk.local.admission import decide
 from xpk.local.api import LocalApi
+from xpk.local.ledger import Claim, Ledger, Queue
 from xpk.local.process import Host
 from xpk.local.store import Store
 from xpk.model.quotas import Allotment

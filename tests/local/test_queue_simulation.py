@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk.local.admission import Queue
+from xpk.local.ledger import Queue
 from xpk.local.simulation import Course, Job, Simulation, Start
 from xpk.model.quotas import Allotment
 

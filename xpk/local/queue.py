@@ -11,9 +11,10 @@ from functools import partial
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments
 from xpk.local import objects as o
-from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, decide
+from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, decide
 from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.jobset import restarts_alone
+from xpk.local.ledger import Claim
 from xpk.local.quota_model import ceilings, model_of
 from xpk.local.store import Transaction
 

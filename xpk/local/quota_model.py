@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import Key, allotments, cohort_of
-from xpk.local.admission import Queue
+from xpk.local.ledger import Queue
 from xpk.model.quotas import ceiling
 
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from xpk.local.admission import Claim, Queue, decide
+from xpk.local.admission import decide
+from xpk.local.ledger import Claim, Queue
 
 _ARRIVES, _ENDS, _STOPS = "arrives", "ends", "stops"
 _LOOP = 5  # preemptions in a row of a job that did not run a second in between

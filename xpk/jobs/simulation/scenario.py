@@ -14,7 +14,7 @@ from xpk.jobs.simulation.refusals import refusals
 from xpk.jobs.status.fields import PREFIX, condition, is_true, jobs_in, owners_of, when
 from xpk.jobs.status.queue_position import needs_of, rank
 from xpk.local import feasibility
-from xpk.local.admission import Queue
+from xpk.local.ledger import Queue
 from xpk.local.quota_model import model_of
 from xpk.model import names
 from xpk.model.accelerators import type_of_nodes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from xpk.api.cluster_queues import Key
 from xpk.jobs.simulation.scenario import Entry, Scenario, pools_name, resource_name
-from xpk.local.admission import Queue
+from xpk.local.ledger import Queue
 from xpk.model import names
 from xpk.model.accelerators import find_shape
 from xpk.model.amounts import parse_amounts
