@@ -79,6 +79,8 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     problems, runner = Problems(), InProcessRunner()
     timeout = problems.read(None, parse_duration, params["timeout"], "--timeout")
     problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
+    if params["when"] and (params["dry_run"] or params["wait"]):
+        problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
     if params["output"] == "spec":
         if not params["dry_run"]:
             problems.add("-o spec requires --dry-run", hint="add --dry-run")

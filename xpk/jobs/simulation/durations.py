@@ -83,7 +83,7 @@ def read_all(
                 uid = waiting.get_nowait()
                 try:
                     results.put((uid, readers[uid]()))
-                except XpkError:
+                except (XpkError, OSError, ValueError):
                     results.put((uid, None))
 
     # Daemons: a bucket that does not answer must not delay the end of the command.
