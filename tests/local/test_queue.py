@@ -240,6 +240,33 @@ def test_the_head_that_does_not_borrow_is_first_and_then_the_strongest() -> None
     assert decide(lending(), {}, [], [], heads).admit == ["3", "2", "1"]
 
 
+UNEVEN = {
+    name: Queue(
+        allotments={"tpu": Allotment(nominal=nominal)},
+        cohort="c",
+        reclaim="LowerPriority",
+        while_borrowing="LowerPriority",
+    )
+    for name, nominal in (("a", 4), ("b", 0))
+}
+
+
+def test_a_queue_that_cannot_reclaim_keeps_its_quota_for_its_first_workload() -> None:
+    # "3" does not fit, so "4" of its queue starts instead of "1", which would borrow.
+    held, waiting = [Claim("2", 3, {"tpu": 2}, "b")], [
+        Claim("1", 2, {"tpu": 2}, "b"), Claim("3", 2, {"tpu": 3}, "a"), Claim("4", 1, {"tpu": 2}, "a"),
+    ]  # fmt: skip
+    assert decide(UNEVEN, {}, held, [], waiting).admit == ["4"]
+    assert decide(UNEVEN, {}, held, [], waiting[:2]).admit == ["1"], "only for one cycle"
+
+
+def test_a_head_that_needs_no_loan_after_preemption_is_before_one_that_borrows() -> None:
+    held = [Claim("2", 1, {"tpu": 2}, "a")]
+    waiting = [Claim("1", 2, {"tpu": 2}, "b"), Claim("3", 2, {"tpu": 3}, "a")]
+    decision = decide(UNEVEN, {}, held, [], waiting)
+    assert (decision.admit, decision.preempt) == ([], {"2": "3"})
+
+
 def test_a_workload_waits_for_a_resource_that_its_queue_lacks() -> None:
     lacks, asks_for_none = Claim("1", 0, {"tpu": 1, "gpu": 1}, "a"), Claim("2", 0, {"tpu": 4, "gpu": 0}, "a")
     decision = decide(lending(), {}, [], [], [lacks, asks_for_none])

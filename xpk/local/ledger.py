@@ -47,7 +47,7 @@ class Ledger:
         self.changes = 0  # number of claims added and removed
         self._claims: dict[str, list[Claim]] = {}  # by queue
         self._shared_used = dict.fromkeys(shared, 0)
-        self._most: dict[tuple[str, str], float] = {}
+        self._most: dict[str, Mapping[str, int]] = {}
         self._allotments: dict[tuple[str, str], Allotment] = {}  # by queue and resource, with the use
         self._pooled: dict[tuple[str, str], float] = {}  # what the queues of a cohort leave to it, by resource
         for name, queue in queues.items():
@@ -90,17 +90,11 @@ class Ledger:
         """Return a queue's quota of a resource with its use, None if it has none."""
         return self._allotments.get((queue, name))
 
-    def most(self, queue: str, name: str) -> float:
+    def most(self, queue: str, name: str) -> int:
         """Return the quota of a resource available to a queue if nothing were in use."""
-        if (queue, name) not in self._most:
-            cohort = self.queues[queue].cohort
-            members = [
-                other.allotments[name]
-                for key, other in self.queues.items()
-                if (key == queue or (cohort and other.cohort == cohort)) and name in other.allotments
-            ]
-            self._most[queue, name] = ceiling(self.queues[queue].allotments[name], members)
-        return self._most[queue, name]
+        if queue not in self._most:
+            self._most[queue] = ceilings(queue, self.queues)
+        return self._most[queue][name]
 
     def room(self, queue: str, name: str) -> int:
         """Return the available amount of a resource for a queue, including borrowing."""
@@ -144,6 +138,20 @@ class Ledger:
                 self._allotments[claim.queue, name] = after
                 pool = self.queues[claim.queue].cohort or _alone(claim.queue), name
                 self._pooled[pool] += share_of_pool(after) - share_of_pool(before)
+
+
+def ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
+    """Return the quota of each resource available to a queue if nothing were in use."""
+    queue = queues[name]
+    cohort = [
+        member for other, member in queues.items() if other == name or (queue.cohort and member.cohort == queue.cohort)
+    ]
+    return {
+        resource: int(
+            ceiling(allotment, [member.allotments[resource] for member in cohort if resource in member.allotments])
+        )
+        for resource, allotment in queue.allotments.items()
+    }
 
 
 def _alone(queue: str) -> str:

@@ -14,8 +14,8 @@ from xpk.local import objects as o
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, decide
 from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.jobset import restarts_alone
-from xpk.local.ledger import Claim
-from xpk.local.quota_model import ceilings, model_of
+from xpk.local.ledger import Claim, ceilings
+from xpk.local.quota_model import model_of
 from xpk.local.store import Transaction
 
 _KINDS = ("JobSet", "Workload", "Pod", "LocalQueue", "ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Node")

@@ -61,10 +61,9 @@ class Simulation:
     A preempted job stops within `stop_seconds`, waits, and continues where it was. `shared`: capacity that all queues
     share, by name.
 
-    Rules of preemption may contradict each other: then jobs preempt each other again and again, as in Kueue, until
-    something else changes. `loops` has the UIDs of such pairs, the preempting one first; here it waits for the change.
-
-    As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped.
+    As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped. If jobs
+    still preempt each other again and again, `loops` has the UIDs of such pairs, the preempting one first; it then waits
+    until a job arrives or ends.
     """
 
     def __init__(

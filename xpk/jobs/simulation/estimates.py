@@ -16,7 +16,7 @@ from xpk.jobs.status import reader
 from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.goodput import progress_of
 from xpk.local.feasibility import POOLS
-from xpk.local.quota_model import ceilings
+from xpk.local.ledger import ceilings
 from xpk.local.simulation import Course, Job, Simulation, Start
 from xpk.model import names
 from xpk.model.forecast import PendingForecast, PreemptionForecast, QueueForecast, StartEstimate
