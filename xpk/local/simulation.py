@@ -62,8 +62,8 @@ class Simulation:
     share, by name.
 
     As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped. If jobs
-    still preempt each other again and again, `loops` has the UIDs of such pairs, the preempting one first; it then waits
-    until a job arrives or ends.
+    still preempt each other again and again, `loops` has the UIDs of such pairs, the preempting one first; it then
+    waits until a job arrives or ends.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from xpk.model.errors import UsageError, XpkError
 from xpk.model.forecast import PendingForecast, QueueForecast
 
 HOUR = 3600.0
-RED = {"namespace": "team-red", "queue": "red", "place": "red"}
+RED: dict[str, Any] = {"namespace": "team-red", "queue": "red", "place": "red"}
 
 
 def forecast(objects: Objects, sources: Sources | None = None, changes: WhatIf | None = None) -> QueueForecast:

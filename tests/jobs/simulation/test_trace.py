@@ -22,7 +22,7 @@ def written(folder: Path, *rows: Any) -> Path:
     return path
 
 
-def row(name: str, slices: int, submit: float, seconds: float, **more: Any) -> dict[str, Any]:
+def row(name: str, slices: int, submit: Any, seconds: float, **more: Any) -> dict[str, Any]:
     return {"name": name, "slices": slices, "submit": submit, "seconds": seconds, **more}
 
 
