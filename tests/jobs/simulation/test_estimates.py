@@ -101,7 +101,7 @@ def test_progress_that_does_not_come_in_time_counts_as_unknown() -> None:
     def broken() -> Progress | None:
         raise XpkError("no bucket")
 
-    progress_by_uid, late = read_all({"fast": lambda: progress, "slow": lambda: time.sleep(5), "bad": broken}, 0.5)  # type: ignore[dict-item]
+    progress_by_uid, late = read_all({"fast": lambda: progress, "slow": lambda: time.sleep(5), "bad": broken}, 0.5)
     assert (progress_by_uid, list(late)) == ({"fast": progress}, ["slow"])
 
 
