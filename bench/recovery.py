@@ -24,7 +24,7 @@ from typing import Any
 from e2e.harness import DrillError, Lab, Workload
 from e2e.machine import machine
 from xpk.jobs.report.goodput import Recovery, lost_steps, recoveries
-from xpk.jobs.report.record import read_folder
+from xpk.jobs.report.programs import read_folder
 
 CLUSTER = "bench"
 TPU_TYPE = "v5litepod-8"

@@ -20,7 +20,7 @@ from e2e.harness import DrillError, Workload
 from e2e.kind_cluster import Place, docker
 from tests.waiting import until
 from xpk.jobs.report.goodput import Recovery, recoveries
-from xpk.jobs.report.record import read_folder
+from xpk.jobs.report.programs import read_folder
 
 # Not the target times, which bench/recovery_kind measures: a loaded machine takes several times as long.
 DEAD_NODE_SECONDS = 420.0

@@ -18,6 +18,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import xpk_run
+
 STEPS = int(os.environ.get("STEPS", "100"))
 SAVE_EVERY, ROWS_PER_CHIP, FEATURES = 20, 8, 16
 PREEMPTED = 143  # after SIGTERM, with the state saved: the restart is not counted
@@ -71,6 +73,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     newest = max(folder.glob("step-*.npy"), default=None)
     first = int(newest.stem.removeprefix("step-")) if newest else 0
+    if first:
+        xpk_run.log(resumed_step=first)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spread, everywhere = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     put = jax.make_array_from_process_local_data
@@ -83,6 +87,7 @@ def main() -> None:
         weights, loss, must_end = step_on_chips(weights, *(put(spread, each) for each in (*batch(step), ending)))
         if step % SAVE_EVERY == 0 or must_end:
             save(folder, step, weights)
+            xpk_run.log(step=step, steps=STEPS, loss=loss)
             if jax.process_index() == 0:
                 print(f"step {step}: loss {float(loss):.6f}", flush=True)
         if must_end:

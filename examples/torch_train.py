@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
+import xpk_run
+
 STEPS = int(os.environ.get("STEPS", "200"))
 SAVE_EVERY, ROWS, FEATURES = 20, 64, 8
 PREEMPTED = 143  # after SIGTERM, with the state saved: the restart is not counted
@@ -54,6 +56,7 @@ def main() -> None:
         first = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        xpk_run.log(resumed_step=first)
     replicas = nn.parallel.DistributedDataParallel(model)  # its backward pass averages gradients over all hosts
     if RANK == 0:
         print(f"{HOSTS} hosts, starting after step {first}", flush=True)
@@ -63,6 +66,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        xpk_run.log(step=step, steps=STEPS, loss=loss.item(), examples=ROWS * HOSTS)
         ending = must_end.clone()
         distributed.all_reduce(ending)
         if RANK == 0 and (step % SAVE_EVERY == 0 or ending.item()):

@@ -28,10 +28,12 @@ from xpk.capacity.queues.workloads import QueuedWorkload
 from xpk.cli.config import EffectiveSetting, SavedSetting
 from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
+from xpk.cli.translate.flags import Translation
 from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
+from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
 from xpk.model.forecast import QueueForecast
 from xpk.model.status import WorkloadStatus
@@ -129,6 +131,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk queue describe": QueueWithWorkloads,
     "xpk queue simulate": QueueForecast,
     "xpk info": QueuesOutput,
+    "xpk usage": Usage,
     "xpk workload diff": WorkloadDiff,
     "xpk cluster health": list[NamedSliceHealth],
     "xpk cluster fence": list[NamedFencing],
@@ -143,6 +146,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk config unset": list[SavedSetting],
     "xpk doctor": list[Prerequisite],
     "xpk version": list[Version],
+    "xpk translate": list[Translation],
     **{f"xpk cluster {name}": PlanOutput for name in ("create", "adapt", "resize", "delete")},
     **{f"xpk queue {name}": PlanOutput for name in ("create", "delete")},
     **{f"xpk storage {name}": PlanOutput for name in ("attach", "create", "detach", "delete")},

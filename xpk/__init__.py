@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from xpk.jobs.output.folder import Progress
     from xpk.jobs.simulation.live import QueueSimulation
     from xpk.jobs.simulation.what_if import WhatIf
+    from xpk.jobs.usage.figures import Usage
     from xpk.model.errors import (
         AuthorizationError,
         CapacityError,
@@ -62,6 +63,7 @@ __all__ = [
     "StartEstimate",
     "TimedOutError",
     "UnavailableError",
+    "Usage",
     "UsageError",
     "WhatIf",
     "Workload",
@@ -89,6 +91,7 @@ _MODULES = {
     "QueueSimulation": "xpk.jobs.simulation.live",
     "StartEstimate": "xpk.model.forecast",
     "WhatIf": "xpk.jobs.simulation.what_if",
+    "Usage": "xpk.jobs.usage.figures",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -14,6 +14,7 @@ from xpk.capacity import clusters as capacity
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import ClusterInfo, Provider, configured_provider, provider_of
+from xpk.cost import price
 from xpk.jobs import deletion, lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs.create.checks import valid_fields
@@ -26,14 +27,17 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.simulation.live import QueueSimulation, with_start
+from xpk.jobs.simulation.live import with_start
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
+from xpk.jobs.usage.deletion import DeletionRecorder
+from xpk.jobs.usage.figures import Usage
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
-from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.specs import Target
 from xpk.model.status import WorkloadStatus
+from xpk.usage import usage_of, usage_source
 
 
 class Cluster:
@@ -66,11 +70,6 @@ class Cluster:
     @cached_property
     def _provider(self) -> Provider:
         return provider_of(self.name) if self._options is None else configured_provider(self.name, self._options)
-
-    @property
-    def queue_simulation(self) -> QueueSimulation:
-        """Simulations of its queues: estimated starts, also under other quotas."""
-        return QueueSimulation(self.api, OutputRoots(lambda: self.target))
 
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
         """Create a workload and return its handle. Everything is checked before anything is created.
@@ -185,9 +184,29 @@ class Cluster:
                 grace_seconds=grace_seconds,
                 timeout=timeout if wait or with_output else None,
                 ignore_not_found=ignore_not_found,
+                usage=DeletionRecorder(
+                    usage_source(self.name, api=self.api, target=lambda: self.target), namespace, _warn(on_progress)
+                ),
                 report=on_progress,
             )
         return deletions
+
+    def usage(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: Sequence[str] = ("team",),
+        prices: str | Path | None = None,
+    ) -> Usage:
+        """Return who used the chips from `since` [default: 7 days ago] to `until` [default: now], and what was lost.
+
+        `by`: "team", "user", "workload" and "cause", in the order of the rows' columns. `prices`: a price table, as for
+        `xpk cluster create --prices`. Raises UsageError for other columns or an empty interval, XpkError if the ledger
+        cannot be read. What is missing in the ledger is in `problems`.
+        """
+        source = usage_source(self.name, api=self.api, target=lambda: self.target)
+        return usage_of(source, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 
 class WorkloadHandle:
@@ -214,7 +233,7 @@ class WorkloadHandle:
         return replace(with_start(self.cluster.api, status, self._roots), events=events)
 
     def progress(self) -> Progress | None:
-        """Return the newest step that the trainer logged, with the run's goodput; None before the first.
+        """Return the newest step that the workload logged, with the run's goodput and end; None before the first.
 
         Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
         """
@@ -303,7 +322,7 @@ class WorkloadHandle:
         )
 
     def report(self, path: str | Path | None = None) -> dict[str, Any]:
-        """Return goodput, restarts and step times of a run of the bundled trainer; write the page to `path` if given.
+        """Return goodput, restarts and step times of a run that logs its steps; write the page to `path` if given.
 
         Raises NotFoundError before the first step, XpkError if the output cannot be read or the page cannot be written.
         """
@@ -343,13 +362,7 @@ def create_cluster(
     * MissingToolError: this machine lacks a package or a program
     """
     _, plan = capacity.plan_create(
-        name,
-        accelerator_type,
-        num_slices,
-        num_nodes=num_nodes,
-        provider=provider,
-        options=options,
-        is_dry=dry_run,
+        name, accelerator_type, num_slices, num_nodes=num_nodes, provider=provider, options=options, is_dry=dry_run
     )
     return plan if dry_run else _carry_out(plan, on_progress)
 
@@ -380,18 +393,3 @@ def destination_of(cluster: Cluster, workload: Workload) -> Destination:
     """Return a cluster with the queue of a workload. Raises NotFoundError if the queue does not exist."""
     queue = read_queue(cluster.api, workload.queue, workload.namespace, cluster=cluster.name)
     return Destination(cluster.name, cluster.target, queue, cluster.api)
-
-
-def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
-    """Return the cost of a workload's slices in one line, None where they have no price.
-
-    Raises CapacityError if they cost more than `max_cost` US dollars an hour, or if that is not known.
-    """
-    if spec.target.region is None:
-        return None
-    from xpk.capacity.gke.planning.cost import check_cost, cost_of  # other slices have no price
-
-    cost = cost_of(spec.shape, spec.num_slices, region=spec.target.region, on_demand=False)
-    if refusal := check_cost(cost, max_cost):
-        raise refusal
-    return cost.line()

@@ -28,6 +28,7 @@ _VALUES = {
     "priority": st.sampled_from(["very-low", "high"]),
     "max-restarts": st.integers(0, 10**6).map(str),
     "script-dir": _TEXTS,
+    "prices": _TEXTS.map(lambda text: f"/{text}"),
 }
 
 

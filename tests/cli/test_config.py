@@ -112,7 +112,7 @@ def test_a_damaged_file_is_reported_in_one_line_and_can_be_repaired(dev: Xpk, tm
 
 
 def test_names_and_choices_are_completed(dev: Xpk) -> None:
-    assert completed(["config", "get"], "p") == ["provider", "project", "priority"]
+    assert completed(["config", "get"], "p") == ["provider", "project", "priority", "prices"]
     assert completed(["config", "set"], "que") == ["queue"]
     assert completed(["config", "set", "priority"], "very") == ["very-low", "very-high"]
     assert completed(["config", "set", "cluster"], "") == ["dev"]

@@ -133,6 +133,7 @@ def test_supported_google_flags_take_effect(dev: Xpk) -> None:
         (("--docker-image", "a", "--base-docker-image", "b"), "--base-docker-image and --docker-image exclude"),
         (("--storage", "data"), "--storage is not supported: hosts are processes of this machine"),
         (("--label", "team"), "--label 'team' has no '='"),
+        (("--service-account", "Train"), "--service-account 'Train' is not the name of a Kubernetes service account"),
         (("--label", "-x=1"), "invalid label name '-x'"),
         (("--label", "team=a b"), "invalid value 'a b' of label team"),
         (("--label", "kueue.x-k8s.io/queue-name=q"), "label kueue.x-k8s.io/queue-name is reserved"),

@@ -23,7 +23,7 @@ from xpk.model.options import option_of
 EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
 MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded
-TimedOutError UnavailableError UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
+TimedOutError UnavailableError Usage UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
 __version__ clusters create_cluster
 """
 
@@ -179,7 +179,7 @@ def test_output_of_an_earlier_workload_is_kept_until_the_caller_decides(cluster:
 def test_a_report_needs_metrics(cluster: xpk.Cluster, tmp_path: Path) -> None:
     handle = cluster.submit(workload(num_slices=2))
     output = handle.wait(timeout=60).output_dir
-    with pytest.raises(xpk.NotFoundError, match="has not written metrics"):
+    with pytest.raises(xpk.NotFoundError, match="has logged no step"):
         handle.report()
     run = RunWriter(Path(output))
     run.train(0, 20)

@@ -9,13 +9,12 @@ import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
 import click
 import pytest
 
-from xpk.cli.main import main, xpk
-from xpk.cli.terminal.output import Console
+from tests.docs.parsing import VALUE, parse
+from xpk.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,8 +23,6 @@ OTHER_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", *READM
 SOURCES = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads").rglob("*.py"))]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "console", "sh", "bash")
-_ELLIPSIS = "..."  # stands for options that an example omits
-_VALUE = "VALUE"  # stands for the values of an f-string, and for an omitted value
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
@@ -43,8 +40,8 @@ def commands_in_text(text: str) -> Iterator[list[str]]:
     """Yield the arguments of each `xpk` command between backticks in the text; those of any COMMAND are left out."""
     for command in re.findall(r"`(xpk [a-z][^`]*)`", _BLOCK.sub("", text)):
         arguments = _arguments(re.sub(r"[\[\]]", "", command.replace("\n", " ")))
-        arguments += [_VALUE] if arguments[-1].startswith("--") else []  # text may name an option without its value
-        if not any(word in argument for argument in arguments[:2] for word in ("COMMAND", _VALUE)):
+        arguments += [VALUE] if arguments[-1].startswith("--") else []  # text may name an option without its value
+        if not any(word in argument for argument in arguments[:2] for word in ("COMMAND", VALUE)):
             yield arguments
 
 
@@ -52,7 +49,7 @@ def strings_of(source: str) -> Iterator[str]:
     """Yield the strings of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else _VALUE for part in node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
@@ -67,43 +64,6 @@ def _arguments(line: str) -> list[str]:
             break
         words.append(word)
     return words[1:]
-
-
-def parse(arguments: list[str]) -> None:
-    """Parse a command line. Raises click.UsageError for an unknown command or flag, or a value that is not allowed."""
-    command: click.Command = xpk
-    context = click.Context(command, info_name="xpk", obj=Console(), **command.context_settings)
-    while True:
-        if isinstance(command, click.Group):
-            _, arguments, _ = command.make_parser(context).parse_args(args=list(arguments))
-            if not arguments:
-                return
-            _, child, arguments = command.resolve_command(context, arguments)
-            assert child is not None
-            command, context = child, click.Context(child, info_name=child.name, parent=context, obj=Console())
-            continue
-        values, left, _ = command.make_parser(context).parse_args(args=_own(command, arguments))
-        _check_values(command, context, values)
-        if unexpected := [word for word in left if word not in (_ELLIPSIS, _VALUE)]:
-            raise click.UsageError(f"unexpected argument {unexpected[0]}", context)
-        return
-
-
-def _own(command: click.Command, arguments: list[str]) -> list[str]:
-    """Return the arguments before `--`, after which those of the trainer or of a program follow."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if any(parameter.name == "dry_run" and isinstance(parameter.type, click.Choice) for parameter in command.params):
-        return ["--dry-run=client" if word == "--dry-run" else word for word in own]  # its value is optional
-    return own
-
-
-def _check_values(command: click.Command, context: click.Context, values: dict[str, object]) -> None:
-    """Check values of choices and numbers; placeholders in capitals and missing files are allowed."""
-    for parameter in command.params:
-        given = values.get(parameter.name or "")
-        for value in given if isinstance(given, list | tuple) else [given]:
-            if isinstance(value, str) and value != _VALUE and isinstance(parameter.type, click.Choice | click.IntRange):
-                cast("click.ParamType[object]", parameter.type).convert(value, parameter, context)
 
 
 def wrong_ones(commands: Iterable[list[str]]) -> list[str]:
@@ -160,7 +120,13 @@ PLANNED = begin(
     *("workload create", "queue create", "cluster resize", "cluster delete"),
 )
 EXECUTED = begin(
-    [f"{line} " for line in LINES], "cluster list", "cluster health", "config", "queue list", "workload estimate"
+    [f"{line} " for line in LINES],
+    "cluster list",
+    "cluster health",
+    "config",
+    "queue list",
+    "usage",
+    "workload estimate",
 ) + begin([f"{line} " for line in LINES], "workload list")
 # Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
@@ -173,6 +139,7 @@ PARSED = (
         "cluster kubeconfig",
         "data prepare",
         "doctor",
+        "translate",
     ),
     *(
         "image build",

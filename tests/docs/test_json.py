@@ -66,6 +66,7 @@ def test_outputs_on_a_local_cluster_pass_their_schemas(dev: Xpk) -> None:
     assert check(dev, "cluster", "list") == [check(dev, "cluster", "describe", "dev")]
     assert not check(dev, "workload", "diff", "run", "waits", code=1)["equal"]
     assert [item["admitted"] for item in check(dev, "info")["local_queues"]] == [1]
+    assert [row["team"] for row in check(dev, "usage")["rows"]] == ["default"]
     assert check(dev, "info", "--clusterqueue")["cluster_queues"][0]["used"] == "v5litepod-8=2"
     assert [item["workload"] for item in check(dev, "cluster", "health", "dev")] == ["run", "run"]
 

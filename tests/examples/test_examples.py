@@ -56,6 +56,26 @@ def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
         ]
 
 
+def test_programs_without_a_framework_show_their_progress(tmp_path: Path) -> None:
+    with own_cluster(tmp_path, "examples", "n2-standard-4-2", 1) as lab:
+        plain = "/usr/bin/python3 -S" if os.path.exists("/usr/bin/python3") else "python3"
+        told = create(lab, "told", *SHIPPED, "--max-restarts", "1", "--command", f"{plain} progress.py")
+        told.wait(SECONDS)
+        asked = ("--cluster", lab.cluster, "-o", "json")
+        progress = json.loads(lab.xpk("workload", "status", "told", *asked, capture=True))["progress"]
+        assert (progress["step"], progress["total_steps"], progress["loss"]) == (60, 60, pytest.approx(4 / 60))
+        assert progress["step_seconds"] >= 0.05 and progress["throughput_unit"] == "examples/s"
+        page = ("--file", str(tmp_path / "told.html"))
+        report = json.loads(lab.xpk("workload", "report", "told", *page, *asked, capture=True))
+        assert (report["steps"], report["restarts"], report["lost_steps"], report["initial_loss"]) == (60, 1, 10, 4.0)
+        assert 0 < report["goodput"] < 1 and report["seconds_by_cause"]["lost"] > 0.4
+        shell = create(lab, "shell", *SHIPPED, "--command", "bash progress.sh")
+        shell.wait(SECONDS)
+        progress = json.loads(lab.xpk("workload", "status", "shell", *asked, capture=True))["progress"]
+        assert (progress["step"], progress["total_steps"], progress["loss"]) == (20, 20, 0.3)
+        assert progress["step_seconds"] > 0.1 and progress["goodput"] > 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_jax_program_saves_when_it_is_suspended_and_resumes(tmp_path: Path) -> None:

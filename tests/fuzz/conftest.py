@@ -52,7 +52,7 @@ class CommandLine:
 
     def outcome(self, *arguments: str) -> tuple[int, str, str]:
         """Check a command as `check`; return its exit code, stdout and stderr."""
-        before, began = (self._objects(), self._files()), time.process_time()
+        before, began = self.everything(), time.process_time()
         code, out, err = self.run(*arguments)
         assert time.process_time() - began < 10
         assert code in CODES and "internal error" not in err and "Traceback" not in err, err[-2000:]
@@ -61,19 +61,33 @@ class CommandLine:
             lines = err.splitlines()
             assert any(line.startswith("error: ") for line in lines) and lines[-1].startswith("  hint: "), err[-2000:]
         if code:
-            assert (self._objects(), self._files()) == before, "nothing is partially changed"
+            assert self.everything() == before, "nothing is partially changed"
         elif "--dry-run" in arguments:  # which may write its plan to a file that the user names
             assert self._objects() == before[0]
         shutil.rmtree(self.folder / "config", ignore_errors=True)
         return code, out, err
 
-    def _objects(self) -> set[str]:
-        """Return the names of all clusters, and of all objects of `fz`."""
+    def everything(self) -> tuple[set[str], set[Path]]:
+        """Return the names of all clusters and objects, and all files outside clusters."""
+        return self._objects(), self._files()
+
+    def revision(self) -> str:
+        """Return the newest revision of the objects of `fz`."""
+        (newest,) = self._query("select max(revision) from objects where kind not like 'Usage%'")
+        return newest
+
+    def _query(self, text: str) -> set[str]:
         store = sqlite3.connect(f"file:{self.folder}/state/clusters/fz/store.db?mode=ro", uri=True)
         try:
-            objects = {str(row) for row in store.execute("select kind, namespace, name from objects")}
+            return {str(row) for row in store.execute(text)}
         finally:
             store.close()
+
+    def _objects(self) -> set[str]:
+        """Return the names of all clusters, and of all objects of `fz`."""
+        objects = self._query(
+            "select kind, namespace, name from objects where kind not like 'Usage%'"
+        )  # recorded by itself
         return objects | {item.name for item in (self.folder / "state" / "clusters").iterdir()}
 
     def _files(self) -> set[Path]:

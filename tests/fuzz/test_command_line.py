@@ -109,6 +109,8 @@ def test_invalid_preferences_and_ignore_files_are_rejected(command_line: Command
         (*CREATE, "--max-restarts", "9" * 30),
         ("workload", "wait", "w", "--cluster", "fz", "--timeout", DIGITS),
         ("workload", "delete", "w0", "--all", "--cluster", "fz"),
+        ("workload", "status", "w0", "--cluster", "fz", "--namespace", ""),
+        ("workload", "list", "--cluster", "fz", "--namespace", "\u202e"),
     ],
 )
 def test_random_arguments_are_rejected(command_line: CommandLine, arguments: tuple[str, ...]) -> None:

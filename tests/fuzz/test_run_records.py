@@ -13,16 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.counts import inputs
+from tests.fuzz.mutations import damaged
 from tests.jobs.objects import ROOTS, jobset
 from tests.jobs.report.runs import one_kill
 from xpk.jobs.output.folder import latest_progress
+from xpk.jobs.output.program_log import ProgramLog, read_lines
 from xpk.jobs.report.figures import account, write_page
 from xpk.jobs.report.goodput import goodput
 from xpk.jobs.report.page import ReportFacts, render_report
+from xpk.jobs.report.programs import read_run
 from xpk.jobs.report.record import RunRecord, read_record
 from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.reader import read
 from xpk.model import names
+from xpk_shared.event_files import decode_event, encode_event, frame_record, read_block
 
 NOW = 1_800_000_000.0
 FACTS = ReportFacts(
@@ -67,9 +71,11 @@ class Files:
     events: dict[str, bytes] = field(default_factory=dict)
     result: bytes | None = None
     slices: bytes = b""
+    progress: bytes = b""
 
     def read(self, path: str) -> bytes | None:
-        return {"metrics.jsonl": self.metrics, "result.json": self.result, "slices.jsonl": self.slices}.get(path)
+        files = {"metrics.jsonl": self.metrics, "result.json": self.result, "slices.jsonl": self.slices}
+        return (files | {"progress.jsonl": self.progress}).get(path)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         return self.events
@@ -110,6 +116,37 @@ def test_any_values_of_elastic_slices_make_a_page(metrics: bytes, one: bytes, ot
     record = read_record(Files(metrics, events, slices=CHANGE + b"\n" + changes))
     assert record.is_elastic and "<svg" in page(record)
     assert sum(goodput(record).microseconds.values()) == goodput(record).wall
+
+
+@inputs(0.0175)
+@given(
+    lines_of("attempt", "started", "loss", "eval_loss", "steps", "tokens", "step_seconds", "resumed_step", "\x1b[2J",
+             time=TIMES | VALUES, step=STEPS | VALUES),
+    st.binary(max_size=20),
+)  # fmt: skip
+def test_any_values_of_other_programs_make_a_page(lines: bytes, end: bytes) -> None:
+    log = read_lines(lines + b"\n" + end)
+    record = read_run(Files(b"", progress=lines + b"\n" + end), ProgramLog)
+    made = page(record)
+    assert "\x1b" not in made and ("<svg" in made or not record.steps)
+    assert sum(goodput(record).microseconds.values()) == goodput(record).wall
+    assert len(record.steps) + len(record.lost_steps) <= len(log.steps)
+
+
+@inputs(0.0175)
+@given(
+    damaged(
+        st.lists(st.tuples(STEPS, st.sampled_from(["loss", "lr", "\x1b[2J", ""]), st.floats(width=32)), max_size=6).map(
+            lambda rows: b"".join(frame_record(encode_event(step, {tag: at}, NOW)) for step, tag, at in rows)
+        )
+    ),
+    st.booleans(),
+)
+def test_any_event_files_are_read(content: bytes, is_aligned: bool) -> None:
+    block = read_block(content, 1 << 16, is_aligned=is_aligned)
+    for event in filter(None, map(decode_event, block.contents)):
+        assert event.values and 0 <= event.step < 1 << 63
+    decode_event(content)
 
 
 def page(record: RunRecord) -> str:

@@ -111,6 +111,7 @@ def test_the_state_of_a_newer_version_is_refused_but_can_be_removed(tmp_path: Pa
     provider = LocalProvider(tmp_path)
     provider.plan_create(DEV).carry_out(lambda title: None)
     folder = tmp_path / "clusters" / "dev"
+    daemon_control.stop(folder)  # it records usage
     with closing(sqlite3.connect(folder / FILE)) as db:
         (number,) = db.execute("PRAGMA user_version").fetchone()
         db.execute(f"PRAGMA user_version = {number + 1}")

@@ -40,6 +40,7 @@ def test_help_and_dry_runs(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "xpk", *create, state=tmp_path).returncode == 0
     dry = run(installed / "xpk", "workload", "create", "w", "--command", "true", "--dry-run", state=tmp_path)
     assert dry.returncode == 0 and "kind: JobSet" in dry.stdout, dry.stderr
+    assert run(installed / "python", "-m", "xpk_run", "step=1", state=tmp_path).returncode == 0
     assert "xpk queue create" in run(installed / "xpk", "docs", "queues", state=tmp_path).stdout
 
 

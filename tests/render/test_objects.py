@@ -190,6 +190,7 @@ CASES = {
         workload(
             target=ON_GKE,
             image="i",
+            service_account="train-sa",
             run_as_user=1000,
             code=Code(name="code-0123456789ab", source="gs://bucket/code-0123456789ab.tar.gz"),
         )

@@ -17,11 +17,12 @@ from tests.simulation.machine import Machine
 from tests.simulation.properties import Properties
 from tests.simulation.queues import CHIPS, set_up_cohort
 from xpk.api.base import Change
-from xpk.local import clock, controllers
+from xpk.local import clock, controllers, usage
 from xpk.local import objects as o
 from xpk.local.api import LocalApi
 from xpk.local.cache import Cache
 from xpk.local.store import SCHEMA, Transaction
+from xpk.model.usage import Record
 
 EPOCH = 1_800_000_000.0
 _SETTLING = 50  # passes after an event, until one changes nothing
@@ -113,6 +114,8 @@ class World:
         self.passes = self.events = 0
         self.crash_share = 0.0  # of the passes
         self.daemon_runs = True
+        self.ledger: dict[str, Record] = {}  # files of the usage ledger
+        self._recorded: list[str] = []  # those that the last pass wrote
         self._trace = sha256()
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._scheduled = 0
@@ -176,6 +179,7 @@ class World:
     def start_daemon(self) -> None:
         """Start the daemon after a crash: it has no memory."""
         self.daemon_runs, self._started, self._daemon = True, set(), _Connection(self._address)
+        self._recorded = []
 
     def _pass(self) -> bool:
         """Make one pass of the daemon; return whether it changed anything."""
@@ -184,6 +188,7 @@ class World:
         crash_after = self.rng.randrange(12) if is_fatal else None
         try:
             with self._daemon.transaction(crash_after) as tx:
+                usage.forget(tx, self._recorded)
                 hosts = {
                     pod["metadata"]["uid"]: self.machine.observe(pod, self._started)
                     for pod in tx.list("Pod")
@@ -197,6 +202,8 @@ class World:
                 writes = tx.writes
             self.note("pass", writes, sorted(result.startable))
             acted = self._act(result, self.rng.randrange(4) if is_fatal else None)
+            self.ledger |= result.usage
+            self._recorded = list(result.usage)
             return acted or bool(writes)
         except Crashed:
             self.note("the daemon crashes")

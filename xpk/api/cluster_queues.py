@@ -9,7 +9,7 @@ from dataclasses import replace
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.quantities import quantity
 from xpk.model import names
-from xpk.model.accelerators import find_shape, type_of_nodes
+from xpk.model.accelerators import ACCELERATOR_LABEL, TOPOLOGY_LABEL, find_shape, type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.quotas import Allotment
 
@@ -64,11 +64,23 @@ def types_of(api: ObjectApi, cluster_queues: Iterable[Obj]) -> dict[str, str]:
 
 
 def _type_by_nodes(api: ObjectApi, flavor: str) -> str:
+    """Return the accelerator type that a flavor's labels select, "" if they select none or several."""
     try:
         labels: Mapping[str, str] = api.get("ResourceFlavor", flavor)["spec"].get("nodeLabels") or {}
+        if ACCELERATOR_LABEL not in labels or TOPOLOGY_LABEL in labels:
+            return type_of(type_of_nodes(labels))
+        # Without a topology, as in flavors of gcluster, the existing nodes have it.
+        nodes = api.list("Node", None, labels, keep=_labels_of)
     except (NotFoundError, AuthorizationError, MissingToolError):
         return ""
-    return type_of(type_of_nodes(labels))
+    types = {type_of_nodes(node["metadata"].get("labels") or {}) for node in nodes}
+    return types.pop() if len(types) == 1 else ""
+
+
+def _labels_of(node: Obj) -> Obj:
+    """Return a node without the fields that do not tell its type."""
+    meta = node.get("metadata")
+    return {"metadata": {"labels": meta.get("labels")}} if isinstance(meta, dict) else node
 
 
 def cohort_of(cluster_queue: Obj) -> str:

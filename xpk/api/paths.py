@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from xpk.api.base import NotIn, Obj, Selector
@@ -11,6 +12,7 @@ from xpk.model.errors import MissingToolError
 
 _OURS = "host"  # the container's name in all of xpk's pods
 _DEFAULT = "kubectl.kubernetes.io/default-container"
+_ADDED = "-sidecar"  # end of the names of containers that clusters add to pods
 
 
 def kind_of(kind: str) -> Kind:
@@ -57,9 +59,36 @@ def access_review(**attributes: str) -> Obj:
 
 
 def container_of(pod: Obj) -> str:
-    """Return a pod's container with the user's program: xpk's, else kubectl's default container."""
-    containers = [str(container.get("name", "")) for container in pod.get("spec", {}).get("containers") or []]
+    """Return a pod's container with the user's program: xpk's, else kubectl's default, else the first.
+
+    Containers that a cluster adds, such as `gke-gcsfuse-sidecar`, may come before it.
+    """
+    containers = _containers(pod)
     if _OURS in containers or not containers:
         return _OURS
     annotation = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
-    return annotation if annotation in containers else containers[0]
+    own = next((name for name in containers if not name.endswith(_ADDED)), containers[0])
+    return annotation if annotation in containers else own
+
+
+def programs_of(pod: Obj) -> list[Obj]:
+    """Return a pod once for each container with the user's program, so that `container_of` returns that container.
+
+    Google's xpk and gcluster start the program in several containers of a TPU7x host: NAME-1, NAME-2.
+    """
+    first = container_of(pod)
+    if not first.endswith("-1"):
+        return [pod]
+    numbered = re.compile(re.escape(first.removesuffix("1")) + "[0-9]+")
+    parallel = [container for container in _containers(pod) if numbered.fullmatch(container)]
+    if len(parallel) < 2:
+        return [pod]
+    meta = pod["metadata"]
+    return [
+        {**pod, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), _DEFAULT: container}}}
+        for container in parallel
+    ]
+
+
+def _containers(pod: Obj) -> list[str]:
+    return [str(container.get("name", "")) for container in pod.get("spec", {}).get("containers") or []]

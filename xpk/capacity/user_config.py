@@ -85,6 +85,10 @@ def _output_root(value: str) -> list[str]:
     return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor an absolute path"]
 
 
+def _table(value: str) -> list[str]:
+    return [] if value.startswith("/") else [f"'{value}' is not an absolute path"]
+
+
 def _priority(value: str) -> list[str]:
     priorities = ", ".join(names.PRIORITIES)
     return [] if value in names.PRIORITIES else [f"unknown priority '{value}': choose from {priorities}"]
@@ -178,6 +182,13 @@ SETTINGS = {
             default="0",
             variables=("XPK_WORKLOAD_CREATE_MAX_RESTARTS",),
             check=_count,
+        ),
+        _setting(
+            "prices",
+            meaning="Price table of `xpk usage`.",
+            default="no cost is shown",
+            variables=("XPK_USAGE_PRICES",),
+            check=_table,
         ),
     )
 }

@@ -50,6 +50,14 @@ def clusters(ctx: click.Context) -> Iterable[str]:
 
 
 @completer
+def usage_columns(ctx: click.Context) -> Iterable[str]:
+    """Return the columns of `xpk usage --by`."""
+    from xpk.jobs.usage.figures import COLUMNS
+
+    return COLUMNS
+
+
+@completer
 def workloads(ctx: click.Context) -> Iterable[str]:
     """Return the names of workloads on the chosen cluster; `create` has none to complete."""
     if ctx.command.name == "create":

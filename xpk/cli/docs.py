@@ -39,5 +39,5 @@ def docs(topic: str | None) -> None:
 
 
 def _title(topic: str) -> str:
-    first = (docs_dir() / f"{topic}.md").read_text(encoding="utf-8").partition("\n")[0]
-    return first.lstrip("# ")
+    lines = (docs_dir() / f"{topic}.md").read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if line.startswith("# ")).lstrip("# ")

@@ -25,10 +25,14 @@ _HINT = "`xpk docs migrating-from-xpk` lists all flags"
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A flag that is accepted and has no effect. `takes_value`: the next word is its value."""
+    """A flag that is accepted and has no effect. `takes_value`: the next word is its value.
+
+    `unneeded`: leaving it out changes nothing; otherwise something that it requests is lost.
+    """
 
     why: str
     takes_value: bool = False
+    unneeded: bool = False
 
 
 _REPORT = "`xpk workload report` writes the report as a page"
@@ -45,31 +49,31 @@ CLUSTER = {
     "--enable-mtc": Ignored(_NO_MTC),
     **dict.fromkeys(("--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), Ignored(_NO_MTC, True)),
     "--super-slicing": Ignored("each cube is one slice; --num-slices gives a workload several"),
-    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True)),
-    "--cluster-state-gcs-bucket": Ignored("the state is read from the cluster itself", takes_value=True),
-    "--project-number": Ignored("the project's ID is sufficient", takes_value=True),
-    "--cache-key": Ignored("images are cached by their names", takes_value=True),
-    "--skip-validation": Ignored("validation always runs and changes nothing"),
-    "--dependency-auto-download": Ignored("only the manifests of JobSet and Kueue are downloaded"),
-    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True, unneeded=True)),
+    "--cluster-state-gcs-bucket": Ignored("the state is read from the cluster itself", takes_value=True, unneeded=True),
+    "--project-number": Ignored("the project's ID is sufficient", takes_value=True, unneeded=True),
+    "--cache-key": Ignored("images are cached by their names", takes_value=True, unneeded=True),
+    "--skip-validation": Ignored("validation always runs and changes nothing", unneeded=True),
+    "--dependency-auto-download": Ignored("only the manifests of JobSet and Kueue are downloaded", unneeded=True),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed", unneeded=True),
     "--namespace": Ignored("`xpk queue create -n NAMESPACE` adds a namespace to a cluster's queue", True),
 }
 _HOSTS_OUTPUT = "hosts write to XPK_OUTPUT_DIR; --node-folder /dev/shm mounts their node's memory"
 # Flags of `workload` that are accepted with a warning.
 WORKLOAD = {
-    "--project-number": Ignored("the project's ID is sufficient", takes_value=True),
-    "--docker-name": Ignored("the container is always named `host`", takes_value=True),
+    "--project-number": Ignored("the project's ID is sufficient", takes_value=True, unneeded=True),
+    "--docker-name": Ignored("the container is always named `host`", takes_value=True, unneeded=True),
     "--ramdisk-directory": Ignored(_HOSTS_OUTPUT, takes_value=True),
     "--mtc-enabled": Ignored(_HOSTS_OUTPUT),
     "--deploy-stacktrace-sidecar": Ignored("py-spy on a host shows stacks; `workload describe -o json` shows its pid"),
     **dict.fromkeys(("--use-vertex-tensorboard", "--create-vertex-tensorboard"), Ignored(_REPORT)),
     **dict.fromkeys(("--tensorboard-region", "--tensorboard-name"), Ignored(_REPORT, takes_value=True)),
     "--experiment-name": Ignored("the workload's name is the experiment's name", takes_value=True),
-    "--use-parallel-containers": Ignored("one process drives all chips of a host"),
-    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, takes_value=True)),
-    "--skip-validation": Ignored("validation always runs and changes nothing"),
-    "--dependency-auto-download": Ignored("workloads have no dependencies to download"),
-    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed"),
+    "--use-parallel-containers": Ignored("one process drives all chips of a host", unneeded=True),
+    **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, takes_value=True, unneeded=True)),
+    "--skip-validation": Ignored("validation always runs and changes nothing", unneeded=True),
+    "--dependency-auto-download": Ignored("workloads have no dependencies to download", unneeded=True),
+    "--sandbox-kubeconfig": Ignored("your kubeconfig is never changed", unneeded=True),
     "--use-pathways": Ignored(_NO_PATHWAYS),
     **dict.fromkeys(
         (
@@ -87,8 +91,8 @@ REFUSED_OF_WORKLOAD = {
 _NODES_EXIST = "the nodes exist, and their capacity is read from them"
 _LATER = "`xpk cluster create` with the same name adds it to an existing cluster"
 ADAPT = {
-    **dict.fromkeys(("--on-demand", "--spot", "--flex"), Ignored(_NODES_EXIST)),
-    "--reservation": Ignored(_NODES_EXIST, takes_value=True),
+    **dict.fromkeys(("--on-demand", "--spot", "--flex"), Ignored(_NODES_EXIST, unneeded=True)),
+    "--reservation": Ignored(_NODES_EXIST, takes_value=True, unneeded=True),
     "--enable-autoprovisioning": Ignored(_LATER),
     "--autoprovisioning-min-chips": Ignored(_LATER, takes_value=True),
     "--autoprovisioning-max-chips": Ignored(_LATER, takes_value=True),
@@ -96,7 +100,9 @@ ADAPT = {
 _OF_CLAIM = "the claim or its manifest determines it"
 STORAGE = {
     "--enable-legacy-lustre-port": Ignored("`xpk cluster create --enable-legacy-lustre-port` sets it"),
-    **dict.fromkeys(("--size", "--tier", "--access-mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True)),
+    **dict.fromkeys(
+        ("--size", "--tier", "--access-mode", "--vol", "--instance"), Ignored(_OF_CLAIM, True, unneeded=True)
+    ),
 }
 # Commands that run another one, with a warning about the difference.
 CLUSTER_COMMANDS = {
@@ -104,6 +110,18 @@ CLUSTER_COMMANDS = {
     "create-ray": ("create", "every cluster runs Ray with `xpk workload create --launcher ray`"),
 }
 WORKLOAD_COMMANDS = {"create-pathways": ("create", f"{_NO_PATHWAYS}; every host runs the command")}
+# By command: flags without any of which Google's xpk takes all objects, and the flag for that here.
+ALL_WITHOUT = {
+    "workload delete": (("--workload", "--filter-by-job", "--filter-by-status", "--selector", "-l"), "--all"),
+}
+_ONE_COMMAND = "`xpk workload create NAME --command COMMAND` runs a command, and `xpk workload logs NAME -f` follows it"
+# Commands of earlier releases of Google's xpk, with the replacement.
+REMOVED_COMMANDS = {
+    "kind": "`xpk cluster create NAME --provider kind` creates a kind cluster",
+    **dict.fromkeys(("batch", "run"), _ONE_COMMAND),
+    "shell": "`xpk workload exec NAME -- bash` opens a shell on a host",
+    "job": "`xpk workload list`, `xpk workload status NAME` and `xpk workload delete NAME`",
+}
 
 
 def refuse(arguments: list[str], reasons: Mapping[str, str]) -> None:
@@ -114,7 +132,7 @@ def refuse(arguments: list[str], reasons: Mapping[str, str]) -> None:
         raise UsageError(problems[0], problems=problems, hint=_HINT)
 
 
-def _joined(args: list[str]) -> list[str]:
+def joined(args: list[str]) -> list[str]:
     """Return arguments with `--authorized-networks A B C` as one value, since Google's xpk accepts several words."""
     arguments: list[str] = []
     taking = False
@@ -142,7 +160,7 @@ def _only_reading(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[_READING] = value
 
 
-class _Command(Command):
+class CompatibleCommand(Command):
     """A command that rejects unsupported flags of Google's xpk by name, before click reports them as unknown."""
 
     foreign: ClassVar[Mapping[str, str]] = {}
@@ -160,7 +178,7 @@ class _Command(Command):
         return super().parse_args(ctx, args)
 
 
-class ClusterCommand(_Command):
+class ClusterCommand(CompatibleCommand):
     """A command that accepts the flags of Google's `xpk cluster`; one that only reads accepts --dry-run, too."""
 
     foreign, ignored = {"--headless": _NO_HEADLESS}, CLUSTER
@@ -173,7 +191,7 @@ class ClusterCommand(_Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept lists of networks."""
-        return super().parse_args(ctx, _joined(args))
+        return super().parse_args(ctx, joined(args))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Do nothing in a dry run of a command that only reads."""
@@ -202,7 +220,7 @@ class StorageCommand(ClusterCommand):
         return super().parse_args(ctx, [re.sub(r"^--access_mode\b", "--access-mode", argument) for argument in args])
 
 
-class WorkloadCommand(_Command):
+class WorkloadCommand(CompatibleCommand):
     """A command that accepts the flags of Google's `xpk workload` and keeps arguments after `--` separate.
 
     `list` accepts --dry-run and then makes no request.

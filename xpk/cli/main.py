@@ -30,6 +30,7 @@ COMMANDS = {
     "cluster": ("xpk.cli.cluster.commands", "Create and manage clusters."),
     "workload": ("xpk.cli.workload.commands", "Run and manage workloads."),
     "queue": ("xpk.cli.queue", "Share a cluster among teams by queues with quotas."),
+    "usage": ("xpk.cli.usage", "Show who used the chips of a cluster, and what was lost."),
     "storage": ("xpk.cli.storage", "Manage volumes that workloads mount by name."),
     "image": ("xpk.cli.image", "Build and push container images for workloads."),
     "info": ("xpk.cli.info", "Show a cluster's LocalQueues and ClusterQueues."),
@@ -40,8 +41,11 @@ COMMANDS = {
     "config": ("xpk.cli.config", "Get and set default options."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
+    "mcp": ("xpk.cli.mcp", "Serve an agent by the Model Context Protocol."),
+    "translate": ("xpk.cli.translate.commands", "Translate commands of gcluster and of Google's xpk."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),
 }
+HIDDEN = {"gcluster": "xpk.cli.translate.commands"}  # modules of commands that the help does not list
 
 
 class _UnreadError(Exception):
@@ -75,9 +79,10 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if cmd_name not in COMMANDS:
+        module = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
+        if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
         return command
 
     def resolve_command(

@@ -24,8 +24,9 @@ _PREFERRED = {
     "info": ("cluster",),
     "inspector": ("cluster", "namespace"),
     "version": ("cluster",),
+    "usage": ("cluster", "prices"),
 }
-_ALONE = ("doctor", "info", "inspector", "version")  # commands that are not groups
+_ALONE = ("doctor", "info", "inspector", "version", "usage")  # commands that are not groups
 
 
 class _OfEach(dict[str, Any]):

@@ -13,6 +13,7 @@ from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.reader import find_all
 from xpk.jobs.termination import await_end, check_maker, claimed_output, end
+from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
@@ -88,14 +89,19 @@ def carry_out(
     grace_seconds: int | None = None,
     timeout: float | None = 120.0,
     ignore_not_found: bool = False,
+    usage: DeletionRecorder | None = None,
     report: Report = ignore,
 ) -> None:
     """Delete workloads, wait `timeout` seconds for their hosts (None: do not wait), then remove their output.
+
+    `usage` records the use of chips, which nothing shows afterwards.
 
     All are ended before the first wait: capacity that one frees must not admit the next. Raises NotFoundError for a
     single workload that is gone, and the first failure, once the others are deleted.
     """
     ended: list[Deletion] = []
+    if usage and deletions:
+        usage.begin([deletion.name for deletion in deletions])
     for deletion in deletions:
         try:
             end(api, deletion.name, namespace, grace_seconds=grace_seconds)
@@ -110,6 +116,8 @@ def carry_out(
         try:
             if timeout is not None:
                 await_end(api, deletion.name, namespace, timeout=timeout, start=start, is_immediate=grace_seconds == 0)
+            if usage:
+                usage.end(deletion.name, with_output=bool(deletion.output_dir))
             if deletion.output_dir:
                 remove_output(deletion.output_dir)
             report(Notice(f"workload '{deletion.name}' deleted"))

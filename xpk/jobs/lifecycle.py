@@ -9,7 +9,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.api.text import is_hopeless_pull, is_missing_image
 from xpk.api.timing import time_limit
 from xpk.jobs.outage import SIGNS, Outage
-from xpk.jobs.status.fields import Snapshot, owned_by
+from xpk.jobs.status.fields import Snapshot, label, owned_by
 from xpk.jobs.status.reader import read, take
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
@@ -181,7 +181,9 @@ def set_active(
 def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:
     """Return a JobSet once it differs from the one that was read, or after `seconds`; None if it does not exist."""
     metadata, latest = jobset["metadata"], None
-    selector = {names.WORKLOAD_LABEL: metadata["name"]}
+    # Watches select by labels. A JobSet without a label of its own is watched together with all others.
+    labels = (names.WORKLOAD_LABEL, names.GCLUSTER_LABEL)
+    selector = next(({key: metadata["name"]} for key in labels if label(jobset, key) == metadata["name"]), None)
     for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
         if obj["metadata"]["name"] != metadata["name"]:
             continue  # another object with a copy of the label

@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import chain
 
 from xpk.api.base import LogLine, Obj, ObjectApi
+from xpk.api.paths import container_of, programs_of
 from xpk.api.server_errors import NotStartedError
 from xpk.api.text import short
 from xpk.jobs.outage import SIGNS, Outage
@@ -74,7 +75,7 @@ def read_logs(
     XpkError if no host has a log yet.
     """
     keep = _filter(query)
-    pods = _pods(api, name, namespace, query, previous=previous)
+    pods = [program for pod in _pods(api, name, namespace, query, previous=previous) for program in programs_of(pod)]
     begun: list[Iterator[HostLine]] = []
     causes: dict[str, list[str]] = {}
     for pod in pods:
@@ -103,7 +104,7 @@ def follow_logs(
     _check_few(status, query)
     _check_hosts_exist(status, query)
     lines: _Lines = queue.Queue(maxsize=_AHEAD)
-    readers: dict[str, threading.Thread] = {}
+    readers: dict[tuple[str, str], threading.Thread] = {}  # by pod and container
     readable = threading.Event()
     passed_over: set[str] | None = None
     outage = Outage()
@@ -122,14 +123,15 @@ def follow_logs(
         )  # `tail` applies to the first pods only
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
-        for pod in _matching(pods, query):
+        for pod in chain.from_iterable(map(programs_of, _matching(pods, query))):
             uid = pod["metadata"]["uid"]
+            source = (uid, container_of(pod))
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
-            if started and uid not in readers and uid not in passed_over:
-                readers[uid] = threading.Thread(
+            if started and source not in readers and uid not in passed_over:
+                readers[source] = threading.Thread(
                     target=_pump, args=(api, pod, first_query, lines, readable, pause), daemon=True
                 )
-                readers[uid].start()
+                readers[source].start()
         while True:
             yield from filter(keep, _drain(lines))
             # In this order, so that the last lines of a reader are not missed.
@@ -140,7 +142,7 @@ def follow_logs(
                 break
 
 
-def _ended(readers: dict[str, threading.Thread]) -> int:
+def _ended(readers: dict[tuple[str, str], threading.Thread]) -> int:
     return sum(not reader.is_alive() for reader in readers.values())
 
 

@@ -11,7 +11,7 @@ from xpk.api.timing import time_limit
 from xpk.jobs.status.reader import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError, TimedOutError
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import STATELESS_MAKERS, WorkloadStatus
 
 _LOOK_AGAIN_SECONDS = 5.0  # between reads despite a silent watch: a host may end before the watch begins
 _LAST_LOOK_SECONDS = 5.0  # beyond the timeout, to read the number of remaining hosts
@@ -19,7 +19,7 @@ _LAST_LOOK_SECONDS = 5.0  # beyond the timeout, to read the number of remaining 
 
 def check_maker(status: WorkloadStatus, *, where: str = "") -> None:
     """Raise ConflictError for a JobSet that another tool created and may depend on."""
-    if status.maker != "xpk":
+    if status.maker not in STATELESS_MAKERS:
         raise ConflictError(
             f"'{status.name}' was created by {status.maker}, not xpk",
             hint=f"`xpk workload delete {status.name}{where} --force` deletes it anyway",

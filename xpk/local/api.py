@@ -15,7 +15,7 @@ from typing import Any
 
 from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
-from xpk.local import daemon_control, logs, peer_secrets, process
+from xpk.local import daemon_control, logs, peer_secrets, process, usage
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
@@ -24,6 +24,7 @@ from xpk.local.store import Store, Transaction
 from xpk.local.validate import check_unchanged, validated
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTaken, NotFoundError, UsageError, XpkError
+from xpk.model.usage import Record
 
 _POLL_SECONDS = 0.02
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
@@ -218,6 +219,17 @@ class LocalApi:
         with Store(self._folder) as store, store.transaction(write=False) as tx:
             pods = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
         return sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
+
+    @property
+    def usage_folder(self) -> str:
+        """See `RecordsUsage.usage_folder`."""
+        return str(self._folder / usage.FOLDER)
+
+    def open_usage(self) -> Sequence[Record]:
+        """See `RecordsUsage.open_usage`."""
+        daemon_control.ensure(self._folder, self._workloads)
+        with Store(self._folder) as store, store.transaction(write=False) as tx:
+            return usage.open_records(tx)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xpk.api.base import Obj
-from xpk.local import job, jobset, pods, queue
+from xpk.local import job, jobset, pods, queue, usage
 from xpk.local import objects as o
 from xpk.local.process import Host
 from xpk.local.store import Transaction
+from xpk.model.usage import Record
 
 _ROUNDS = 20  # after which a pass ends even if the controllers still change objects
 _Controller = Callable[[Transaction, Mapping[str, Host]], None]
@@ -30,6 +31,7 @@ class Pass:
     is_pausing: bool  # whether a JobSet waits for the time of its next attempt
     jobsets: set[str]  # UIDs of all JobSets
     pods: set[str]  # UIDs of all pods, and of former ones
+    usage: dict[str, Record]  # records to write into the usage ledger, by the names of their objects
 
     @property
     def live(self) -> list[Obj]:
@@ -62,6 +64,7 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> Pass:
         quiet = quiet + 1 if tx.writes == before else 0
         if quiet == len(_CONTROLLERS):
             break
+    usage.record(tx)
     tx.unsettle_unwritten()
     groups, jobsets = pods.by_jobset(tx), tx.list("JobSet")
     return Pass(
@@ -70,4 +73,5 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> Pass:
         is_pausing=any("nextAttemptAt" in obj["status"] for obj in jobsets),
         jobsets=tx.uids("JobSet"),
         pods=tx.uids("Pod") | tx.uids("FormerPod"),
+        usage=usage.ended_records(tx),
     )

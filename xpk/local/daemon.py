@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from xpk.api.base import Obj
-from xpk.local import controllers, peer_secrets, process
+from xpk.local import controllers, peer_secrets, process, usage
 from xpk.local import objects as o
 from xpk.local.daemon_control import INFO, LOCK, LOG, fingerprint
 from xpk.local.environment import addresses_of, launch_spec
@@ -27,6 +27,7 @@ from xpk.local.process import Host
 from xpk.local.shim import Log
 from xpk.local.store import FILE, Store
 from xpk.model.errors import XpkError
+from xpk.storage import open_folder
 from xpk.storage.private import open_file
 
 _IDLE_SECONDS = 60.0
@@ -45,6 +46,8 @@ class Daemon:
         self._pausing = False
         self._hosts: dict[str, Host] = {}
         self._shims: dict[str, subprocess.Popen[bytes]] = {}
+        self._ledger = open_folder(str(folder / usage.FOLDER))
+        self._recorded: list[str] = []  # names of records that the last pass wrote into the ledger
         self.stopping = False
 
     def _pod_folder(self, pod: Obj) -> Path:
@@ -71,6 +74,7 @@ class Daemon:
     def step(self) -> None:
         """Make one pass."""
         with self._store.transaction() as tx:
+            usage.forget(tx, self._recorded)
             live_pods = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
             hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in live_pods}
             result = controllers.reconcile(tx, hosts)
@@ -85,6 +89,7 @@ class Daemon:
                     self._launch(pod, addresses)
         process.sweep(self._folder, result.pods)
         peer_secrets.sweep(self._folder, result.jobsets)
+        self._recorded = usage.write(self._ledger, result.usage)
 
     def _is_not_started(self, uid: str) -> bool:
         return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import xpk_shared
 from xpk.local import process
 from xpk.local.store import damaged
 from xpk.model.errors import XpkError
@@ -42,7 +43,9 @@ def ensure(folder: Path, workloads: str) -> None:
             return
         time.sleep(0.02)
     stop(folder)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    # The daemon imports the same packages as this process, wherever they are.
+    paths = dict.fromkeys(str(path) for path in (Path(__file__).parents[2], Path(xpk_shared.__file__).parents[1]))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "xpk.local.daemon", str(folder), workloads]
     for _ in range(_LAUNCHES):
         with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_APPEND), "ab") as log:

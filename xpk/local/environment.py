@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import xpk_run
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.shim import LAST_WORD
@@ -16,12 +17,14 @@ from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
 from xpk_shared.supervisor.names import PORT as SUPERVISOR_PORT
-from xpk_shared.supervisor.names import REGISTRY
+from xpk_shared.supervisor.names import PROGRESS, REGISTRY
+from xpk_shared.supervisor.progress import progress_path
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods
 _SUPERVISOR_PORTS = 20_000, 32_000  # below the ports that systems choose for connections
 _EMPTY = "work"  # in the pod's folder: the default working folder of a host, as in a container
+_MODULES = "modules"  # in the pod's folder
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
@@ -78,8 +81,9 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     variables = {name: _resolve(value, pod, addresses) for name, value in variables.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
-    if workloads:  # keeps the bundled packages importable
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (workloads, variables.get("PYTHONPATH"))))
+    # The bundled packages, and for a Python other than xpk's own a folder with nothing but xpk_run.
+    paths = (workloads, variables.get("PYTHONPATH"), _write_modules(folder))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
     if REGISTRY in variables:
@@ -88,6 +92,8 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
+    if progress := progress_path(variables):
+        base[PROGRESS] = progress  # also for commands that no supervisor runs
     for path in (folder, empty):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
@@ -95,6 +101,15 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
         "environment": {**inherited, **base, **variables},
         "folder": container.get("workingDir") or str(empty),
     }
+
+
+def _write_modules(folder: Path) -> str:
+    """Create the folder of the module by which programs report their progress; return its path."""
+    source = Path(xpk_run.__file__)
+    modules = folder / _MODULES
+    modules.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (modules / source.name).write_bytes(source.read_bytes())
+    return str(modules)
 
 
 def _supervisor_port(job: str) -> int:

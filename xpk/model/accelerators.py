@@ -16,6 +16,8 @@ import yaml
 from xpk.model.errors import UsageError
 
 NODEPOOL_LABEL = "cloud.google.com/gke-nodepool"
+ACCELERATOR_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+SLICE_TOPOLOGY_ANNOTATION = "cloud.google.com/gke-tpu-slice-topology"  # of pods that use a part of a slice, or several
 CHIP_RESOURCES = ("google.com/tpu", "nvidia.com/gpu")  # resource names of pod requests
 _CUBE = 4  # chips along each side of the cube that v4, v5p and later pods are wired from
 _CPU_NAME = re.compile(r"(?P<machine>.+)-(?P<hosts>[1-9]\d*)")
@@ -59,7 +61,7 @@ def find_shape(name: str) -> SliceShape:
     shapes = _by_name()
     shape = shapes.get(name) or _cpu_shape(name)
     if shape is None:
-        close = _closest(name, [*shapes, *(f"{machine}-1" for machine in _table()["cpu"])])
+        close = _closest(name, list(shapes))
         hint = f"the closest are {', '.join(close)}" if close else "`xpk accelerator list` shows all types"
         raise UsageError(f"unknown accelerator type '{name}'", hint=hint)
     return shape
@@ -67,7 +69,7 @@ def find_shape(name: str) -> SliceShape:
 
 def type_of_nodes(labels: Mapping[str, str]) -> str:
     """Return the slice type of nodes with these labels, "" if the labels do not identify one."""
-    key = (labels.get("cloud.google.com/gke-tpu-accelerator"), labels.get("cloud.google.com/gke-tpu-topology"))
+    key = (labels.get(ACCELERATOR_LABEL), labels.get(TOPOLOGY_LABEL))
     return _by_nodes().get(key, labels.get("cloud.google.com/gke-accelerator", ""))
 
 
@@ -142,8 +144,8 @@ def _tpu_shapes(family: str, row: Mapping[str, Any]) -> Iterator[SliceShape]:
             resource="google.com/tpu",
             resource_per_host=per_host,
             node_labels={
-                "cloud.google.com/gke-tpu-accelerator": row["accelerator"],
-                "cloud.google.com/gke-tpu-topology": topology,
+                ACCELERATOR_LABEL: row["accelerator"],
+                TOPOLOGY_LABEL: topology,
             },
             hbm_gib=row["hbm_gib"],
             peak_bf16=row["peak_bf16"],

@@ -9,8 +9,8 @@ from xpk.model.errors import UsageError
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def parse_since(text: str | None) -> datetime | None:
-    """Return the point in time of `--since`: `90s`, `5m`, `2h`, `1d` ago, or an RFC 3339 time."""
+def parse_since(text: str | None, flag: str = "--since") -> datetime | None:
+    """Return the point in time of a flag: `90s`, `5m`, `2h`, `1d` ago, or an RFC 3339 time. Raises UsageError."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]
@@ -19,9 +19,7 @@ def parse_since(text: str | None) -> datetime | None:
             return datetime.now(UTC) - timedelta(seconds=float(number) * _UNITS[unit])
         time = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise UsageError(
-            f"--since '{text}' is not a time", hint="use 90s, 5m, 2h, 1d or 2026-01-31T12:00:00Z"
-        ) from None
+        raise UsageError(f"{flag} '{text}' is not a time", hint="use 90s, 5m, 2h, 1d or 2026-01-31T12:00:00Z") from None
     return time if time.tzinfo else time.astimezone()
 
 

@@ -16,6 +16,7 @@ ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")  # of Google Cloud, such as us-cen
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
 WORKLOAD_LABEL = "xpk.google.com/workload"
+GCLUSTER_LABEL = "gcluster.google.com/workload"  # of workloads that Google's Cluster Toolkit has submitted
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
@@ -26,6 +27,7 @@ PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # noqa: S105  # path of the secre
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
 SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs the command of a host
 SUPERVISOR_FILE = f"{PEER_SECRET_FOLDER}/{SUPERVISOR_KEY}"
+PROGRESS_KEY = "xpk_run.py"  # of the same Secret: the module by which programs report their progress
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images
 RUN_SECONDS_ANNOTATION = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"  # Kueue passes it on to GKE
 QUEUED_LABEL = "cloud.google.com/gke-queued"  # GKE's label and taint of nodes of queued provisioning
@@ -162,6 +164,13 @@ def secret_problems(secret: str, key: str) -> list[str]:
     """Return the problems of a Secret's name and of a key in it, one line each."""
     problems = [] if _FOLDER.fullmatch(secret) and len(secret) <= 253 else [f"'{secret}' is not the name of a Secret"]
     return [*problems, *([] if _KEY.fullmatch(key) else [f"'{key}' is not a key of a Secret"])]
+
+
+def service_account_problems(name: str, flag: str) -> list[str]:
+    """Return the problems of a Kubernetes service account's name, one line each."""
+    if _FOLDER.fullmatch(name) and len(name) <= 253:
+        return []
+    return [f"{flag} '{name}' is not the name of a Kubernetes service account: lower-case letters, digits, '-' and '.'"]
 
 
 def node_folder_problems(folder: str, shared: str | None) -> list[str]:

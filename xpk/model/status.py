@@ -147,6 +147,10 @@ class Occurrence:
     message: str  # explanation
 
 
+# Tools whose workloads xpk deletes by name: they keep no state of them besides the JobSet.
+STATELESS_MAKERS = ("xpk", "gcluster")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadStatus:
     """Status of a workload, as its objects show it. Times are RFC 3339.

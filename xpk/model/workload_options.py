@@ -53,6 +53,10 @@ def _label_problems(labels: Mapping[str, str], _flag: str) -> list[str]:
     return [problem for key, value in labels.items() for problem in names.label_problems(key, value)]
 
 
+def _service_account_problems(name: str | None, flag: str) -> list[str]:
+    return [] if name is None else names.service_account_problems(name, flag)
+
+
 def _run_duration_problems(seconds: int | None, flag: str) -> list[str]:
     if seconds is None or 1 <= seconds <= _MAX_RUN_SECONDS:
         return []
@@ -91,6 +95,12 @@ class WorkloadOptions:
         parameter="pull_secret",
         metavar="NAME",
         help="Kubernetes Secret to pull the image with.",
+    )
+    service_account: str | None = option(
+        None,
+        metavar="NAME",
+        check=_service_account_problems,
+        help="Kubernetes service account that pods act as, for example on Google Cloud. [default: the namespace's]",
     )
     run_as_user: int | None = option(
         None,

@@ -1,11 +1,13 @@
-"""The Secret of a workload's pods: the secret by which they authenticate each other, and the supervisor's program."""
+"""The Secret of a workload's pods: the secret by which they authenticate each other, the supervisor, and xpk_run."""
 
 from __future__ import annotations
 
 import base64
 import secrets
+from pathlib import Path
 from typing import Any
 
+import xpk_run
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
 from xpk.render.supervisor import is_supervised, supervisor_archive
@@ -21,7 +23,7 @@ def mounted_peer_secret(spec: WorkloadSpec) -> dict[str, Any] | None:
     if spec.target.on_this_machine:
         return None
     return {
-        "keys": [names.PEER_SECRET_KEY, names.SUPERVISOR_KEY] if is_supervised(spec) else [],
+        "keys": [names.PEER_SECRET_KEY, names.SUPERVISOR_KEY, names.PROGRESS_KEY] if is_supervised(spec) else [],
         "name": names.peer_secret(spec.name),
         "folder": names.PEER_SECRET_FOLDER,
         "variable": names.PEER_SECRET_VARIABLE,
@@ -39,6 +41,7 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
     data = {names.PEER_SECRET_KEY: secrets.token_hex(_BYTES).encode()}
     if is_supervised(spec):
         data[names.SUPERVISOR_KEY] = supervisor_archive(is_elastic=bool(spec.min_slices))
+        data[names.PROGRESS_KEY] = Path(xpk_run.__file__).read_bytes()
     return [
         {
             "apiVersion": "v1",

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk_shared.storage import EMULATOR, Place, address_problems, errors, in_bucket, open_place
-from xpk_shared.storage.place import check_size
+from xpk_shared.storage.place import Entry, check_size
 
 MAX_BYTES = 512 << 20  # that are read into memory at once
 _SEAL = "manifest.json"  # marks a checkpoint as complete
@@ -72,11 +72,20 @@ class Folder:
         """Return the last `size` bytes of a file without reading the rest; None if it does not exist."""
         return self._read(lambda: (self._place / path).part(-size, size))
 
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        """Return names and contents of the files directly in a folder, sorted by name."""
+    def read_part(self, path: str, start: int, size: int) -> bytes | None:
+        """Return at most `size` bytes of a file from the position `start`; None if it does not exist."""
+        return self._read(lambda: (self._place / path).part(start, size))
+
+    def find(self, text: str, limit: int) -> list[Entry]:
+        """Return the files below whose names contain `text`; at most `limit` files are looked at."""
+        with self._explained("list"):
+            return self._place.find(text, limit)
+
+    def read_all(self, folder: str, *, first: str = "") -> dict[str, bytes]:
+        """Return names and contents of the files directly in a folder, sorted by name, from the name `first` on."""
         place = self._place / folder
         with self._explained("read"):
-            entries = sorted(place.files(), key=lambda entry: entry.name)
+            entries = sorted((entry for entry in place.files() if entry.name >= first), key=lambda entry: entry.name)
             check_size(sum(entry.size for entry in entries), MAX_BYTES, place)
             contents = place.read_each(entries)
             pairs = zip(entries, contents, strict=True)

@@ -15,6 +15,7 @@ from xpk.capacity.adapted.options import AdaptedOptions
 from xpk.capacity.adapted.provider import AdaptedProvider
 from xpk.capacity.nodes.emulated import Adaptation
 from xpk.capacity.plan.plan import Plan
+from xpk.jobs.create.create import read_queue
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
@@ -176,6 +177,52 @@ def test_missing_quota_is_added_to_a_queue_of_another_tool_under_its_names(tmp_p
     assert site.plan(output_root="gs://b/x").steps == [] and site.provider.describe("mine").state == "Ready"
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     assert len(site.api.list("ClusterQueue", None)) == 1, "it existed before"
+
+
+def gclusters() -> list[Obj]:
+    """Return two slices of v6e-16 and the queues of gcluster's blueprint for them: a flavor without a topology."""
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+    }
+    nodes = [node(f"{pool}-{host}", pool, 4, providerID="gce://p/z/i") for pool in ("p0", "p1") for host in range(4)]
+    for item in nodes:
+        item["metadata"]["labels"] |= labels
+    quota = {"name": "google.com/tpu", "nominalQuota": 32}
+    group = {"coveredResources": ["google.com/tpu"], "flavors": [{"name": "tpuv6e-flavor", "resources": [quota]}]}
+    del labels["cloud.google.com/gke-tpu-topology"]
+    queues: list[tuple[str, Obj, Obj]] = [
+        ("ResourceFlavor", {"name": "tpuv6e-flavor"}, {"nodeLabels": labels}),
+        ("ClusterQueue", {"name": "cluster-queue"}, {"namespaceSelector": {}, "resourceGroups": [group]}),
+        ("LocalQueue", {"name": "user-queue", "namespace": "default"}, {"clusterQueue": "cluster-queue"}),
+    ]
+    version = "kueue.x-k8s.io/v1beta2"
+    return [*nodes, *({"apiVersion": version, "kind": kind, "metadata": m, "spec": s} for kind, m, s in queues)]
+
+
+def test_the_queue_of_a_cluster_of_gcluster_is_kept_and_used(tmp_path: Path) -> None:
+    site = Site(tmp_path, gclusters())
+    before = site.api.get("ClusterQueue", "cluster-queue")["spec"]
+    site.adapt(output_root="gs://b/x")
+    assert site.api.get("ClusterQueue", "cluster-queue")["spec"] == before, (
+        "the quota of its flavor is that of the slices"
+    )
+    assert [item["metadata"]["name"] for item in site.api.list("ResourceFlavor", None)] == ["tpuv6e-flavor"]
+    assert {item["metadata"]["name"] for item in site.api.list("LocalQueue", None)} == {
+        "user-queue",
+        "multislice-queue",
+    }
+    assert site.plan(output_root="gs://b/x").steps == []
+    assert site.provider.describe("mine").state == "Ready"
+    for queue in ("user-queue", "multislice-queue"):
+        assert list(read_queue(site.api, queue, "default", cluster="mine").most) == ["v6e-16"]
+
+
+def test_a_flavor_of_several_topologies_has_no_type(tmp_path: Path) -> None:
+    objects = gclusters()
+    objects[0]["metadata"]["labels"]["cloud.google.com/gke-tpu-topology"] = "2x4"
+    queue = read_queue(Site(tmp_path, objects).api, "user-queue", "default", cluster="mine")
+    assert list(queue.most) == ["tpuv6e-flavor"]
 
 
 def test_permission_to_take_over_quotas_is_remembered(tmp_path: Path) -> None:

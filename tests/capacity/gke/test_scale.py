@@ -11,7 +11,7 @@ import pytest
 from tests.capacity.gke.conftest import MakeSite
 from tests.capacity.gke.site import Site
 from xpk.capacity.gke.desired.limits import Sizing, pod_prefix, range_limits
-from xpk.client import price
+from xpk.cost import price
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError
 from xpk.model.specs import WorkloadSpec

@@ -13,7 +13,7 @@ from xpk.model.errors import Problems, UsageError
 
 VALID: dict[str, Any] = {
     "num_slices": 2, "command": "true", "args": ["--config", "tiny"], "launcher": "ray", "ray_join_seconds": 0,
-    "run_as_user": 1, "read_only_root": True, "network_policy": True,
+    "run_as_user": 1, "service_account": "train-sa", "read_only_root": True, "network_policy": True,
     "script_dir": Path("code"), "env": {"A": "1"}, "secret_env": {"T": ("s", "k")}, "max_cost": 1,
     "fatal_exit_codes": (3,), "max_run_seconds": None, "check_memory": False,
 }  # fmt: skip

@@ -13,7 +13,8 @@ from tests.jobs.report.pages import Checker
 from tests.jobs.report.runs import RunWriter
 from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries
 from xpk.jobs.report.page import ReportFacts, render_report
-from xpk.jobs.report.record import HostId, RunRecord, read_folder
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import HostId, RunRecord
 from xpk.jobs.report.restart_lines import RestartFact
 from xpk.jobs.report.slice_losses import seconds_on_fewer, slice_losses
 

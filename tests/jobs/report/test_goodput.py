@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.jobs.report.runs import START, RunWriter, one_kill
 from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
-from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord, read_folder
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import Event, HostId, RunRecord, StepRecord
 
 
 def test_an_empty_run_has_no_goodput() -> None:

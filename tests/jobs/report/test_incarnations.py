@@ -17,7 +17,8 @@ from tests.jobs.report.runs import START, RunWriter
 from xpk.jobs.report.goodput import Cause, attempts, goodput, lost_steps, recoveries, recovery_seconds
 from xpk.jobs.report.incarnations import Life, number_lives
 from xpk.jobs.report.page import render_report
-from xpk.jobs.report.record import HostId, read_folder
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import HostId
 from xpk.jobs.report.restart_lines import RestartFact
 
 

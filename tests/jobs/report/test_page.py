@@ -11,7 +11,8 @@ import pytest
 from tests.jobs.report.pages import FACTS, Checker
 from tests.jobs.report.runs import START, RunWriter, one_kill
 from xpk.jobs.report.page import ReportFacts, render_report
-from xpk.jobs.report.record import RunRecord, read_folder
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import RunRecord
 from xpk.jobs.report.restart_lines import RestartFact
 from xpk.jobs.report.stragglers import slow_hosts
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.report.runs import RunWriter, one_kill
-from xpk.jobs.report.record import HostId, RunRecord, read_folder, read_record
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import HostId, RunRecord, read_record
 
 
 def test_an_empty_or_missing_folder_gives_an_empty_record(tmp_path: Path) -> None:

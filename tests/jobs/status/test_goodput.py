@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.jobs.objects import ROOTS, jobset
+from tests.jobs.objects import ROOTS
 from tests.jobs.report.runs import START, RunWriter, one_kill
+from tests.jobs.status.progress import COMPLETED, shown, status_of
 from xpk.cli.workload import views
-from xpk.jobs.output.folder import Progress, latest_progress
 from xpk.jobs.report.figures import account
-from xpk.jobs.status.fields import Snapshot
-from xpk.jobs.status.goodput import MAX_BYTES, with_goodput
-from xpk.jobs.status.reader import read
-from xpk.model import names
-from xpk.model.status import Phase, WorkloadStatus
-
-COMPLETED = [{"type": "Completed", "status": "True"}]
-
-
-def status_of(folder: Path, replicas: int = 2, hosts: int = 2, **status: Any) -> WorkloadStatus:
-    """Return the status of a workload of 2 x 2 hosts that writes to a folder."""
-    made = jobset(annotations={names.OUTPUT_ANNOTATION: str(folder), names.TYPE_ANNOTATION: "v5litepod-8"}, **status)
-    (job,) = made["spec"]["replicatedJobs"]
-    job["replicas"], job["template"]["spec"]["parallelism"] = replicas, hosts
-    return read(made, Snapshot(jobsets=[]))
-
-
-def shown(folder: Path, status: WorkloadStatus) -> Progress:
-    """Return the progress as `workload status` shows it."""
-    progress = latest_progress(str(folder))
-    assert progress is not None and progress.goodput is None
-    return with_goodput(progress, str(folder), status)
+from xpk.jobs.status.goodput import MAX_BYTES
+from xpk.model.status import Phase
 
 
 def test_goodput_equals_that_of_the_report(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.small import arguments, run_alone
 from trainer import config
 from trainer.parallel import layout
-from trainer.telemetry.tensorboard import crc32c
+from xpk_shared.event_files import crc32c
 
 
 def test_the_checksum_follows_the_standard() -> None:

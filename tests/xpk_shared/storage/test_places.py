@@ -42,6 +42,17 @@ def test_a_file_is_read_completely_and_in_parts(opened: Open) -> None:
     assert file.read() == file.part(0, 4) == file.part(-4, 4) == b""
 
 
+def test_files_are_found_by_a_part_of_their_names(opened: Open) -> None:
+    place = opened("run")
+    for name in ("events.x", "a/b/events.y", "a/b/other", "events/none"):
+        (place / name).write(b"1234")
+    assert sorted((entry.name, entry.size) for entry in place.find("events.", 100)) == [
+        ("a/b/events.y", 4),
+        ("events.x", 4),
+    ]
+    assert opened("missing").find("events.", 100) == []
+
+
 def test_a_change_increases_the_number_of_the_entry(opened: Open) -> None:
     file = opened("file")
     file.write(b"one")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
+from trainer.hosts.coordinator_tls import credentials
 from trainer.hosts.peers import Peers
 from xpk_shared.links.connection import listen
 from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY
@@ -223,4 +224,5 @@ def join(host: Host, address: str, port: int, peers: Peers) -> None:
         heartbeat_timeout_seconds=60,
         coordinator_bind_address=bracketed(address, port),
         cluster_detection_method="deactivate",
+        **credentials(host, jax.distributed.initialize),
     )

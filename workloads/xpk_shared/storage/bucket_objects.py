@@ -70,6 +70,10 @@ class Objects:
         """Return all objects below."""
         return [self._entry(blob) for blob in self._list()]
 
+    def matching(self, pattern: str, limit: int) -> list[Entry]:
+        """Return at most `limit` objects below that match a pattern; also others, if the server ignores patterns."""
+        return [self._entry(blob) for blob in self._list(match_glob=self._prefix + pattern, max_results=limit)]
+
     def sums(self) -> dict[str, tuple[int, str]]:
         """Return size and checksum of every object below, as stored by the bucket, without reading the objects."""
         checksums = [(self._entry(blob), blob.md5_hash, blob.crc32c) for blob in self._list()]

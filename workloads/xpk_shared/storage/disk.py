@@ -19,6 +19,7 @@ from xpk_shared.storage.place import Entry, Place, check_size
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _BLOCK = 1 << 16  # bytes
+_MAX_DEPTH = 5  # of folders that `find` searches
 
 
 class Disk(Place):
@@ -76,6 +77,20 @@ class Disk(Place):
                 path = Path(root, name)
                 if not name.startswith(".") and path.is_file():
                     yield _entry(str(path.relative_to(self.path)), path.stat())
+
+    def find(self, text: str, limit: int) -> list[Entry]:
+        """See `Place.find`. Hidden folders, links and deep folders are not searched."""
+        entries, depth = [], len(self.path.parts) + _MAX_DEPTH
+        for root, folders, names in os.walk(self.path):
+            folders[:] = sorted(f for f in folders if not f.startswith(".")) if len(Path(root).parts) < depth else []
+            for name in names[: max(0, limit)]:
+                path = Path(root, name)
+                if text in name and path.is_file() and not path.is_symlink():
+                    entries.append(_entry(str(path.relative_to(self.path)), path.stat()))
+            limit -= len(names) + 1
+            if limit <= 0:
+                break
+        return entries
 
     def read(self, limit: int | None = None) -> bytes:
         """See `Place.read`."""

@@ -79,6 +79,9 @@ class Place(Protocol):
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
         """Yield all files below: a folder's files by name, then its subfolders', except hidden ones and `skip`."""
 
+    def find(self, text: str, limit: int) -> list[Entry]:
+        """Return files below whose names contain `text`; at most `limit` files or objects are looked at."""
+
     def read(self, limit: int | None = None) -> bytes:
         """Return the whole content. Raises Refused if it has more than `limit` bytes."""
 

@@ -16,6 +16,7 @@ from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
 from xpk_shared.supervisor.peers import Peers
+from xpk_shared.supervisor.progress import ProgressFile
 from xpk_shared.supervisor.record import pause_record, restart_record, write_record
 from xpk_shared.supervisor.registry import RegistryServer, open_registry
 from xpk_shared.supervisor.restarts import SHORT_SECONDS, Coordinator, CoordinatorLimits, End
@@ -59,6 +60,7 @@ class Supervisor:
         self._silence = Silence(limits.silent_seconds, peers.ask) if host.number else None
         coordinator_limits = CoordinatorLimits(meet_seconds=limits.meet_seconds)
         self._coordinator = None if host.number else Coordinator(host, time.monotonic(), coordinator_limits)
+        self._progress = ProgressFile(host, environ)
         self._begin(0, {})
 
     def _begin(self, restarts: int, record: dict[str, Any]) -> None:
@@ -66,6 +68,7 @@ class Supervisor:
         self._restarts, self._is_stopped, self._has_reported = restarts, False, False
         self._stopped_at, self._ended_at = 0.0, 0.0
         environ = self._host.environment(self._environ, restarts)
+        environ.update(self._progress.begin(environ, self._host.attempt + restarts, time.time()))
         if record and not self._host.number and not os.path.isabs(self._host.output_dir):
             environ[CAUSE] = json.dumps(record)
         self._started_at = time.monotonic()
@@ -80,6 +83,7 @@ class Supervisor:
         finally:
             if self._standby:
                 self._standby.close()
+            self._progress.close()
 
     def _watch(self) -> int:
         while True:

@@ -5,5 +5,7 @@ PORT = "XPK_SUPERVISOR_PORT"  # on a local cluster, where workloads may share an
 IMPORTS = "XPK_STANDBY_IMPORTS"  # modules of the standby, separated by commas; none: no standby
 CAUSE = "XPK_RESTART_CAUSE"  # the record of a restart, for a program that writes it to a bucket
 MIN_SLICES, REGISTRY = "XPK_MIN_SLICES", "XPK_SLICE_REGISTRY"  # of elastic slices; the latter is host:port
+PROGRESS, PROGRESS_RECORD = "XPK_PROGRESS_FILE", "progress.jsonl"  # file to which programs append, in the output folder
+STARTED = "XPK_ATTEMPT_STARTED"  # Unix seconds at which the command of the attempt was started
 RECORD = "restarts.jsonl"  # file in the output folder
 PEER_LOST, EXHAUSTED = 75, 78  # exit codes of a host: it is healthy, but another is lost; no restart is left

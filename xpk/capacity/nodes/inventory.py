@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, queued_flavors, type_of
+from xpk.api.cluster_queues import queued_flavors, types_of
 from xpk.api.quantities import requests
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.capacity.queues.foreign import has_quota, is_foreign, with_quota
@@ -157,7 +157,7 @@ def own_objects(api: ObjectApi, objects: Objs) -> Objs:
         return objects
     if not is_foreign(have):
         return objects
-    types = {type_of(flavor) for flavor, _ in allotments(have)}
+    types = types_of(api, [have])
     existing = {
         (local_queue["metadata"]["namespace"], local_queue["metadata"]["name"])
         for local_queue in api.list("LocalQueue", None)
@@ -166,11 +166,11 @@ def own_objects(api: ObjectApi, objects: Objs) -> Objs:
         obj
         for obj in objects
         if obj["kind"] not in ("ClusterQueue", "AdmissionCheck", "ProvisioningRequestConfig")
-        and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types)
+        and not (obj["kind"] == "ResourceFlavor" and obj["metadata"]["name"] in types.values())
         and (obj["metadata"].get("namespace"), obj["metadata"]["name"]) not in existing
     ]
     flavors = [obj for obj in remaining if obj["kind"] in ("ResourceFlavor", "Topology")]
-    changed = [] if has_quota(have, queue) else [with_quota(have, queue)]
+    changed = [] if has_quota(have, queue, types) else [with_quota(have, queue, types)]
     return [*flavors, *changed, *(obj for obj in remaining if obj not in flavors)]
 
 

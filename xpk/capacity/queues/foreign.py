@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xpk.api.base import Obj, ObjectApi, Objs
@@ -30,21 +30,22 @@ def is_foreign(queue: Obj) -> bool:
     return bool(flavors) and flavors.isdisjoint(map(type_of, flavors))
 
 
-def has_quota(have: Obj, desired: Obj) -> bool:
-    """Return whether another tool's ClusterQueue has the desired quota for each type of slice."""
+def has_quota(have: Obj, desired: Obj, types: Mapping[str, str]) -> bool:
+    """Return whether another tool's ClusterQueue has the desired quota for each type; `types`: of its flavors."""
     return all(
-        _resource(have, kind, entry["name"]) == quantity(entry["nominalQuota"]) for kind, entry in _entries(desired)
+        _resource(have, kind, entry["name"], types) == quantity(entry["nominalQuota"])
+        for kind, entry in _entries(desired)
     )
 
 
-def with_quota(have: Obj, desired: Obj) -> Obj:
-    """Return the change of quota of another tool's ClusterQueue, in its existing flavors.
+def with_quota(have: Obj, desired: Obj, types: Mapping[str, str]) -> Obj:
+    """Return the change of quota of another tool's ClusterQueue, in its existing flavors of these types.
 
     Nothing else of it is taken over: neither labels, so that it stays when xpk is removed, nor its policies.
     """
     groups = copy.deepcopy(have["spec"].get("resourceGroups") or [])
     for kind, entry in _entries(desired):
-        if existing := next(_matching(groups, kind, entry["name"]), None):
+        if existing := next(_matching(groups, kind, entry["name"], types), None):
             existing["nominalQuota"] = entry["nominalQuota"]
             continue
         flavor = {"name": kind, "resources": [entry]}
@@ -136,15 +137,15 @@ def _entries(queue: Obj) -> Iterator[tuple[str, Obj]]:
                 yield flavor["name"], entry
 
 
-def _matching(groups: Sequence[Obj], kind: str, resource: str) -> Iterator[Obj]:
+def _matching(groups: Sequence[Obj], kind: str, resource: str, types: Mapping[str, str]) -> Iterator[Obj]:
     for group in groups:
         for flavor in group["flavors"]:
-            if type_of(flavor["name"]) == kind:
+            if types.get(flavor["name"]) == kind:
                 yield from (entry for entry in flavor.get("resources") or [] if entry["name"] == resource)
 
 
-def _resource(queue: Obj, kind: str, resource: str) -> float:
-    entries = _matching(queue["spec"].get("resourceGroups") or [], kind, resource)
+def _resource(queue: Obj, kind: str, resource: str, types: Mapping[str, str]) -> float:
+    entries = _matching(queue["spec"].get("resourceGroups") or [], kind, resource, types)
     return sum(quantity(entry.get("nominalQuota", 0)) for entry in entries)
 
 

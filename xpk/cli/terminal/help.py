@@ -25,8 +25,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Code and image": (
         "--command", "--script-dir", "--docker-image", "--base-docker-image", "--docker-image-pull-secret",
         "--docker-name", "--file", "--debug-dump-gcs", "--env", "--env-file", "--env-from-secret",
-        "--enable-debug-logs", "--launcher", "--ray-dashboard", "--ray-join-timeout", "--run-as-user",
-        "--read-only-root", "--network-policy",
+        "--enable-debug-logs", "--launcher", "--ray-dashboard", "--ray-join-timeout", "--service-account",
+        "--run-as-user", "--read-only-root", "--network-policy",
     ),
     "Storage": ("--output-root", "--storage", "--mount", "--node-folder", "--ramdisk-directory"),
     "Scheduling": (
@@ -113,10 +113,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk queue simulate --replay last-week.jsonl --quota red=4",
     ),
     "xpk queue delete": ("xpk queue delete red --yes",),
+    "xpk usage": ("xpk usage --since 7d --by team,cause", "xpk usage --since 2026-11-01 --by user -o csv"),
     "xpk storage list": ("xpk storage list --cluster prod",),
     "xpk storage detach": ("xpk storage detach data --cluster prod",),
     "xpk storage delete": ("xpk storage delete data --cluster prod",),
     "xpk version": ("xpk version --cluster prod",),
+    "xpk translate": (
+        "xpk translate 'gcluster job logs train --follow'",
+        "xpk translate -o json < my-commands.txt",
+    ),
     "xpk data prepare": ("xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",),
     "xpk image push": ("xpk image push us-docker.pkg.dev/my-project/images/train:1",),
     "xpk doctor": ("xpk doctor --provider kind", "xpk doctor --cluster dev"),

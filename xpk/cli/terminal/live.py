@@ -63,10 +63,9 @@ class LiveLine:
 def progress_words(progress: Progress) -> list[str]:
     """Return the progress of a run as the parts of a sentence."""
     total = f" of {progress.total_steps}" if progress.total_steps else ""
-    words = [
-        f"step {progress.step}{total}",
-        "loss not finite" if progress.loss is None else f"loss {progress.loss:.4f}",
-    ]
+    words = [f"step {progress.step}{total}"]
+    if progress.has_loss:
+        words.append("loss not finite" if progress.loss is None else f"loss {progress.loss:.4f}")
     if progress.step_seconds is not None:
         words.append(f"{progress.step_seconds:.3g} s a step")
     if progress.throughput is not None:
@@ -81,8 +80,9 @@ def progress_bar(progress: Progress, width: int, note: str = "", losses: Sequenc
 
     `note` replaces the rates; `losses` are drawn as a curve if there is room.
     """
-    step, loss, *rates = progress_words(progress)
-    figures = [step.replace(" of ", "/"), loss, *([note] if note else [rate.replace(" a ", "/") for rate in rates])]
+    step, *others = progress_words(progress)
+    loss, rates = others[: progress.has_loss], others[progress.has_loss :]
+    figures = [step.replace(" of ", "/"), *loss, *([note] if note else [rate.replace(" a ", "/") for rate in rates])]
     bar = _BAR[0] + 2 if progress.total_steps else 0
     while len(figures) > 1 and bar + len("  ".join(figures)) > width:
         figures.pop(-2 if figures[-1].startswith("ETA") and len(figures) > 3 else -1)

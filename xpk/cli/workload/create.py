@@ -20,7 +20,7 @@ from xpk.cli.workload.options import invalid_options, workload_options
 from xpk.cli.workload.request import read_request
 from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
-from xpk.client import price
+from xpk.cost import price
 from xpk.jobs import lifecycle
 from xpk.jobs.create import create as creating
 from xpk.jobs.create import options, submit

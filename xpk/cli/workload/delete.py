@@ -18,8 +18,10 @@ from xpk.cli.workload.target import OUT_OF_REACH
 from xpk.jobs import deletion
 from xpk.jobs.create.notice import Report
 from xpk.jobs.deletion import Deletion
+from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.model.durations import parse_duration
 from xpk.model.errors import NotFoundError, UsageError, XpkError
+from xpk.usage import usage_source
 
 
 @click.command(cls=WorkloadCommand)
@@ -82,6 +84,7 @@ def delete(
         grace_seconds=options["grace_period"],
         timeout=(parse_duration(options["timeout"], "--timeout") or 0.0) if options["wait"] else None,
         ignore_not_found=options["ignore_not_found"],
+        usage=DeletionRecorder(usage_source(place, api=api), namespace, console.warn),
         report=_printer(console),
     )
 

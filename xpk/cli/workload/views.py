@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import click
 
 from xpk.api.text import counted
 from xpk.cli.forecast import start_words
 from xpk.cli.terminal.live import progress_words
-from xpk.cli.terminal.output import age
+from xpk.cli.terminal.output import age, duration
 from xpk.cli.terminal.tables import Column, table, wrapped
 from xpk.jobs.logs import HostLine
 from xpk.jobs.output.folder import Progress
@@ -60,6 +62,7 @@ _ROWS_SHOWN = 5
 _INDENT = 13  # columns of a fact's continuation lines
 _MESSAGE_LENGTH = 240
 _MISCONFIGURED = ("Inadmissible", "Misconfigured", "NoMatchingFlavor", "Suspended")  # reasons of a queue's settings
+_STALL_SECONDS, _STALL_STEPS = 60.0, 20
 _SAID = ("Pending",)  # events that only repeat the headline
 _COLORS = {
     Phase.SUCCEEDED: "green",
@@ -100,8 +103,9 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
     lines += _queue_lines(workload)
     lines += [("trouble", str(trouble)) for trouble in workload.troubles[:_ROWS_SHOWN]]
     if progress:
-        words = progress_words(progress if workload.phase is Phase.RUNNING else replace(progress, eta_seconds=None))
-        lines.append(("progress", ", ".join(words)))
+        lines.append(("progress", ", ".join(progress_words(replace(progress, eta_seconds=None)))))
+        if workload.phase is Phase.RUNNING:
+            lines += _end_lines(progress, time.time())
         if progress.slices and _is_on(workload):
             lines.append(("slices", _slices_words(progress.slices)))
         if progress.goodput is not None:
@@ -255,6 +259,28 @@ def _quota_words(quota: Quota) -> str:
 
 def _is_on(workload: WorkloadStatus) -> bool:
     return workload.phase in (Phase.RUNNING, Phase.RESTARTING)
+
+
+def _end_lines(progress: Progress, now: float) -> list[tuple[str, str]]:
+    """Return when the run ends, or that it has stalled: it has finished no step for much longer than one takes."""
+    reached = _unix(progress.time)
+    if reached is not None and now - reached > max(_STALL_SECONDS, _STALL_STEPS * (progress.step_seconds or 0.0)):
+        return [("", f"no step for {duration(now - reached)}")]
+    ends, latest = _unix(progress.ends), _unix(progress.ends_latest)
+    if ends is None or progress.step >= (progress.total_steps or 0):
+        return []
+    later = f"; in {duration(latest - now)} at the rate of the whole run with its restarts" if latest else ""
+    return [("", f"ends about {_clock(ends, now)}, in {duration(ends - now)}{later}")]
+
+
+def _unix(date: str | None) -> float | None:
+    return None if date is None else datetime.fromisoformat(date).timestamp()
+
+
+def _clock(seconds: float, now: float) -> str:
+    """Return a time in UTC, with the date unless it is that of `now`."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at.strftime("%H:%MZ" if at.date() == datetime.fromtimestamp(now, UTC).date() else "%Y-%m-%d %H:%MZ")
 
 
 def _slices_words(slices: ActiveSlices) -> str:

@@ -28,7 +28,7 @@ def read_progress(console: Console, workload: WorkloadStatus, cluster: str) -> o
     try:
         progress = _progress(workload, roots)
         if progress and progress.ignored_lines:
-            console.tell(f"warning: ignored {progress.ignored_lines} damaged lines at the end of metrics.jsonl")
+            console.tell(f"warning: ignored {progress.ignored_lines} damaged lines about the newest steps")
         return progress and with_goodput(progress, roots.to_read(workload), workload)
     except XpkError as error:
         console.tell(f"warning: cannot read the progress: {error.message}")

@@ -12,7 +12,7 @@ from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, types_of
 from xpk.jobs.code import upload
 from xpk.jobs.status.fields import when
-from xpk.jobs.status.reader import maker_of
+from xpk.jobs.status.jobset import maker_of
 from xpk.model import names, sub_slices
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import (

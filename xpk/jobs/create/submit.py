@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from xpk.api.base import ObjectApi
+from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import mounts
 from xpk.jobs.code import upload
 from xpk.jobs.create import create, memory_estimate, options, trainer_preflight
@@ -17,7 +17,8 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.output import folder as output
 from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner, Runner
-from xpk.storage import open_folder
+from xpk.render import render_workload
+from xpk.storage import Folder, open_folder
 
 Price = Callable[[WorkloadSpec, float | None], str | None]
 
@@ -28,6 +29,15 @@ class Submitted:
 
     spec: WorkloadSpec
     cluster: str
+    cost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A workload that could be created: its spec, its objects without their Secret, and its cost if it has a price."""
+
+    spec: WorkloadSpec
+    objects: tuple[Obj, ...]
     cost: str | None = None
 
 
@@ -48,6 +58,20 @@ def submit(
     resolved = resolve(request, destination, report)
     preflight(resolved, report)
     return create_resolved(resolved, destination, report=report, price=price)
+
+
+def preview(
+    request: Workload, destination: Destination, *, report: Report = ignore, price: Price = no_price
+) -> Preview:
+    """Check a workload as `submit` does, and return what it would create. Creates nothing; raises what it raises."""
+    resolved = resolve(request, destination, report)
+    preflight(resolved, report)
+    api, spec = destination.reached(), resolved.spec
+    create.check_fits(api, destination.queue, spec, cluster=destination.cluster)
+    create.check_free(api, spec, cluster=destination.cluster)
+    cost = price(spec, request.max_cost)
+    _check_folders(api, resolved, destination.cluster, report)
+    return Preview(spec, tuple(render_workload(spec)), cost)
 
 
 def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None = None) -> None:
@@ -90,15 +114,8 @@ def create_resolved(
 
 def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> None:
     """Create what a workload needs, and the workload last."""
-    request, spec, archive = resolved.request, resolved.spec, resolved.archive
-    for note in mounts.check_mounts(api, spec, cluster=cluster):
-        report(Notice(note, is_warning=True))
-    folder = open_folder(spec.output_dir) if spec.output_dir else None
-    earlier = folder if folder and not request.resume and not folder.is_empty() else None
-    if earlier:
-        create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
-        if not request.fresh:
-            raise output.existing_output(earlier, spec.name)
+    spec, archive = resolved.spec, resolved.archive
+    earlier = _check_folders(api, resolved, cluster, report)
     is_new = (
         upload.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
     )
@@ -107,3 +124,17 @@ def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) ->
     is_new |= create.create_workload(api, spec, cluster=cluster)
     if archive:
         report(Notice(upload.describe(archive, new=is_new)))
+
+
+def _check_folders(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> Folder | None:
+    """Check mounts and the output folder; return the folder if it has to be moved aside. Raises OutputExists."""
+    request, spec = resolved.request, resolved.spec
+    for note in mounts.check_mounts(api, spec, cluster=cluster):
+        report(Notice(note, is_warning=True))
+    folder = open_folder(spec.output_dir) if spec.output_dir else None
+    if not folder or request.resume or folder.is_empty():
+        return None
+    create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
+    if not request.fresh:
+        raise output.existing_output(folder, spec.name)
+    return folder

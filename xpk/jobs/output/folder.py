@@ -1,18 +1,24 @@
-"""Output folder of a workload, on a disk or in a bucket: progress, removal, and moving aside."""
+"""Output folder of a workload, on a disk or in a bucket: progress, removal, and moving aside.
+
+The progress of the bundled trainer is in metrics.jsonl, that of other programs in progress.jsonl or in event files.
+"""
 
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xpk.jobs.output import slices
-from xpk.jobs.output.json_lines import parse, read_number, read_whole
+from xpk.api.text import rfc3339
+from xpk.jobs.output import event_files, slices
+from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
+from xpk.jobs.output.program_log import FILE as PROGRESS_FILE
+from xpk.jobs.output.program_log import ProgramLog, median, read_lines
 from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.storage import Folder, address_problems, in_bucket, open_folder
@@ -20,25 +26,30 @@ from xpk.storage import Folder, address_problems, in_bucket, open_folder
 Found = TypeVar("Found")
 
 _TAIL = 16 * 1024  # bytes that always contain the last step's line
+_LONG_TAIL = 2 << 20  # bytes: more than a line may have
 _SLICES_TAIL = 64 * 1024  # bytes: hundreds of changes of the active slices
 _PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its main purpose
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest recorded step of a trainer. Rates are medians over the newest steps."""
+    """The newest recorded step of a run. Rates are medians over the newest steps."""
 
     step: int  # number of the step
-    loss: float | None  # loss; null if it is not finite
+    loss: float | None  # loss; null if it is not finite, or if the program logs none
     step_seconds: float | None = None  # seconds of a step
     replacements: int = 0  # restarts of all trainers by Ray's driver, without the JobSet
     total_steps: int | None = None  # number of steps of the run
     throughput: float | None = None  # throughput of all hosts, in `throughput_unit`
-    throughput_unit: str | None = None  # unit: tokens/s or images/s
+    throughput_unit: str | None = None  # unit: tokens/s, images/s or examples/s
     eta_seconds: float | None = None  # seconds until step `total_steps`, at the recent rate
     ignored_lines: int = 0  # number of damaged or foreign lines among the newest
     goodput: float | None = None  # share of the run's wall time in productive steps; null if its records were not read
     slices: slices.ActiveSlices | None = None  # active slices; null unless slices are elastic
+    has_loss: bool = True  # whether a loss is logged
+    time: str | None = None  # time of the end of the step
+    ends: str | None = None  # time at which the last step will be done, at the recent rate; null unless it runs
+    ends_latest: str | None = None  # the same at the rate of the whole run, with its restarts; null if not later
 
 
 def at_root(target: Target, root: str | None) -> Target:
@@ -151,7 +162,7 @@ def _progress(folder: Folder, *, is_elastic: bool = False) -> Progress | None:
     whole = lines[len(tail) == _TAIL : -1]  # the first may be cut by the tail, the last may be incomplete
     rows = [row for row in map(_step_row, lines) if row]
     if not rows:
-        return None
+        return _progress_of_program(folder)
     last = rows[-1]
     step, total = last["step"], read_whole(last, "total_steps")
     unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
@@ -167,7 +178,48 @@ def _progress(folder: Folder, *, is_elastic: bool = False) -> Progress | None:
         throughput_unit=f"{unit}/s" if unit else None,
         eta_seconds=None if remaining is None or pace is None else round(remaining * pace, 1),
         ignored_lines=sum(not _is_usable(line) for line in whole),
+        time=_date(read_number(last, "time", TIMES)),
     )
+
+
+def _progress_of_program(folder: Folder) -> Progress | None:
+    """Return the newest step that a program other than the bundled trainer has logged."""
+    log = _newest_lines(folder)
+    if not log.steps:
+        log = event_files.newest_scalars(folder)
+    if not log.steps:
+        return None
+    steps, last = log.steps, log.steps[-1]
+    total = next((step.steps for step in reversed(steps) if step.steps is not None), None)
+    newest_loss = next((step for step in reversed(steps) if step.has_loss), None)
+    newest_rate = next((step for step in reversed(steps) if step.throughput is not None), None)
+    unit = newest_rate.unit if newest_rate else None
+    seconds = median([step.seconds for step in steps if step.seconds is not None])
+    pace = log.pace or seconds
+    return Progress(
+        step=last.step,
+        loss=newest_loss.loss if newest_loss else None,
+        step_seconds=seconds,
+        total_steps=total,
+        throughput=median([step.throughput for step in steps if step.throughput is not None and step.unit == unit]),
+        throughput_unit=unit,
+        eta_seconds=None if total is None or pace is None else round(max(0, total - last.step) * pace, 1),
+        ignored_lines=log.ignored_lines,
+        has_loss=newest_loss is not None,
+        time=_date(last.time),
+    )
+
+
+def _newest_lines(folder: Folder) -> ProgramLog:
+    """Return what the last lines of progress.jsonl say; a very long line may hide those before it."""
+    log = ProgramLog()
+    for size in (_TAIL, _LONG_TAIL):
+        tail = folder.read_end(PROGRESS_FILE, size) or b""
+        cut = tail.partition(b"\n")[2] if len(tail) == size else tail
+        log = read_lines(cut)
+        if log.steps or len(tail) < size:
+            break
+    return log
 
 
 def _step_row(line: bytes) -> dict[str, Any] | None:
@@ -183,8 +235,11 @@ def _is_usable(line: bytes) -> bool:
 
 
 def _median(rows: list[dict[str, Any]], key: str) -> float | None:
-    values = [value for row in rows if (value := read_number(row, key)) is not None]
-    return statistics.median(values) if values else None
+    return median([value for row in rows if (value := read_number(row, key)) is not None])
+
+
+def _date(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
 def _since_restore(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

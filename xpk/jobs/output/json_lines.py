@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+TIMES = (0.0, 4_102_444_800.0)  # Unix seconds: to the year 2100
 _LONGEST = 1 << 20  # bytes of a line
 _MAX_WHOLE = 2**53  # beyond it a float is not exact
 _NUMBERS = (-1e100, 1e100)  # whose sums and squares are still finite

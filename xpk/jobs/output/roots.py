@@ -8,18 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from xpk.jobs.output.folder import at_root
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError
 from xpk.model.specs import Target
-from xpk.model.status import WorkloadStatus
 from xpk.model.terminal import printable
 from xpk.storage import in_bucket
 
 _UNKNOWN = Target(emulated=False, sets_slice_environment=False, output_root="")
 _SHOWN = 300  # characters of a claim
+
+
+class Claim(Protocol):
+    """A workload and the output folder that its objects name, such as its status."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the workload."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the workload."""
+        ...
+
+    @property
+    def output_dir(self) -> str:
+        """Return the folder, "" if there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +47,7 @@ class OutputRoots:
     target: Callable[[], Target]
     stated: str | None = None
 
-    def to_read(self, status: WorkloadStatus) -> str:
+    def to_read(self, status: Claim) -> str:
         """Return the folder from which a workload's output may be read, "" if it has none.
 
         A bucket is read with the user's own credentials, and objects of clusters on this machine are the user's own.

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from xpk.api.text import rfc3339
-from xpk.jobs.output.json_lines import parse, read_number, read_whole
+from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
 from xpk.model.specs import MAX_SLICES
 
 FILE = "slices.jsonl"
-_TIMES = (0.0, 4_102_444_800.0)  # Unix seconds: to the year 2100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,7 @@ def _inactive(number: int, loss: SlicesChange | None) -> InactiveSlice:
 
 def _change(line: bytes) -> SlicesChange | None:
     row = parse(line) or {}
-    time, step = read_number(row, "time", _TIMES), read_whole(row, "step")
+    time, step = read_number(row, "time", TIMES), read_whole(row, "step")
     count, minimum = read_whole(row, "num_slices", MAX_SLICES), read_whole(row, "min_slices", MAX_SLICES)
     listed = row.get("slices")
     if time is None or step is None or not count or not minimum or minimum > count or not isinstance(listed, list):

@@ -14,7 +14,8 @@ from typing import Any
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import attempts, goodput, lost_steps, recovery_seconds
 from xpk.jobs.report.page import ReportFacts, render_report
-from xpk.jobs.report.record import RunRecord, read_folder
+from xpk.jobs.report.programs import read_folder
+from xpk.jobs.report.record import RunRecord
 from xpk.jobs.report.restart_lines import RestartFact
 from xpk.jobs.report.slice_losses import seconds_on_fewer
 from xpk.jobs.report.stragglers import SlowHost, slow_hosts
@@ -65,9 +66,12 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
     folder = roots.to_read(status)
     record = read_folder(folder) if folder else RunRecord()
     if record.empty:
+        problem = f"has logged no step to {status.output_dir} yet" if status.output_dir else "has no output folder"
+        if record.damaged_lines:
+            problem = f"has logged no step with a time: {record.damaged_lines} lines have none, or are damaged"
         raise NotFoundError(
-            f"workload '{status.name}' has not written metrics to {status.output_dir} yet",
-            hint=f"`xpk workload status {status.name}`; only the bundled trainer writes metrics",
+            f"workload '{status.name}' {problem}",
+            hint="`xpk docs how-to/show-progress` shows how a program logs its steps",
             resource=f"JobSet '{status.name}'",
         )
     shape = find_shape(status.accelerator_type)
@@ -104,6 +108,7 @@ def write_page(account: Account, file: Path) -> Path:
 
 def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> Figures:
     steps, evals = record.steps, record.evals
+    losses = [line.loss for line in steps if line.has_loss]
     spent = goodput(record, end=facts.end)
     return Figures(
         workload=status.name,
@@ -116,8 +121,8 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> F
         restarts=status.restarts,
         lost_steps=lost_steps(record),
         recovery_seconds=recovery_seconds(record, kill_time=facts.kill_time),
-        initial_loss=_finite(steps[0].loss) if steps else None,
-        final_loss=_finite(steps[-1].loss) if steps else None,
+        initial_loss=_finite(losses[0]) if losses else None,
+        final_loss=_finite(losses[-1]) if losses else None,
         eval_loss=_finite(evals[-1].loss) if evals else None,
         goodput=round(spent.goodput, 4),
         wall_seconds=spent.wall / 1e6,

@@ -147,18 +147,26 @@ def lost_steps(record: RunRecord) -> int:
 
 
 def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
-    """Account for the wall time from the first start to `end` [default: the last event].
+    """Account for the wall time from the first start to `end` [default: the last event]."""
+    total = dict.fromkeys(Cause, 0)
+    for cause, begin, finish in stretches(record, end=end):
+        total[cause] += finish - begin
+    return Goodput(microseconds=total)
+
+
+def stretches(record: RunRecord, *, end: float | None = None) -> Iterator[tuple[Cause, int, int]]:
+    """Yield cause, begin and end of each stretch of the wall time in order, in Unix microseconds without gaps.
 
     Every moment has one cause. If hosts are in different phases, the earlier phase counts, since the job waits for its
     slowest host; elastic slices do not wait, so that a step counts while other slices join. An evaluation or a save
     during a step does not count as the step. The time from an attempt's last progress to the start of the next attempt
     is down time after a failure, and suspended otherwise; too few active slices are down time as well.
     """
-    total = dict.fromkeys(Cause, 0)
     all_attempts = attempts(record)
     if not all_attempts:
-        return Goodput(microseconds=total)
+        return
     origin = min(attempt.start for attempt in all_attempts)
+    zero = _micro(origin)
     last = max(attempt.end for attempt in all_attempts)
     stop = _micro(max(last if end is None else end, origin) - origin)
     spans = _spans(record, origin)
@@ -168,11 +176,10 @@ def goodput(record: RunRecord, *, end: float | None = None) -> Goodput:
         closed = max(opened, min(closed, stop))
         failed = index + 1 < len(all_attempts) or attempt.ended not in ("done", "running")
         worked = max(opened, min(_micro(attempt.last_work - origin), closed)) if failed else closed
-        for cause, amount in _paint(spans[attempt.number], opened, worked, _order(record)).items():
-            total[cause] += amount
-        total[Cause.SUSPENDED if attempt.waiting else Cause.DOWN] += closed - worked
+        for cause, begin, finish in _paint(spans[attempt.number], opened, worked, _order(record)):
+            yield cause, zero + begin, zero + finish
+        yield Cause.SUSPENDED if attempt.waiting else Cause.DOWN, zero + worked, zero + closed
         opened = closed
-    return Goodput(microseconds=total)
 
 
 def recoveries(record: RunRecord, *, kill_time: float | None = None) -> tuple[Recovery, ...]:
@@ -233,7 +240,7 @@ def _attempt(
     """Summarize one attempt; `count` is the trainer's number of it, `after` that of the next one, if any."""
     starts = [event.time for event in events if event.name == "start"]
     begun = starts or [event.time - (event.seconds or 0.0) for event in events]
-    begun += [line.time - line.seconds for line in lines]
+    begun += [line.time - line.seconds * line.count for line in lines]
     work = [line.time for line in lines] + [event.time for event in events if event.name not in _LAST_WORDS]
     start = min(begun)
     last_work = max([start, *work])
@@ -306,7 +313,7 @@ def _spans(record: RunRecord, origin: float) -> dict[int, list[Span]]:
     lost = [(line, "lost") for line in record.lost_steps]
     previous: dict[int, float] = {}
     for line, name in sorted(lines + lost, key=lambda pair: pair[0].time):
-        begin = max(line.time - line.seconds, previous.get(line.attempt, float("-inf")))
+        begin = max(line.time - line.seconds * line.count, previous.get(line.attempt, float("-inf")))
         add(line.attempt, begin, line.time, name)
         if name == "steps":
             add(line.attempt, begin, min(begin + line.data_seconds, line.time), "data_wait")
@@ -321,24 +328,23 @@ def _order(record: RunRecord) -> Sequence[int]:
     return _ELASTIC_ORDER if record.is_elastic else range(len(_PRECEDENCE))
 
 
-def _paint(spans: Iterable[Span], begin: int, end: int, order: Sequence[int]) -> dict[Cause, int]:
-    """Return the microseconds of [begin, end] by cause; of overlapping spans the first rank in `order` counts."""
+def _paint(spans: Iterable[Span], begin: int, end: int, order: Sequence[int]) -> Iterator[tuple[Cause, int, int]]:
+    """Yield the causes of [begin, end] with their times; of overlapping spans the first rank in `order` counts."""
     edges: list[tuple[int, int, int]] = []
     for left, right, rank in spans:
         left, right = max(left, begin), min(right, end)
         if left < right:
             edges += [(left, 1, rank), (right, -1, rank)]
     edges.sort()
-    painted = dict.fromkeys(Cause, 0)
     active = [0] * len(_PRECEDENCE)
     at = begin
     for moment, change, rank in edges:
-        top = next((index for index in order if active[index]), None)
-        painted[Cause.IDLE if top is None else _PRECEDENCE[top][0]] += moment - at
+        if moment > at:
+            top = next((index for index in order if active[index]), None)
+            yield Cause.IDLE if top is None else _PRECEDENCE[top][0], at, moment
         active[rank] += change
         at = moment
-    painted[Cause.IDLE] += end - at
-    return painted
+    yield Cause.IDLE, at, end
 
 
 def _recovery_parts(
@@ -376,7 +382,7 @@ def _preparation(
     origin = min(since, after.start)
     spans = _spans(record, origin)[after.number]
     spent = _paint(spans, _micro(since - origin), _micro(ready - origin), _order(record))
-    compiling = spent[Cause.COMPILE] / _MICROSECONDS
+    compiling = sum(end - begin for cause, begin, end in spent if cause is Cause.COMPILE) / _MICROSECONDS
     if restored is None:
         compiling = ready - since
     elif compiled is None:

@@ -151,15 +151,17 @@ def _shown(part: str) -> str:
 def _figures(run: Run, restarts: int) -> list[Figure]:
     record, steps = run.record, run.record.steps
     figures = []
-    if steps:
-        figures.append(Figure("Loss", loss(steps[-1].loss), f"from {loss(steps[0].loss)} at step {steps[0].step}"))
+    if losses := [line for line in steps if line.has_loss]:
+        figures.append(Figure("Loss", loss(losses[-1].loss), f"from {loss(losses[0].loss)} at step {losses[0].step}"))
     if record.evals:
         last = record.evals[-1]
         tokens = f", {last.tokens:,} tokens" if last.tokens else ""
         figures.append(Figure("Evaluation loss", loss(last.loss), f"at step {last.step:,}{tokens}"))
     if steps:
-        repeated = len(record.lost_steps)
-        executed = f"{len(steps) + repeated:,} executed" + (f", {repeated:,} repeated" if repeated else "")
+        repeated = sum(line.count for line in record.lost_steps)
+        executed = f"{sum(line.count for line in steps) + repeated:,} executed" + (
+            f", {repeated:,} repeated" if repeated else ""
+        )
         figures.append(Figure("Steps", f"{steps[-1].step:,}", executed))
         took = percentiles(line.seconds for line in steps)
         rest = ", ".join(f"{name} {duration(took[name])}" for name in ("p90", "p99", "max"))

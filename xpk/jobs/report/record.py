@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from xpk.jobs.output import slices
-from xpk.jobs.output.json_lines import parse, read_number, read_whole
+from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
 from xpk.jobs.report import foundings
 from xpk.jobs.report.incarnations import Life, number_lives
-from xpk.storage import open_folder
 
 # Limits of valid values: a line beyond these is counted as damaged.
-_TIMES = (0, 4_102_444_800)  # Unix seconds: to the year 2100
 _SECONDS = (-1e9, 1e9)
 _MAX_ATTEMPTS = 1_000_000
 _MAX_HOSTS = 1_000_000
@@ -53,6 +50,9 @@ class StepRecord:
     chip_gib: float | None = None  # peak memory of a chip of slice 0 host 0
     host_gib: float | None = None  # resident memory of the process of slice 0 host 0
     data_seconds: float = 0.0  # part of `seconds` in which the slowest host waited for its batch
+    count: int = 1  # steps since the line before; only programs other than the trainer do not log each step
+    has_loss: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)  # other quantities that such a program has logged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +146,6 @@ class RunRecord:
         return not self.attempts and not self.evals
 
 
-def read_folder(url: str | Path) -> RunRecord:
-    """Read a run's folder, on a disk or in a bucket. Raises as `xpk.storage.Folder` does."""
-    return read_record(open_folder(str(url)))
-
-
 def read_record(reader: Reader) -> RunRecord:
     """Read a run's files; any of them may be missing."""
     lines, damaged = _lines(reader.read("metrics.jsonl"))
@@ -173,8 +168,8 @@ def read_record(reader: Reader) -> RunRecord:
     else:
         restart_counts, events, steps, evals = _renumbered(events, steps, evals)
     restored = _restored_steps(events)
-    counting_steps, lost_steps = _split_lost(steps, restored)
-    counting_evals, lost_evals = _split_lost(evals, restored)
+    counting_steps, lost_steps = split_lost(steps, restored)
+    counting_evals, lost_evals = split_lost(evals, restored)
     return RunRecord(
         steps=counting_steps,
         lost_steps=lost_steps,
@@ -217,7 +212,7 @@ def _loss(line: Mapping[str, Any], key: str) -> float | None:
 
 
 def _step(line: Mapping[str, Any]) -> StepRecord | None:
-    time, step, loss = read_number(line, "time", _TIMES), read_whole(line, "step"), _loss(line, "loss")
+    time, step, loss = read_number(line, "time", TIMES), read_whole(line, "step"), _loss(line, "loss")
     if time is None or step is None or loss is None:
         return None
     usage = line.get("memory")
@@ -240,7 +235,7 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
 
 
 def _eval(line: Mapping[str, Any]) -> EvalRecord | None:
-    time, step, loss = read_number(line, "time", _TIMES), read_whole(line, "step"), _loss(line, "eval_loss")
+    time, step, loss = read_number(line, "time", TIMES), read_whole(line, "step"), _loss(line, "eval_loss")
     if time is None or step is None or loss is None:
         return None
     return EvalRecord(
@@ -256,7 +251,7 @@ _EVENT_KEYS = frozenset({"time", "event", "slice", "host", "attempt", "step", "s
 
 
 def _event(line: Mapping[str, Any]) -> Event | None:
-    time, name = read_number(line, "time", _TIMES), line.get("event")
+    time, name = read_number(line, "time", TIMES), line.get("event")
     slice_id, host = read_whole(line, "slice", _MAX_HOSTS), read_whole(line, "host", _MAX_HOSTS)
     if time is None or not isinstance(name, str) or slice_id is None or host is None:
         return None
@@ -383,7 +378,7 @@ def _later_restore(restored: Mapping[int, int]) -> dict[int, int]:
     return lowest
 
 
-def _split_lost(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+def split_lost(lines: list[Line], restored: Mapping[int, int]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
     """Split lines, in the order of writing, into those in effect (by step) and lost ones."""
     later = _later_restore(restored)
     last_line = {line.step: index for index, line in enumerate(lines)}

@@ -1,9 +1,10 @@
-"""Small charts of the report: quantities that the trainer measures in each step, over steps."""
+"""Small charts of the report: quantities of each step that the trainer measures or another program logs, over steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from xpk.jobs.report.charts import Plot, Series, thinned
 from xpk.jobs.report.curves import Run
@@ -41,7 +42,7 @@ SIGNALS = (
 def signal_plots(run: Run) -> list[Plot]:
     """Return one plot for each quantity that at least two steps have. Lost steps are omitted."""
     plots = []
-    for signal in SIGNALS:
+    for signal in (*SIGNALS, *_others(run)):
         values = [(step, value) for step in run.record.steps if (value := signal.read(step)) is not None]
         if len(values) < 2:
             continue
@@ -54,6 +55,15 @@ def signal_plots(run: Run) -> list[Plot]:
             )
         )
     return plots
+
+
+def _others(run: Run) -> list[Signal]:
+    names = dict.fromkeys(name for step in run.record.steps for name in step.numbers)
+    return [Signal(name, partial(_number, name), lambda value: f"{value:.4g}") for name in names]
+
+
+def _number(name: str, step: StepRecord) -> float | None:
+    return step.numbers.get(name)
 
 
 def _text(signal: Signal, step: StepRecord, value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from xpk.api.base import ObjectApi
 from xpk.api.text import short
@@ -17,12 +18,22 @@ from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, 
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError
 from xpk.model.forecast import QueueForecast, StartEstimate
-from xpk.model.specs import WorkloadSpec
+from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import Phase, WorkloadStatus
 from xpk.model.terminal import printable
 
 _SECONDS = 10.0  # for reading the progress of all runs
 _BRIEF_SECONDS = 0.2  # the same, where the estimate is not the command's main purpose
+
+
+class _Cluster(Protocol):
+    """A cluster that is reached by its API."""
+
+    @property
+    def api(self) -> ObjectApi: ...
+
+    @property
+    def target(self) -> Target: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,11 @@ class QueueSimulation:
 
     api: ObjectApi
     roots: OutputRoots
+
+    @classmethod
+    def of(cls, cluster: _Cluster) -> QueueSimulation:
+        """Return the simulations of an `xpk.Cluster`."""
+        return cls(cluster.api, OutputRoots(lambda: cluster.target))
 
     def forecast(
         self,

@@ -1,20 +1,30 @@
-"""Progress in the status of a workload, with the goodput as the report computes it, if its records are small enough."""
+"""Progress in the status of a workload, with its end, and the goodput as the report computes it.
+
+The records of a large run are not read: it has no goodput then, and its end is that at the recent rate.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
+from xpk.api.text import rfc3339
+from xpk.jobs.output.event_files import all_scalars
 from xpk.jobs.output.folder import Progress, latest_progress, with_time_limit
+from xpk.jobs.output.json_lines import TIMES
+from xpk.jobs.report.forecast import run_pace
 from xpk.jobs.report.goodput import goodput
-from xpk.jobs.report.record import RunRecord, read_record
+from xpk.jobs.report.programs import read_run
+from xpk.jobs.report.record import RunRecord
 from xpk.jobs.status.fields import when
 from xpk.model.errors import XpkError
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import Phase, WorkloadStatus
 from xpk.storage import Folder
 
 MAX_BYTES = 16 << 20  # of metrics and events together; about 30,000 steps
 _MAX_HOSTS = 1024
+_MUCH = 1.1  # a later end is shown if it is this much farther away
 
 
 class _TooLargeError(Exception):
@@ -52,19 +62,41 @@ def progress_of(url: str, status: WorkloadStatus) -> Progress | None:
 
 
 def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
-    """Return the progress with the run's goodput, unless its records are too large, damaged or not readable now."""
+    """Return the progress with the time of the end of a run that runs, and with its goodput.
+
+    Both lack what records say that are too large, damaged or not readable now.
+    """
 
     def read(folder: Folder) -> RunRecord | None:
         try:
-            return read_record(_BoundedReader(folder, status))
+            return read_run(_BoundedReader(folder, status), lambda: all_scalars(folder, MAX_BYTES))
         except _TooLargeError:
             return None
 
     try:
         record = with_time_limit(url, read)
     except XpkError:  # the progress was readable: a status shows that
-        return progress
+        record = None
+    if status.phase is Phase.RUNNING:
+        progress = _with_end(progress, record, time.time())
     if record is None or not record.steps:
         return progress
     end = None if status.phase.is_final else time.time()
     return replace(progress, goodput=round(goodput(record, end=end).goodput, 4))
+
+
+def _with_end(progress: Progress, record: RunRecord | None, now: float) -> Progress:
+    """Return the progress with the time of its last step, at the recent rate and at that of the whole run."""
+    if progress.eta_seconds is None or progress.total_steps is None:
+        return progress
+    reached = now if progress.time is None else min(now, when(progress.time).timestamp())
+    steps = max(0, progress.total_steps - progress.step)
+    ends = max(now, reached + progress.eta_seconds)
+    pace = run_pace(record) if record and record.steps else None
+    latest = ends if pace is None else reached + steps * pace
+    is_later = latest - now > _MUCH * (ends - now)
+    return replace(progress, ends=_date(ends), ends_latest=_date(latest) if is_later else None)
+
+
+def _date(seconds: float) -> str | None:
+    return rfc3339(datetime.fromtimestamp(seconds, UTC)) if seconds <= TIMES[1] else None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from xpk.api.base import NotIn, Obj, ObjectApi
-from xpk.api.paths import container_of
+from xpk.api.paths import container_of, programs_of
 from xpk.api.text import counted, short
 from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
@@ -19,7 +19,6 @@ from xpk.jobs.status.admission_checks import checks_of, deactivation_reason
 from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
 from xpk.jobs.status.fields import (
     PREFIX,
-    PRIORITY_LABEL,
     QUEUE_LABEL,
     Snapshot,
     condition,
@@ -31,9 +30,9 @@ from xpk.jobs.status.fields import (
     owners_of,
 )
 from xpk.jobs.status.in_place import with_restarts_in_place
+from xpk.jobs.status.jobset import maker_of, pod_spec_of, priority_of, size_of, type_of
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
 from xpk.model import names
-from xpk.model.accelerators import type_of_nodes
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
@@ -42,7 +41,6 @@ from xpk_shared.supervisor.names import EXHAUSTED
 
 _log = logging.getLogger(__name__)
 _SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts? in place")  # the supervisor's last words
-_MANAGED_BY = "app.kubernetes.io/managed-by"
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
     "FailJobSetFailurePolicyAction": "which is not restarted",
@@ -114,9 +112,11 @@ def take(
 
     `brief`: without pods and events that `inspect` does not need.
 
-    Raises NotFoundError if it does not exist. Queues are shared across namespaces; without permission to read the
-    others, only those of `namespace` are read.
+    Raises NotFoundError if it does not exist, UsageError if `namespace` cannot be the name of one. Queues are shared
+    across namespaces; without permission to read the others, only those of `namespace` are read.
     """
+    if namespace is not None and (problems := names.namespace_problems(namespace)):
+        raise UsageError(problems[0], problems=problems, hint="pass the name of a namespace, such as default")
     if name and namespace:
         try:
             jobsets = [api.get("JobSet", name, namespace)]
@@ -191,20 +191,20 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     workload, pods = snapshot.workload_of.get(meta["uid"]), snapshot.pods_of.get(meta["uid"], [])
     hosts, are_all_up = _hosts(pods, attempt), meta["uid"] in snapshot.all_up
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
-    num_slices, hosts_per_slice, size = _size(spec)
+    num_slices, hosts_per_slice, size = size_of(spec)
     phase, reason = _phase(jobset, workload, snapshot, hosts, up := _counts(hosts, size if are_all_up else None))
     restart_count, counted_restarts = elastic.restart_counts(jobset)
     reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"]) if phase is Phase.FAILED else reason
     wrong = troubles(_current(pods, attempt), events) if _is_on(phase) and not are_all_up else ()
     reason = f"{reason}: {wrong[0]}" if wrong and phase is not Phase.RUNNING else reason
-    queued, kind = workload if phase is Phase.QUEUED else None, _type(jobset)
+    queued, kind = workload if phase is Phase.QUEUED else None, type_of(jobset)
     ahead, annotations = queue_position.ahead_of(queued, snapshot) if queued else None, meta.get("annotations") or {}
     return WorkloadStatus(
         name=meta["name"],
         namespace=meta["namespace"],
         phase=phase,
         reason=reason,
-        priority=label(jobset, PRIORITY_LABEL),
+        priority=priority_of(jobset),
         accelerator_type=kind,
         num_slices=num_slices,
         hosts_per_slice=hosts_per_slice,
@@ -224,48 +224,19 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         # A workload with reserved quota does not wait for quota.
         quota=queue_position.quota_for(queued, snapshot, kind) if queued and ahead is not None else (),
         user=annotations.get(names.USER_ANNOTATION, ""),
-        command=command_of(_pod_spec(jobset)["containers"][0]),
+        command=command_of(pod_spec_of(jobset)["containers"][0]),
         output_dir=annotations.get(names.OUTPUT_ANNOTATION, ""),
         hosts=hosts,
         troubles=wrong,
         restart_history=restarts(events, meta["uid"], restart_count),
         events=happened.occurrences(happened.notable_events(events)),
         maker=maker_of(jobset),
-        mounts=mounts_of(_pod_spec(jobset)),
+        mounts=mounts_of(pod_spec_of(jobset)),
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
         num_hosts_up=size if phase is Phase.SUCCEEDED else sum(up),
         min_slices=elastic.min_slices(jobset),
         pending_reason=queue_position.pending_reason(queued) if queued else "",
     )
-
-
-def _size(spec: Obj) -> tuple[int, int, int]:
-    """Return the number of slices, the hosts of the largest slice, and the total number of hosts."""
-    sizes = [(job.get("replicas", 1), job["template"]["spec"].get("parallelism", 1)) for job in jobs_in(spec)]
-    largest = max((hosts for _, hosts in sizes), default=0)
-    return sum(count for count, _ in sizes), largest, sum(count * hosts for count, hosts in sizes)
-
-
-def _pod_spec(jobset: Obj) -> Obj:
-    specs: list[Obj] = [job["template"]["spec"]["template"]["spec"] for job in jobs_in(jobset["spec"])]
-    return next(iter(specs), {"containers": [{}]})
-
-
-def _type(jobset: Obj) -> str:
-    annotations = jobset["metadata"].get("annotations") or {}
-    return annotations.get(names.TYPE_ANNOTATION) or type_of_nodes(_pod_spec(jobset).get("nodeSelector") or {})
-
-
-def maker_of(jobset: Obj) -> str:
-    """Return the tool that created a JobSet: "xpk", or the name of another tool, if the object has it."""
-    if label(jobset, _MANAGED_BY) == "xpk" or label(jobset, names.WORKLOAD_LABEL):
-        return "xpk"
-    managers = [
-        str(item.get("manager", "")).removesuffix("-client-side-apply")
-        for item in jobset["metadata"].get("managedFields") or []
-        if item.get("subresource") != "status"
-    ]
-    return label(jobset, _MANAGED_BY) or next(filter(None, managers), "another tool")
 
 
 def _is_on(phase: Phase) -> bool:
@@ -293,7 +264,7 @@ def _phase(
 
 def _phase_of_hosts(jobset: Obj, hosts: tuple[HostStatus, ...], running: int, done: int) -> tuple[Phase, str]:
     """Return the phase of an admitted workload with a number of running and of finished hosts."""
-    num_slices, hosts_per_slice, size = _size(jobset["spec"])
+    num_slices, hosts_per_slice, size = size_of(jobset["spec"])
     if running + done == size:
         both = f"{counted(running, 'host')} running, {done} finished"
         return Phase.RUNNING, both if done else f"all {counted(size, 'host')} running" if size > 1 else "1 host running"
@@ -359,9 +330,7 @@ def _newest(pods: Iterable[Obj], attempt: str) -> dict[tuple[int, int], Obj]:
 
 def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
     status = pod.get("status", {})
-    # By its name: kubelet sorts containers, and injected ones may come before the user's program.
-    containers, container_name = status.get("containerStatuses") or [{}], container_of(pod)
-    container = next((candidate for candidate in containers if candidate.get("name") == container_name), containers[0])
+    container = _container_status(pod)
     ended = container.get("state", {}).get("terminated") or failed_start(pod)
     running = container.get("state", {}).get("running") or {}
     code, spent = ended.get("exitCode"), _SPENT.fullmatch(str(ended.get("message", "")))
@@ -383,6 +352,15 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
         started=running.get("startedAt") or ended.get("startedAt"),
         finished=ended.get("finishedAt"),
     )
+
+
+def _container_status(pod: Obj) -> Obj:
+    """Return the status of the container with the user's program; of several, of the first that failed."""
+    statuses: list[Obj] = pod.get("status", {}).get("containerStatuses") or [{}]
+    of_program = {container_of(one) for one in programs_of(pod)}
+    candidates = [one for one in statuses if one.get("name") in of_program] or statuses
+    failed = (one for one in candidates if (one.get("state", {}).get("terminated") or {}).get("exitCode"))
+    return next(failed, candidates[0])
 
 
 def _finished(jobset: Obj) -> str | None:

@@ -67,6 +67,20 @@ def cost_of(
     return Cost(chips, dollars, not on_demand, source, as_of, confirmed, max_chips, most_dollars)
 
 
+def chip_hour_prices(file: Path, region: str | None) -> dict[str, float]:
+    """Return the price of a chip-hour in US dollars by accelerator family, from a price table.
+
+    A family without a price in `region`, or with several if that is None, is left out. Raises UsageError if `file` is
+    not a price table.
+    """
+    prices: dict[str, float] = {}
+    for family, by_region in _table(file)["chip_hour"].items():
+        known = set(by_region.values()) if region is None else {by_region[region]} if region in by_region else set()
+        if len(known) == 1:
+            prices[str(family)] = float(known.pop())
+    return prices
+
+
 def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
     """Return the table's entry for a family, else for its kind, else the default."""
     value = table.get(key)

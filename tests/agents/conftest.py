@@ -1,0 +1,65 @@
+"""An agent's tools on a local cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import state as state
+from tests.waiting import until
+from xpk import create_cluster
+from xpk.agents.server import Tools
+from xpk.agents.tool import Scope
+
+CLUSTER = "dev"
+
+
+@dataclass
+class Agent:
+    """Calls tools as an agent does; the answers are JSON."""
+
+    tools: Tools
+    calls: int = 0
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        """Return the answer of a call, failed or not."""
+        self.calls += 1
+        (content,) = self.tools.call(tool, arguments).content
+        return json.loads(content.text)  # type: ignore[union-attr]
+
+    def of(self, tool: str, workload: str, **arguments: Any) -> Any:
+        """Call a tool for a workload of the cluster."""
+        return self.call(tool, cluster=CLUSTER, workload=workload, **arguments)
+
+    def create(self, name: str, command: str = "sleep 600", **arguments: Any) -> Any:
+        """Plan a workload of one slice, and apply the plan."""
+        plan = self.call("plan_create_workload", cluster=CLUSTER, name=name, command=command, **arguments)
+        assert "digest" in plan, plan
+        return self.call("apply", digest=plan["digest"])
+
+    def wait(self, name: str, *phases: str) -> Any:
+        """Return the status once a workload is in one of these phases."""
+
+        def status() -> Any:
+            answer = self.of("workload_status", name)
+            return answer["phase"] in phases and answer
+
+        return until(status, seconds=60, report=lambda: self.of("workload_status", name))
+
+
+@pytest.fixture
+def agent(state: Path) -> Agent:
+    """Return an agent of scope apply, and a cluster of two slices with one host each."""
+    create_cluster(CLUSTER, "v5litepod-1", num_slices=2)
+    return Agent(Tools("apply"))
+
+
+@pytest.fixture
+def with_scope(state: Path) -> Callable[[Scope], Agent]:
+    """Return a function that makes an agent of a scope."""
+    return lambda scope: Agent(Tools(scope))

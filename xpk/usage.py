@@ -1,0 +1,49 @@
+"""Use of a cluster's chips: what connects the ledger with the clusters that this machine knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from xpk.api.base import ObjectApi
+from xpk.capacity.provider import provider_of
+from xpk.capacity.state import state_of
+from xpk.cost import chip_hour_prices
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.usage import figures, reading
+from xpk.jobs.usage.figures import Usage
+from xpk.jobs.usage.reading import Source
+from xpk.model.errors import UsageError
+from xpk.model.specs import Target
+
+_DAYS = 7  # by default
+
+
+def usage_source(cluster: str, *, api: ObjectApi | None = None, target: Callable[[], Target] | None = None) -> Source:
+    """Return a cluster with its usage ledger; `api` and `target` if they are known. Raises NotFoundError."""
+    roots = OutputRoots(cache(target or (lambda: provider_of(cluster).target(cluster))))
+    return Source(api or provider_of(cluster).connect(cluster), cluster, roots, state_of("usage"))
+
+
+def usage_of(
+    source: Source,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    by: Sequence[str] = ("team",),
+    prices: Path | None = None,
+) -> Usage:
+    """Return the use of a cluster's chips; see `xpk.Cluster.usage`."""
+    end = (until or datetime.now(UTC)).astimezone()
+    begin = (since or end - timedelta(days=_DAYS)).astimezone()
+    columns = figures.parse_columns(by if isinstance(by, str) else ",".join(by))
+    if begin >= end:
+        raise UsageError("since must be before until")
+    table = None if prices is None else chip_hour_prices(prices, source.roots.target())
+    first, last = (round(time.timestamp() * 1e6) for time in (begin, end))
+    ledger = reading.read(source, since=first, until=last)
+    if table is not None and (missing := figures.missing_prices(ledger, table)):
+        ledger.problems.append(f"the cost is unknown: {prices} has no price of {', '.join(missing)} in this region")
+    return figures.usage_of(ledger, source.cluster, first, last, columns, table)
