@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import xpk as xpk_api
 from tests.cli.conftest import Xpk
 from tests.waiting import until
 
@@ -58,3 +59,12 @@ def test_wrong_inputs_are_reported_together(dev: Xpk) -> None:
     assert unknown.code == 2 and "there is no workload 'default/big' in the queues" in unknown.err
     other = dev("queue", "simulate", "--quota", "rad=1")
     assert other.code == 2 and "there is no queue 'rad'; choose from multislice-queue" in other.err
+
+
+def test_the_python_api_simulates_the_queues_of_a_cluster(dev: Xpk) -> None:
+    simulation = xpk_api.QueueSimulation.of(xpk_api.Cluster("dev"))
+    result = simulation.forecast(xpk_api.WhatIf(workloads=("name=a,slices=2,duration=1h", "name=b,slices=1")))
+    assert [(item.name, item.rests_on) for item in result.pending] == [
+        ("a", ()),
+        ("b", ("starts when a ends in 1h (1h in all, as given)",)),
+    ]
