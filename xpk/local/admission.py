@@ -47,10 +47,15 @@ def decide(
     still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
     """
     cycle = _Cycles(queues, shared, running, leaving)
-    lines = [sorted((c for c in waiting if c.queue == name), key=_rank) for name in queues]
-    while heads := [line[0] for line in lines if line]:
+    lines = {name: list[Claim]() for name in queues}
+    for claim in sorted(waiting, key=_rank, reverse=True):
+        if claim.queue in lines:
+            lines[claim.queue].append(claim)
+    while heads := [line[-1] for line in lines.values() if line]:
         retried = cycle.run(heads)
-        lines = [line if line and line[0].uid in retried else line[1:] for line in lines]
+        for line in lines.values():
+            if line and line[-1].uid not in retried:
+                line.pop()
     return cycle.decision
 
 
@@ -73,8 +78,11 @@ class _Cycles:
     def run(self, heads: list[Claim]) -> set[str]:
         """Decide on the heads of all queues; return the UIDs of those that the next cycle must decide on again."""
         retried = set[str]()
-        if any(claim.kind not in self._refused for claim in heads):
-            heads.sort(key=lambda c: (self._borrows(c), *_rank(c)))
+        known = [self._refused.get(claim.kind) for claim in heads]
+        if all(known) and self._changes == self._future.changes + self._free.changes:
+            self.decision.lacking |= {claim.uid: lacks for claim, lacks in zip(heads, known, strict=True) if lacks}
+            return retried
+        heads.sort(key=lambda c: (self._borrows(c), *_rank(c)))
         for claim in heads:
             if self._changes != self._future.changes + self._free.changes:
                 self._changes = self._future.changes + self._free.changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from xpk.model.quotas import Allotment, available_of, ceiling, share_of_pool
 
@@ -21,11 +21,10 @@ class Claim:
     needs: Mapping[str, int]
     queue: str = ""
     reserved: float = 0.0
+    kind: tuple[object, ...] = field(init=False, compare=False)  # what decides on it, apart from its turn
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Return what decides whether it is admitted, apart from its turn."""
-        return self.queue, self.priority, *self.needs.items()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", (self.queue, self.priority, *self.needs.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class Simulation:
         self.courses: dict[str, Course] = {}
         self.loops: set[tuple[str, str]] = set()
         self._held: set[str] = set()  # jobs that would go on in a loop
-        self._refused: set[str] = set()  # jobs that wait for others to end or stop
+        self._refused: dict[str, set[str]] = {}  # jobs that wait for others to end or stop, by pool
         self._in_vain: dict[str, int] = {}  # preemptions of a job since it last ran for a second
         self._queues, self._shared, self._stop_seconds = queues, shared or {}, stop_seconds
         self._claims: dict[str, Claim] = {}
@@ -148,22 +148,32 @@ class Simulation:
 
     def _settle(self, freed: tuple[str, ...]) -> None:
         """Let the queue decide until nothing changes."""
-        if freed:
-            ended = [self._claims[uid] for uid in freed]
-            self._refused -= {uid for uid in self._refused if any(self._shares(self._claims[uid], e) for e in ended)}
-        while waiting := [c for uid, c in self._waiting.items() if uid not in self._held and uid not in self._refused]:
+        for uid in freed:
+            self._refused.pop(self._pool(self._claims[uid]), None)
+        while waiting := self._candidates():
             running, leaving = [*self._running.values()], [*self._leaving.values()]
             decision = decide(self._queues, self._shared, running, leaving, waiting)
             for uid, lacks in decision.lacking.items():
                 self.courses[uid].lacks = lacks
             if decision.is_final:
-                self._refused |= decision.lacking.keys() - decision.reserved
+                for uid in decision.lacking.keys() - decision.reserved:
+                    self._refused.setdefault(self._pool(self._claims[uid]), set()).add(uid)
             for uid in decision.admit:
                 self._start(uid, freed)
             for victim, winner in decision.preempt.items():
                 self._stop(victim, winner)
             if not decision.admit and not decision.preempt:
                 return
+
+    def _candidates(self) -> list[Claim]:
+        """Return the waiting jobs on which the queue decides."""
+        refused = self._held.union(*self._refused.values())
+        return [claim for uid, claim in self._waiting.items() if uid not in refused]
+
+    def _pool(self, claim: Claim) -> str:
+        """Return the name of the quota that a claim's queue shares with others: its cohort's, or its own."""
+        queue = self._queues.get(claim.queue)
+        return "" if self._shared else (queue.cohort if queue else "") or f"/{claim.queue}"
 
     def _start(self, uid: str, freed: tuple[str, ...]) -> None:
         claim = self._claims[uid]
@@ -188,9 +198,7 @@ class Simulation:
 
     def _shares(self, claim: Claim, other: Claim) -> bool:
         """Return whether room of one claim is of use to another: a resource that their queues share."""
-        cohorts = [self._queues[name].cohort for name in (claim.queue, other.queue) if name in self._queues]
-        is_one_pool = claim.queue == other.queue or (bool(cohorts[0]) and len({*cohorts}) == 1)
-        return any(name in self._shared or is_one_pool for name in claim.needs.keys() & other.needs.keys())
+        return self._pool(claim) == self._pool(other) and not claim.needs.keys().isdisjoint(other.needs)
 
     def _schedule(self, time: float, event: str, uid: str) -> None:
         self._scheduled += 1

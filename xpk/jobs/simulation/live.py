@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from xpk.api.base import ObjectApi
-from xpk.api.text import short
+from xpk.api.text import counted, short
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.simulation.durations import DEFAULT_SECONDS, Sources, read_all
 from xpk.jobs.simulation.estimates import Estimates, progress_readers, refused_lines
@@ -24,6 +24,7 @@ from xpk.model.terminal import printable
 
 _SECONDS = 10.0  # for reading the progress of all runs
 _BRIEF_SECONDS = 0.2  # the same, where the estimate is not the command's main purpose
+_BRIEF_QUEUE = 100  # waiting workloads that are simulated there; 200 take more than half a second
 
 
 class _Cluster(Protocol):
@@ -85,7 +86,7 @@ def start_of_new(api: ObjectApi, roots: OutputRoots, spec: WorkloadSpec) -> Star
     scenario = _scenario(api, roots)
     place = scenario.places.get((spec.namespace, spec.queue), spec.queue)
     if place in scenario.refused:
-        return _unknown(scenario, place)
+        return _no_start(_refusal(scenario, place))
     workload = NewWorkload(
         name=spec.name,
         namespace=spec.namespace,
@@ -107,13 +108,16 @@ def with_start(api: ObjectApi, status: WorkloadStatus, roots: OutputRoots) -> Wo
     except (AuthorizationError, ConflictError, MissingToolError):
         return status
     if status.cluster_queue in scenario.refused:
-        return replace(status, start=_unknown(scenario, str(status.cluster_queue)))
+        return replace(status, start=_no_start(_refusal(scenario, str(status.cluster_queue))))
     own = [entry for entry in scenario.entries if (entry.namespace, entry.name) == (status.namespace, status.name)]
     return replace(status, start=_brief(scenario, roots, own[0])) if own else status
 
 
 def _brief(scenario: Scenario, roots: OutputRoots, entry: Entry) -> StartEstimate:
-    """Return the start of one workload; runs whose progress is not read at once count as unknown."""
+    """Return the start of one workload, unless many wait; runs whose progress is not read at once count as unknown."""
+    count = sum(other.reserved is None for other in scenario.entries)
+    if count > _BRIEF_QUEUE:
+        return _no_start(f"{counted(count, 'workload')} are queued; `xpk queue simulate` estimates their starts")
     progress, _ = read_all(progress_readers(scenario, roots), _BRIEF_SECONDS)
     return Estimates.of(scenario, Sources(progress=progress), [entry.turn]).start_of(entry)
 
@@ -143,8 +147,11 @@ def _simulated(api: ObjectApi, roots: OutputRoots) -> Scenario:
     return scenario
 
 
-def _unknown(scenario: Scenario, place: str) -> StartEstimate:
-    reason = f"queue '{place}' is not simulated: {scenario.refused[place]}"
+def _refusal(scenario: Scenario, place: str) -> str:
+    return f"queue '{place}' is not simulated: {scenario.refused[place]}"
+
+
+def _no_start(reason: str) -> StartEstimate:
     return StartEstimate(earliest=None, expected=None, latest=None, rests_on=(), preempts=(), reason=reason)
 
 
