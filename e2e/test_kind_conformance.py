@@ -29,6 +29,7 @@ EXTENDED = {
     "queues_of_two_namespaces_share_a_quota",
     "restarts_are_limited",
     "restarts_of_elastic_slices_are_limited_in_sum",
+    "of_equal_workloads_the_last_to_get_quota_is_preempted",
     "the_lowest_and_youngest_are_preempted",
     "admission_is_ordered_by_priority_and_age",
     "a_deleted_pending_workload_never_runs",

@@ -38,6 +38,7 @@ from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
 from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
+from xpk.model.forecast import QueueForecast
 from xpk.model.status import WorkloadStatus
 from xpk.planning.capacity import CapacitySearch
 
@@ -46,6 +47,8 @@ HEAD = """# JSON output
 Generated from the program by `make golden`. `-o json` prints these objects, `-o yaml` the same as YAML. Times are RFC
 3339, durations are seconds, `null` means that a value is unknown or does not apply. New fields may be added; no other
 field is renamed or removed without an entry in the changelog.
+
+`xpk workload create --when` prints a [StartEstimate](#startestimate).
 
 With `--dry-run`, `xpk workload create` and `xpk cluster cache-image` print Kubernetes objects; other commands with
 `--dry-run` print the plan, as they do after it is carried out.
@@ -146,6 +149,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk cluster describe": ClusterInfo,
     "xpk queue list": list[QueueInfo],
     "xpk queue describe": QueueWithWorkloads,
+    "xpk queue simulate": QueueForecast,
     "xpk info": QueuesOutput,
     "xpk usage": Usage,
     "xpk workload diff": WorkloadDiff,

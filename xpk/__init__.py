@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
+    from xpk.jobs.simulation.live import QueueSimulation
+    from xpk.jobs.simulation.what_if import WhatIf
     from xpk.jobs.usage.figures import Usage
     from xpk.model.errors import (
         AuthorizationError,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         WorkloadFailedError,
         XpkError,
     )
+    from xpk.model.forecast import QueueForecast, StartEstimate
     from xpk.model.status import Phase, WorkloadStatus
     from xpk.planning.capacity import search_capacity
     from xpk.planning.goodput import forecast_goodput
@@ -56,11 +59,15 @@ __all__ = [
     "Phase",
     "Plan",
     "Progress",
+    "QueueForecast",
+    "QueueSimulation",
     "QuotaExceeded",
+    "StartEstimate",
     "TimedOutError",
     "UnavailableError",
     "Usage",
     "UsageError",
+    "WhatIf",
     "Workload",
     "WorkloadFailedError",
     "WorkloadHandle",
@@ -84,6 +91,10 @@ _MODULES = {
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",
     "Progress": "xpk.jobs.output.folder",
+    "QueueForecast": "xpk.model.forecast",
+    "QueueSimulation": "xpk.jobs.simulation.live",
+    "StartEstimate": "xpk.model.forecast",
+    "WhatIf": "xpk.jobs.simulation.what_if",
     "Usage": "xpk.jobs.usage.figures",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",

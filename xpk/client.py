@@ -27,6 +27,7 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.simulation.live import with_start
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
@@ -234,9 +235,9 @@ class WorkloadHandle:
         return f"{self.cluster!r}.workload({self.name!r}, {self.namespace!r})"
 
     def status(self) -> WorkloadStatus:
-        """Return the status, with restarts and events."""
+        """Return the status, with restarts, events and, while it is queued, its estimated start."""
         status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self.roots)
-        return replace(status, events=events)
+        return replace(with_start(self.cluster.api, status, self.roots), events=events)
 
     def progress(self) -> Progress | None:
         """Return the newest step that the workload logged, with the run's goodput and end; None before the first.

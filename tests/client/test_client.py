@@ -22,9 +22,10 @@ from xpk.model.options import option_of
 
 EXPORTED = """
 AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
-MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QuotaExceeded
-TimedOutError UnavailableError Usage UsageError Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError
-__version__ clusters create_cluster forecast_goodput search_capacity
+MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QueueForecast
+QueueSimulation QuotaExceeded StartEstimate TimedOutError UnavailableError Usage UsageError WhatIf Workload
+WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ clusters create_cluster forecast_goodput
+search_capacity
 """
 
 

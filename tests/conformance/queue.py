@@ -75,6 +75,23 @@ def the_lowest_and_youngest_are_preempted(ground: Ground) -> None:
 
 
 @case(slices=2)
+def of_equal_workloads_the_last_to_get_quota_is_preempted(ground: Ground) -> None:
+    for name in ("older", "younger"):
+        ground.submit(name, FOREVER, priority="low")
+        ground.running(name)
+        ground.a_second()
+    lifecycle.set_active(ground.api, "older", ground.namespace, active=False)
+    ground.until("older", lambda status: status.phase is Phase.SUSPENDED and not status.hosts)
+    lifecycle.set_active(ground.api, "older", ground.namespace, active=True)
+    ground.running("older")
+    ground.a_second()
+    ground.submit("winner", FOREVER, priority="medium")
+    ground.running("winner")
+    ground.queued("older", "reempted")
+    assert ground.status("younger").phase is Phase.RUNNING
+
+
+@case(slices=2)
 def a_fitting_workload_passes_a_larger_one(ground: Ground) -> None:
     ground.submit("half", FOREVER)
     ground.running("half")

@@ -148,6 +148,7 @@ PARSED = (
         "image build",
         "inspector",
         "plan goodput --from-workload",
+        "queue simulate",
         "workload delete",
         "workload describe",
         "workload diff",

@@ -62,6 +62,7 @@ def test_outputs_on_a_local_cluster_pass_their_schemas(dev: Xpk) -> None:
         "run",
         "waits",
     ]
+    assert [item["name"] for item in check(dev, "queue", "simulate")["pending"]] == ["waits"]
     assert check(dev, "cluster", "list") == [check(dev, "cluster", "describe", "dev")]
     assert not check(dev, "workload", "diff", "run", "waits", code=1)["equal"]
     assert [item["admitted"] for item in check(dev, "info")["local_queues"]] == [1]

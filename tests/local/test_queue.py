@@ -15,8 +15,9 @@ from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import controllers
 from xpk.local import objects as o
-from xpk.local.admission import Claim, Ledger, Queue, decide
+from xpk.local.admission import decide
 from xpk.local.api import LocalApi
+from xpk.local.ledger import Claim, Ledger, Queue
 from xpk.local.process import Host
 from xpk.local.store import Store
 from xpk.model.quotas import Allotment
@@ -84,6 +85,12 @@ def test_of_equal_victims_the_newest_is_preempted() -> None:
     assert decide(queues, {}, held, [], [Claim("4", 2, {"tpu": 1}, "q")]).preempt == {"2": "4"}
 
 
+def test_of_equal_victims_the_last_to_get_quota_is_preempted() -> None:
+    held = [Claim("1", 0, {"tpu": 1}, "q", reserved=20.0), Claim("2", 0, {"tpu": 1}, "q", reserved=10.0)]
+    queues = {"q": Queue(allotments={"tpu": Allotment(nominal=2)})}
+    assert decide(queues, {}, held, [], [Claim("3", 2, {"tpu": 1}, "q")]).preempt == {"1": "3"}
+
+
 def test_of_victims_that_are_not_needed_the_strongest_is_spared() -> None:
     held = [Claim("1", 0, {"tpu": 1}, "q"), Claim("2", 1, {"tpu": 1}, "q"), Claim("3", 2, {"tpu": 4}, "q")]
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=6)})}
@@ -132,7 +139,7 @@ def test_queues_that_lend_to_each_other(queues: dict[str, Queue], drawn: list[tu
             ledger.add(claim)
         else:
             waiting.append(claim)
-    held = list(ledger.claims)
+    held = [claim for name in queues for claim in ledger.claims_of(name)]
     decision = decide(queues, {}, held, [], waiting)
     by_uid = {claim.uid: claim for claim in [*held, *waiting]}
     shares = {name: queue.allotments["tpu"] for name, queue in queues.items()}
@@ -231,6 +238,33 @@ def test_the_head_that_does_not_borrow_is_first_and_then_the_strongest() -> None
     assert (decision.admit, decision.lacking) == (["2"], {"1": {"tpu": 1}})
     heads = [Claim("2", 1, {"tpu": 3}, "a"), Claim("1", 1, {"tpu": 3}, "b"), Claim("3", 2, {"tpu": 1}, "b")]
     assert decide(lending(), {}, [], [], heads).admit == ["3", "2", "1"]
+
+
+UNEVEN = {
+    name: Queue(
+        allotments={"tpu": Allotment(nominal=nominal)},
+        cohort="c",
+        reclaim="LowerPriority",
+        while_borrowing="LowerPriority",
+    )
+    for name, nominal in (("a", 4), ("b", 0))
+}
+
+
+def test_a_queue_that_cannot_reclaim_keeps_its_quota_for_its_first_workload() -> None:
+    # "3" does not fit, so "4" of its queue starts instead of "1", which would borrow.
+    held, waiting = [Claim("2", 3, {"tpu": 2}, "b")], [
+        Claim("1", 2, {"tpu": 2}, "b"), Claim("3", 2, {"tpu": 3}, "a"), Claim("4", 1, {"tpu": 2}, "a"),
+    ]  # fmt: skip
+    assert decide(UNEVEN, {}, held, [], waiting).admit == ["4"]
+    assert decide(UNEVEN, {}, held, [], waiting[:2]).admit == ["1"], "only for one cycle"
+
+
+def test_a_head_that_needs_no_loan_after_preemption_is_before_one_that_borrows() -> None:
+    held = [Claim("2", 1, {"tpu": 2}, "a")]
+    waiting = [Claim("1", 2, {"tpu": 2}, "b"), Claim("3", 2, {"tpu": 3}, "a")]
+    decision = decide(UNEVEN, {}, held, [], waiting)
+    assert (decision.admit, decision.preempt) == ([], {"2": "3"})
 
 
 def test_a_workload_waits_for_a_resource_that_its_queue_lacks() -> None:

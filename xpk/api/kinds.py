@@ -45,6 +45,7 @@ INSTALLED_KINDS = {
         Kind("Lease", "coordination.k8s.io/v1", "leases"),
         Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
         Kind("Topology", _KUEUE, "topologies", namespaced=False),
+        Kind("Cohort", _KUEUE, "cohorts", namespaced=False),
         Kind("AdmissionCheck", _KUEUE, "admissionchecks", namespaced=False),
         Kind("ProvisioningRequestConfig", _KUEUE, "provisioningrequestconfigs", namespaced=False),
         Kind("Namespace", "v1", "namespaces", namespaced=False),

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
-from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.tables import Column
+from xpk.model.amounts import amounts_text
 
 _COUNTS = (
     Column("ADMITTED", lambda row: row.admitted),

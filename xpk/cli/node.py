@@ -13,12 +13,12 @@ import click
 
 from xpk.api.text import counted
 from xpk.cli import complete
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import Group
 from xpk.cli.options import cluster_option, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, age, echo
 from xpk.cli.terminal.tables import Column
+from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError, XpkError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
-from xpk.capacity.queues.amounts import amounts_text
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.capacity.queues.removal import find, plan_delete
@@ -22,6 +21,7 @@ from xpk.cli.terminal.output import Console, age, echo, list_options
 from xpk.cli.terminal.tables import Column, wrapped
 from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.model import names
+from xpk.model.amounts import amounts_text
 from xpk.model.errors import NotFoundError
 
 COLUMNS = (
@@ -54,7 +54,11 @@ _INSIDE = (
 _amounts = "[TYPE=]N"
 
 
-@click.group(cls=Group, other_names={"status": "describe"})
+# Imported when it is used.
+_MODULES = {"simulate": "xpk.cli.queue_simulate:simulate"}
+
+
+@click.group(cls=Group, other_names={"status": "describe"}, modules=_MODULES)
 def queue() -> None:
     """Share a cluster among teams by queues with quotas for their namespaces."""
 

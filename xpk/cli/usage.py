@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 
 from xpk.cli import complete
-from xpk.cli.durations import parse_since
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column
 from xpk.jobs.usage.figures import COLUMNS, CapacityUse, Usage, UsageRow, parse_columns
+from xpk.model.durations import parse_since
 from xpk.model.errors import Problems
 from xpk.usage import usage_of, usage_source
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
@@ -28,9 +28,15 @@ def needs_of(jobset: Obj) -> dict[str, int]:
 
 def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:
     """Return the schedulable nodes of a flavor, by node pool."""
-    flavor_obj, pools = tx.get("ResourceFlavor", "", flavor), dict[str, list[Obj]]()
-    labels = flavor_obj["spec"].get("nodeLabels", {}).items() if flavor_obj else ()
-    for node in tx.list("Node") if flavor_obj else ():
+    flavor_obj = tx.get("ResourceFlavor", "", flavor)
+    return pools_of(flavor_obj, tx.list("Node")) if flavor_obj else {}
+
+
+def pools_of(flavor: Obj, nodes: Iterable[Obj]) -> dict[str, list[Obj]]:
+    """Return those of `nodes` that are schedulable and have the labels of a ResourceFlavor, by node pool."""
+    pools = dict[str, list[Obj]]()
+    labels = flavor["spec"].get("nodeLabels", {}).items()
+    for node in nodes:
         if not o.is_closed(node) and o.is_true(node, "Ready") and labels <= node["metadata"].get("labels", {}).items():
             pools.setdefault(o.label(node, "cloud.google.com/gke-nodepool"), []).append(node)
     return pools

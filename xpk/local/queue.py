@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from xpk.api.base import Obj
-from xpk.api.cluster_queues import allotments, cohort_of
+from xpk.api.cluster_queues import allotments
 from xpk.local import objects as o
-from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, Claim, Queue, decide
+from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, decide
 from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.jobset import restarts_alone
+from xpk.local.ledger import Claim, ceilings
+from xpk.local.quota_model import model_of
 from xpk.local.store import Transaction
-from xpk.model.quotas import ceiling
 
 _KINDS = ("JobSet", "Workload", "Pod", "LocalQueue", "ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Node")
 _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be preempted
@@ -159,32 +162,6 @@ def _flavor_of(queue: Obj) -> str:
     return next((str(flavor) for flavor, _ in allotments(queue)), "")
 
 
-def _model(queue: Obj) -> Queue:
-    """Return a ClusterQueue as an `admission.Queue`."""
-    preemption = queue["spec"].get("preemption", {})
-    return Queue(
-        allotments={resource: allotment for (_, resource), allotment in allotments(queue).items()},
-        cohort=cohort_of(queue),
-        within_queue=preemption.get("withinClusterQueue", "Never"),
-        reclaim=preemption.get("reclaimWithinCohort", "Never"),
-        while_borrowing=preemption.get("borrowWithinCohort", {}).get("policy", "Never"),
-    )
-
-
-def _ceilings(name: str, queues: Mapping[str, Queue]) -> dict[str, int]:
-    """Return the quota of each resource available to a queue if nothing were in use."""
-    queue = queues[name]
-    cohort = [
-        member for other, member in queues.items() if other == name or (queue.cohort and member.cohort == queue.cohort)
-    ]
-    return {
-        resource: int(
-            ceiling(allotment, [member.allotments[resource] for member in cohort if resource in member.allotments])
-        )
-        for resource, allotment in queue.allotments.items()
-    }
-
-
 def _schedule(
     tx: Transaction,
     flavor: str,
@@ -196,15 +173,16 @@ def _schedule(
 
     `entries` maps a workload's UID to its JobSet, the workload and its ClusterQueue's name.
     """
-    queues = {queue["metadata"]["name"]: _model(queue) for queue in cluster_queues}
+    queues = {queue["metadata"]["name"]: model_of(queue) for queue in cluster_queues}
     pools = usable_pools(tx, flavor)
-    ceilings = {name: _ceilings(name, queues) for name in queues}
+    most = {name: ceilings(name, queues) for name in queues}
     running, waiting, known, waits = list[Claim](), list[Claim](), dict[Slices, int](), False
     for uid, (jobset, workload, name) in entries.items():
         claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
-        reason, message = never_fits(workload, jobset, ceilings[name], pools, flavor, known)
+        reason, message = never_fits(workload, jobset, most[name], pools, flavor, known)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
-            running.append(claim)
+            since = o.condition(workload, "QuotaReserved")["lastTransitionTime"]
+            running.append(replace(claim, reserved=datetime.fromisoformat(since).timestamp()))
             waits |= bool(reason)
             if reason and _is_stalled(workload, jobset, reason):
                 _evict(tx, workload, reason, message)
@@ -230,7 +208,7 @@ def _schedule(
     needs = {claim.uid: claim.needs for claim in waiting}
     for uid, shortfall in decision.lacking.items():
         _, workload, name = entries[uid]
-        _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, ceilings[name], flavor, len(pools)))
+        _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, most[name], flavor, len(pools)))
     return waits
 
 

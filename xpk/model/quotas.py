@@ -29,10 +29,19 @@ def available(allotment: Allotment, cohort: Collection[Allotment]) -> float:
 
     It is negative if more is used than the quota, after a quota was reduced.
     """
-    pooled = sum(queue.nominal - queue.kept - max(0, queue.used - queue.kept) for queue in cohort)
+    return available_of(allotment, sum(map(share_of_pool, cohort)))
+
+
+def share_of_pool(allotment: Allotment) -> float:
+    """Return what a queue leaves to its cohort; negative if it borrows."""
+    kept = allotment.kept
+    return allotment.nominal - kept - max(0, allotment.used - kept)
+
+
+def available_of(allotment: Allotment, pooled: float) -> float:
+    """Return the quota available to a queue; `pooled`: sum of the shares of its cohort, its own included."""
     if allotment.borrowing_limit is not None:
-        unused = allotment.nominal - allotment.kept - max(0, allotment.used - allotment.kept)
-        pooled = min(pooled, unused + allotment.borrowing_limit)
+        pooled = min(pooled, share_of_pool(allotment) + allotment.borrowing_limit)
     return max(0, allotment.kept - allotment.used) + pooled
 
 

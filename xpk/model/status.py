@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
+from xpk.model.forecast import StartEstimate
 from xpk.model.mounts import Mount
 
 
@@ -204,6 +205,8 @@ class WorkloadStatus:
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
     suspects: tuple[SuspectHost, ...] = ()  # hosts on nodes with evidence against them; empty in lists
+    pending_reason: str = ""  # reason for waiting in one word, such as WaitingForQuota; empty if Kueue gives none
+    start: StartEstimate | None = None  # estimated start while it is queued; null in lists, or if it is unknown
 
 
 _KNOWN = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from xpk.capacity.queues.amounts import parse_amounts
 from xpk.capacity.queues.reading import QueueInfo, Queues
 from xpk.model import names
 from xpk.model.accelerators import find_shape
+from xpk.model.amounts import parse_amounts
 from xpk.model.errors import CapacityError, NotFoundError, UsageError
 from xpk.model.specs import QueueSpec, SliceQuota
 

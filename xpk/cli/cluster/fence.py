@@ -14,12 +14,12 @@ from xpk.api.text import counted
 from xpk.capacity.gke.request.options import GkeOptions
 from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import provider_with
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import context_option, name_argument, output_option, provider_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.tables import Column
+from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError, XpkError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import click
 from xpk.capacity.gke.request.options import GkeOptions
 from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import Live, dry_run_option, provider_with
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import accelerator_option, context_option, name_argument, output_option, provider_option
 from xpk.cli.target import the_cluster
@@ -18,6 +17,7 @@ from xpk.cli.terminal.output import Console, age, echo
 from xpk.cli.terminal.tables import Column
 from xpk.jobs.code.archive import format_size
 from xpk.model.accelerators import find_shape
+from xpk.model.durations import parse_duration
 from xpk.model.errors import AuthorizationError, UsageError, XpkError
 
 _IMAGE_COLUMNS = (

@@ -15,9 +15,9 @@ from xpk.capacity.kind.options import KindOptions
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.provider import cluster_names, provider_type
 from xpk.cli import complete
-from xpk.cli.durations import parse_duration
 from xpk.cli.options import Command
 from xpk.cli.target import default_place
+from xpk.model.durations import parse_duration
 from xpk.model.errors import Problems, UsageError
 from xpk.model.options import Option, options_of
 

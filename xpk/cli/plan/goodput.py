@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from xpk.cli import complete
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option, output_root_option
 from xpk.cli.target import ROOT_KEY, the_cluster
@@ -21,6 +20,7 @@ from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.forecast.assumptions import Assumptions
 from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.forecast.forecast import GoodputForecast, HandlingForecast
+from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError
 from xpk.planning.goodput import TPU_TYPE, forecast_goodput
 from xpk.planning.prices import REGION

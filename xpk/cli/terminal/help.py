@@ -67,7 +67,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "--gpudirect-manifests",
     ),
     "Output": (
-        "--dry-run", "--output-manifest-file", "--wait", "--timeout", "--output", "--watch", "--sort-by",
+        "--dry-run", "--when", "--output-manifest-file", "--wait", "--timeout", "--output", "--watch", "--sort-by",
         "--no-headers", "--color", "--yes", "--force",
     ),
 }  # fmt: skip
@@ -96,6 +96,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk workload create lm --num-slices 2 --max-restarts 3 -- --config tiny --set data.path=stdlib",
         "xpk workload create mine --num-slices 2 --script-dir . --command 'python train.py'",
         "xpk workload create -f mine.yaml --num-slices 4",
+        "xpk workload create big --num-slices 8 --command 'python train.py' --when",
     ),
     "xpk workload list": ("xpk workload list", "xpk workload list -A -o json"),
     "xpk workload status": ("xpk workload status lm",),
@@ -118,6 +119,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk queue create": ("xpk queue create red --namespace team-red --quota 25%",),
     "xpk queue list": ("xpk queue list --cluster dev",),
     "xpk queue describe": ("xpk queue describe red",),
+    "xpk queue simulate": (
+        "xpk queue simulate --add-slices red=2",
+        "xpk queue simulate --replay last-week.jsonl --quota red=4",
+    ),
     "xpk queue delete": ("xpk queue delete red --yes",),
     "xpk usage": ("xpk usage --since 7d --by team,cause", "xpk usage --since 2026-11-01 --by user -o csv"),
     "xpk node list": ("xpk node list --cluster prod",),

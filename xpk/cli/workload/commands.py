@@ -10,7 +10,6 @@ import click
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.durations import parse_since
 from xpk.cli.google_xpk import WORKLOAD_COMMANDS, Group, WorkloadCommand
 from xpk.cli.options import cluster_option, name_argument, namespace_option, output_option, output_root_option, the_name
 from xpk.cli.target import output_roots, the_cluster
@@ -21,9 +20,11 @@ from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
+from xpk.jobs.simulation.live import with_start
 from xpk.jobs.status import reader
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model import names
+from xpk.model.durations import parse_since
 from xpk.model.errors import NotFoundError, UsageError
 
 # Imported when they are used: `create` takes longer to import than `list` takes to run.
@@ -68,6 +69,7 @@ def status(
 
     def read() -> Rows:
         snapshot, _ = reader.inspect(api, workload_name, namespace, roots, brief=not console.is_data)
+        snapshot = with_start(api, snapshot, roots)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:
@@ -98,7 +100,9 @@ def describe(
     """Show a workload's status with all its hosts, restarts, mounts and events."""
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     api, console = provider_of(place).connect(place), console.choosing(output)
-    snapshot, events = reader.inspect(api, workload_name, namespace, output_roots(place))
+    roots = output_roots(place)
+    snapshot, events = reader.inspect(api, workload_name, namespace, roots)
+    snapshot = with_start(api, snapshot, roots)
     if console.is_data:
         console.data(with_progress(console, replace(snapshot, events=events), place))
     elif console.output == "name":

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from xpk.api.text import counted
-from xpk.cli.durations import parse_duration
+from xpk.cli.forecast import start_words
 from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
-from xpk.cli.terminal.output import FORMATS, Console
+from xpk.cli.target import output_roots
+from xpk.cli.terminal.output import FORMATS, Console, echo
 from xpk.cli.workload import google_xpk, spec_file
 from xpk.cli.workload.options import invalid_options, workload_options
 from xpk.cli.workload.request import read_request
@@ -27,8 +28,10 @@ from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report
 from xpk.jobs.create.resolve import resolve
 from xpk.jobs.create.trainer_preflight import InProcessRunner
+from xpk.jobs.simulation import live
 from xpk.jobs.status import reader
 from xpk.model import names
+from xpk.model.durations import parse_duration
 from xpk.model.errors import CapacityError, Problems, XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.render import to_yaml
@@ -45,6 +48,11 @@ from xpk.render import to_yaml
     "--dry-run",
     type=click.Choice(["client", "server"]),
     help="Print the objects without creating them; server: print them as the API server would store them.",
+)
+@click.option(
+    "--when",
+    is_flag=True,
+    help="Print the estimated start and the workloads that would be preempted; create nothing.",
 )
 @click.option("--output-manifest-file", type=click.Path(path_type=Path), help="Also write the objects to this file.")
 @google_xpk.upstream_options
@@ -71,6 +79,8 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     problems, runner = Problems(), InProcessRunner()
     timeout = problems.read(None, parse_duration, params["timeout"], "--timeout")
     problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
+    if params["when"] and (params["dry_run"] or params["wait"]):
+        problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
     if params["output"] == "spec":
         if not params["dry_run"]:
             problems.add("-o spec requires --dry-run", hint="add --dry-run")
@@ -81,6 +91,9 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     request = read_request(ctx, workload_name, params, problems)
     destination = find_destination(console, cluster, request, problems, runner, dry_run=params["dry_run"])
     resolved = resolve(request, destination, print_notices(console), problems, runner)
+    if params["when"]:
+        _print_start(console, destination, resolved.spec)
+        return
     submit.preflight(resolved, print_steps(console), runner)
     _write_manifest(resolved.spec, params["output_manifest_file"])
     if params["dry_run"]:
@@ -140,6 +153,18 @@ def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry
                 raise
             console.warn(f"without --dry-run, this command would fail: {error.message}")
     console.objects(creating.preview(destination.reached(), spec) if is_stored else creating.manifest(spec))
+
+
+def _print_start(console: Console, destination: Destination, spec: WorkloadSpec) -> None:
+    """Print when a workload would start if it were created now. Raises CapacityError if it does not fit."""
+    api = destination.reached()
+    creating.check_fits(api, destination.queue, spec, cluster=destination.cluster)
+    start = live.start_of_new(api, output_roots(destination.cluster), spec)
+    if console.is_data:
+        console.data(asdict(start))
+    else:
+        first, *more = start_words(start)
+        echo("\n  ".join([f"{spec.name}: starts {first}" if start.expected else f"{spec.name}: {first}", *more]))
 
 
 def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:

@@ -9,7 +9,6 @@ import click
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.durations import parse_duration
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import cluster_option, names_argument, namespace_option, output_root_option, the_name
 from xpk.cli.target import output_roots, the_cluster
@@ -20,6 +19,7 @@ from xpk.jobs import deletion
 from xpk.jobs.create.notice import Report
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.usage.deletion import DeletionRecorder
+from xpk.model.durations import parse_duration
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.usage import usage_source
 

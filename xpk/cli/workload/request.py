@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from xpk.cli.durations import parse_duration
 from xpk.cli.workload import google_xpk
 from xpk.cli.workload.options import invalid_options
 from xpk.jobs.create import capacity_choice, options
 from xpk.jobs.create.workload import Workload
+from xpk.model.durations import parse_duration
 from xpk.model.errors import Problems
 from xpk.model.options import Option, default_of, options_of
 

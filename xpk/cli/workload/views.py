@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import click
 
 from xpk.api.text import counted
+from xpk.cli.forecast import start_words
 from xpk.cli.terminal.live import progress_words
 from xpk.cli.terminal.output import age, duration
 from xpk.cli.terminal.tables import Column, table, wrapped
@@ -60,6 +61,7 @@ _EVENT_COLUMNS = (
 _ROWS_SHOWN = 5
 _INDENT = 13  # columns of a fact's continuation lines
 _MESSAGE_LENGTH = 240
+_MISCONFIGURED = ("Inadmissible", "Misconfigured", "NoMatchingFlavor", "Suspended")  # reasons of a queue's settings
 _STALL_SECONDS, _STALL_STEPS = 60.0, 20
 _SAID = ("Pending",)  # events that only repeat the headline
 _COLORS = {
@@ -195,8 +197,10 @@ def next_command(workload: WorkloadStatus, progress: Progress | None, cluster: s
 def _next_of_queued(workload: WorkloadStatus, cluster: str, arguments: str) -> str:
     if any(quota.needed > quota.most for quota in workload.quota):
         return f"xpk workload delete {arguments}"  # it will never fit
+    if workload.pending_reason == "ExceedsMaxQuota":
+        return f"xpk workload delete {arguments}"
     if any(
-        condition.type == "QuotaReserved" and condition.reason == "Inadmissible" for condition in workload.conditions
+        condition.type == "QuotaReserved" and condition.reason in _MISCONFIGURED for condition in workload.conditions
     ):
         return f"xpk cluster describe {cluster}"
     if _has_quota(workload):
@@ -235,6 +239,8 @@ def _queue_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
         if bad.get(condition.type) == condition.status
     )
     reason = workload.reason if any(_short_of(workload, quota) for quota in workload.quota) else ""
+    if workload.start:
+        lines += [("" if index else "start", line) for index, line in enumerate(start_words(workload.start))]
     return [*lines, *([("kueue", ": ".join(filter(None, (states, reason))))] if states or reason else [])]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
-from xpk.cli.durations import parse_duration
 from xpk.cli.target import output_roots
 from xpk.cli.terminal.live import Meter, progress_words
 from xpk.cli.terminal.output import Console
@@ -18,6 +17,7 @@ from xpk.jobs.output import folder as output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.model import names
+from xpk.model.durations import parse_duration
 from xpk.model.errors import ConflictError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 

@@ -20,6 +20,7 @@ _BACK_OF_THE_QUEUE = (
     "PodsReadyTimeout",
     "AdmissionCheck",
 )  # evictions after which the position counts from the eviction
+_UNTYPED = ("Pending", "Inadmissible", "Waiting")  # reasons that stand for several causes
 _PREEMPTOR = re.compile(r"\(UID: ([-0-9a-f]+)")
 
 
@@ -37,6 +38,16 @@ def conditions(workload: Obj | None) -> tuple[Condition, ...]:
         for item in items
         if item.get("type") in _KUEUES
     )
+
+
+def pending_reason(workload: Obj) -> str:
+    """Return Kueue's typed reason why a workload has no quota; "" if it gives none.
+
+    Kueue 0.19 gives one with the feature gate UnadmittedWorkloadsObservability, else only `Pending`.
+    """
+    reserved = condition(workload, "QuotaReserved")
+    reason = str(reserved.get("reason", "")) if reserved.get("status") == "False" else ""
+    return "" if reason in _UNTYPED else reason
 
 
 def waiting_reason(workload: Obj, workloads: Iterable[Obj]) -> str:
@@ -79,7 +90,7 @@ def ahead_of(workload: Obj, snapshot: Snapshot) -> tuple[str, ...] | None:
         return None
     queue = _place(workload, snapshot)
     others = [item for item in snapshot.workloads if _waits(item) and _place(item, snapshot) == queue]
-    names = [_name(item, workload) for item in sorted(others, key=_rank) if _rank(item) < _rank(workload)]
+    names = [_name(item, workload) for item in sorted(others, key=rank) if rank(item) < rank(workload)]
     return tuple(names)
 
 
@@ -92,7 +103,7 @@ def quota_for(workload: Obj, snapshot: Snapshot, kind: str) -> tuple[Quota, ...]
     queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)
     if queue is None:
         return ()
-    needs = _needs(workload)
+    needs = needs_of(workload)
     cohort = members(queue, snapshot.cluster_queues)
     lenders = {item["metadata"]["name"] for item in cohort}
     everybody = [allotments(item) for item in cohort]
@@ -137,7 +148,7 @@ def _holders(workload: Obj, snapshot: Snapshot, lenders: Collection[str], key: K
     return tuple(sorted(shares, key=lambda share: (-share.amount, share.workload)))
 
 
-def _needs(workload: Obj) -> dict[str, float]:
+def needs_of(workload: Obj) -> dict[str, float]:
     """Return the total requests of a workload's hosts by resource."""
     total: dict[str, float] = {}
     resource_requests = workload.get("status", {}).get("resourceRequests") or []
@@ -163,7 +174,7 @@ def _waits(workload: Obj) -> bool:
     return active and not placed and not is_true(workload, "Finished")
 
 
-def _rank(workload: Obj) -> tuple[int, Any, str]:
+def rank(workload: Obj) -> tuple[int, Any, str]:
     """Return Kueue's sort key: priority, then the time of creation, or of the eviction for some reasons."""
     evicted = condition(workload, "Evicted")
     is_requeued = evicted.get("status") == "True" and evicted.get("reason") in _BACK_OF_THE_QUEUE

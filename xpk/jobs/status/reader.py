@@ -193,8 +193,7 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     hosts, are_all_up = _hosts(pods, attempt), meta["uid"] in snapshot.all_up
     events = happened.events_of(jobset, snapshot) if snapshot.events else []
     num_slices, hosts_per_slice, size = size_of(spec)
-    running, done = _counts(hosts, size if are_all_up else None)
-    phase, reason = _phase(jobset, workload, snapshot, hosts, (running, done))
+    phase, reason = _phase(jobset, workload, snapshot, hosts, up := _counts(hosts, size if are_all_up else None))
     restart_count, counted_restarts = elastic.restart_counts(jobset)
     reason = _failure(condition(jobset, "Failed"), hosts, events, meta["uid"]) if phase is Phase.FAILED else reason
     wrong = troubles(_current(pods, attempt), events) if _is_on(phase) and not are_all_up else ()
@@ -235,8 +234,9 @@ def _read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
         maker=maker_of(jobset),
         mounts=mounts_of(pod_spec_of(jobset)),
         launcher=annotations.get(names.LAUNCHER_ANNOTATION, "plain"),
-        num_hosts_up=size if phase is Phase.SUCCEEDED else running + done,
+        num_hosts_up=size if phase is Phase.SUCCEEDED else sum(up),
         min_slices=elastic.min_slices(jobset),
+        pending_reason=queue_position.pending_reason(queued) if queued else "",
     )
 
 

@@ -1,0 +1,160 @@
+"""Simulations of a cluster's queues as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from xpk.api.base import ObjectApi
+from xpk.api.text import counted, short
+from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.simulation.durations import DEFAULT_SECONDS, Sources, read_all
+from xpk.jobs.simulation.estimates import Estimates, progress_readers, refused_lines
+from xpk.jobs.simulation.scenario import Entry, Scenario, read_objects, scenario_of
+from xpk.jobs.simulation.trace import read_trace, replay
+from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, entry_of
+from xpk.model import names
+from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError
+from xpk.model.forecast import QueueForecast, StartEstimate
+from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.status import Phase, WorkloadStatus
+from xpk.model.terminal import printable
+
+_SECONDS = 10.0  # for reading the progress of all runs
+_BRIEF_SECONDS = 0.2  # the same, where the estimate is not the command's main purpose
+_BRIEF_QUEUE = 100  # waiting workloads that are simulated there; 200 take more than half a second
+
+
+class _Cluster(Protocol):
+    """A cluster that is reached by its API."""
+
+    @property
+    def api(self) -> ObjectApi: ...
+
+    @property
+    def target(self) -> Target: ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSimulation:
+    """Simulations of a cluster's queues; nothing is changed. `roots`: where the output of its workloads may be read."""
+
+    api: ObjectApi
+    roots: OutputRoots
+
+    @classmethod
+    def of(cls, cluster: _Cluster) -> QueueSimulation:
+        """Return the simulations of an `xpk.Cluster`."""
+        return cls(cluster.api, OutputRoots(lambda: cluster.target))
+
+    def forecast(
+        self,
+        changes: WhatIf = NO_CHANGES,
+        *,
+        assumed: float = DEFAULT_SECONDS,
+        durations: Mapping[str, float] | None = None,
+    ) -> QueueForecast:
+        """Return the estimated starts of all queued workloads, with assumed changes.
+
+        `assumed`: total seconds of runs of unknown duration; `durations`: of named ones, as `namespace/name`. Raises
+        UsageError with all problems of the changes, ConflictError if no queue can be simulated, AuthorizationError.
+        """
+        scenario, added = apply(_simulated(self.api, self.roots), changes)
+        stated = {_label(name): seconds for name, seconds in (durations or {}).items()}
+        if unknown := stated.keys() - {entry.label for entry in scenario.entries}:
+            raise UsageError(
+                f"there is no workload '{min(unknown)}' in the queues",
+                hint="`xpk workload list --all-namespaces` shows them; --duration NAMESPACE/NAME=TIME",
+            )
+        progress, _ = read_all(progress_readers(scenario, self.roots), _SECONDS)
+        sources = Sources(assumed=assumed, stated={**stated, **added}, progress=progress)
+        return Estimates.of(scenario, sources).forecast()
+
+    def replay(self, trace: Path, changes: WhatIf = NO_CHANGES) -> QueueForecast:
+        """Return the result of a trace under the quotas of the cluster, with assumed changes. Raises as `forecast`."""
+        scenario, _ = apply(replace(_simulated(self.api, self.roots), entries=()), changes)
+        return replay(*read_trace(trace, scenario))
+
+
+def start_of_new(api: ObjectApi, roots: OutputRoots, spec: WorkloadSpec) -> StartEstimate:
+    """Return the estimated start of a workload that does not exist yet; with a reason if there is none.
+
+    Raises AuthorizationError without permission to list the workloads of all namespaces.
+    """
+    scenario = _scenario(api, roots)
+    place = scenario.places.get((spec.namespace, spec.queue), spec.queue)
+    if place in scenario.refused:
+        return _no_start(_refusal(scenario, place))
+    workload = NewWorkload(
+        name=spec.name,
+        namespace=spec.namespace,
+        slices=spec.num_slices,
+        queue=spec.queue,
+        type=(spec.within or spec.shape).name,
+        priority=names.PRIORITIES[spec.priority],
+    )
+    entry = entry_of(scenario, workload)
+    return _brief(replace(scenario, entries=(*scenario.entries, entry)), roots, entry)
+
+
+def with_start(api: ObjectApi, status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
+    """Return a status, with the estimated start if the workload waits and the user may list all workloads."""
+    if status.phase is not Phase.QUEUED or status.position is None:
+        return status
+    try:
+        scenario = _scenario(api, roots)
+    except (AuthorizationError, ConflictError, MissingToolError):
+        return status
+    if status.cluster_queue in scenario.refused:
+        return replace(status, start=_no_start(_refusal(scenario, str(status.cluster_queue))))
+    own = [entry for entry in scenario.entries if (entry.namespace, entry.name) == (status.namespace, status.name)]
+    return replace(status, start=_brief(scenario, roots, own[0])) if own else status
+
+
+def _brief(scenario: Scenario, roots: OutputRoots, entry: Entry) -> StartEstimate:
+    """Return the start of one workload, unless many wait; runs whose progress is not read at once count as unknown."""
+    count = sum(other.reserved is None for other in scenario.entries)
+    if count > _BRIEF_QUEUE:
+        return _no_start(f"{counted(count, 'workload')} are queued; `xpk queue simulate` estimates their starts")
+    progress, _ = read_all(progress_readers(scenario, roots), _BRIEF_SECONDS)
+    return Estimates.of(scenario, Sources(progress=progress), [entry.turn]).start_of(entry)
+
+
+def _scenario(api: ObjectApi, roots: OutputRoots) -> Scenario:
+    try:
+        is_local = roots.target().on_this_machine
+    except (NotFoundError, AuthorizationError):  # the cluster's settings are missing or unreadable
+        is_local = False
+    objects = read_objects(api, is_local=is_local)
+    try:
+        return scenario_of(objects)
+    except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = printable(f"{type(error).__name__}: {short(error)}")
+        raise ConflictError(
+            f"the objects of the queues cannot be read: {why}", hint="`kubectl get clusterqueues,workloads -A -o yaml`"
+        ) from error
+
+
+def _simulated(api: ObjectApi, roots: OutputRoots) -> Scenario:
+    """Return the queues and workloads. Raises ConflictError if no queue can be simulated."""
+    scenario = _scenario(api, roots)
+    if not scenario.queues:
+        raise ConflictError(
+            "; ".join(refused_lines(scenario)) or "the cluster has no queues", hint="`xpk queue list` shows the queues"
+        )
+    return scenario
+
+
+def _refusal(scenario: Scenario, place: str) -> str:
+    return f"queue '{place}' is not simulated: {scenario.refused[place]}"
+
+
+def _no_start(reason: str) -> StartEstimate:
+    return StartEstimate(earliest=None, expected=None, latest=None, rests_on=(), preempts=(), reason=reason)
+
+
+def _label(name: str) -> str:
+    """Return `namespace/name`; the namespace may be left out for "default"."""
+    return name if "/" in name else f"default/{name}"
