@@ -1,20 +1,22 @@
-"""Clusters, and the creation and deletion of workloads on them."""
+"""Clusters and the workloads on them, each by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from xpk.api.base import ObjectApi
-from xpk.capacity import clusters as capacity
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import ClusterInfo, Provider, configured_provider, provider_of
-from xpk.client.workload import WorkloadHandle
+from xpk.client.creation import carry_out, warn
 from xpk.cost import price
-from xpk.jobs import deletion
+from xpk.jobs import deletion, lifecycle
+from xpk.jobs import logs as logging
 from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
@@ -23,12 +25,16 @@ from xpk.jobs.create.resolve import with_problems_of
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
+from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.simulation.live import with_start
 from xpk.jobs.status import reader
-from xpk.jobs.status.in_place import with_local_restarts
+from xpk.jobs.status.goodput import progress_of, with_goodput
+from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
 from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.jobs.usage.figures import Usage
 from xpk.jobs.usage.reading import Source
+from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.model.status import WorkloadStatus
@@ -115,7 +121,7 @@ class Cluster:
         concurrently, and QuotaExceeded or CapacityError if a cloud has no such slices.
         """
         plan = self._provider.plan_resize(self.name, num_slices, force=force)
-        return plan if dry_run else _carry_out(plan, on_progress)
+        return plan if dry_run else carry_out(plan, on_progress)
 
     def delete(
         self, *, force: bool = False, dry_run: bool = False, on_progress: Callable[[Notice], None] = ignore
@@ -125,7 +131,7 @@ class Cluster:
         `force` deletes the workloads on it. Raises ConflictError if there are some, unless `force` is set.
         """
         plan = self._provider.plan_delete(self.name, force=force)
-        return plan if dry_run else _carry_out(plan, on_progress)
+        return plan if dry_run else carry_out(plan, on_progress)
 
     def workload(self, name: str, namespace: str = "default", *, output_root: str | None = None) -> WorkloadHandle:
         """Return the handle of a workload without checking that it exists.
@@ -189,7 +195,7 @@ class Cluster:
                 grace_seconds=grace_seconds,
                 timeout=timeout if wait or with_output else None,
                 ignore_not_found=ignore_not_found,
-                usage=DeletionRecorder(self._usage, namespace, _warn(on_progress)),
+                usage=DeletionRecorder(self._usage, namespace, warn(on_progress)),
                 report=on_progress,
             )
         return deletions
@@ -210,53 +216,134 @@ class Cluster:
         return usage_of(self._usage, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 
-def create_cluster(
-    name: str,
-    accelerator_type: str,
-    *,
-    num_slices: int | None = None,
-    num_nodes: int | None = None,
-    provider: str | None = None,
-    options: ProviderOptions | None = None,
-    dry_run: bool = False,
-    on_progress: Callable[[Notice], None] = ignore,
-) -> Plan:
-    """Create a cluster, or the missing parts of one, and return the plan; with `dry_run`, only plan.
+class WorkloadHandle:
+    """A workload on a cluster. Every method reads the cluster again.
 
-    `num_slices`: None keeps the slices of an existing cluster; 1 in a new one. `provider`: the default is
-    that of `options`, or "local". `options`: such as `xpk.GkeOptions(project="p", zone="us-east5-b", spot=True)`.
-    `on_progress` gets a line for each step, and the warnings. Raises
-
-    * UsageError: the request is invalid; `problems` has all of them
-    * ConflictError: a cluster of this name exists in another shape or of another provider
-    * AuthorizationError, CapacityError, QuotaExceeded: the cloud does not allow it, or has not enough capacity
-    * MissingToolError: this machine lacks a package or a program
+    Raises NotFoundError if the workload does not exist.
     """
-    shape = name, accelerator_type, num_slices
-    _, plan = capacity.plan_create(*shape, num_nodes=num_nodes, provider=provider, options=options, is_dry=dry_run)
-    return plan if dry_run else _carry_out(plan, on_progress)
 
+    def __init__(
+        self, cluster: Cluster, name: str, namespace: str = "default", *, output_root: str | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.namespace = namespace
+        self.roots = OutputRoots(lambda: cluster.target, output_root)
 
-def clusters(
-    *,
-    provider: str | None = None,
-    options: ProviderOptions | None = None,
-    on_progress: Callable[[Notice], None] = ignore,
-) -> list[ClusterInfo]:
-    """Return all clusters, or those of one provider; `xpk.GkeOptions(project="p")` for all of a project.
+    def __repr__(self) -> str:
+        """Return the expression that makes it."""
+        return f"{self.cluster!r}.workload({self.name!r}, {self.namespace!r})"
 
-    `on_progress` gets a warning for each cluster that cannot be described.
-    """
-    return capacity.find_clusters(provider, options, warn=_warn(on_progress))
+    def status(self) -> WorkloadStatus:
+        """Return the status, with restarts, events and, while it is queued, its estimated start."""
+        status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self.roots)
+        return replace(with_start(self.cluster.api, status, self.roots), events=events)
 
+    def progress(self) -> Progress | None:
+        """Return the newest step that the workload logged, with the run's goodput and end; None before the first.
 
-def _carry_out(plan: Plan, on_progress: Callable[[Notice], None]) -> Plan:
-    plan.carry_out(lambda title: on_progress(Notice(title)), warn=_warn(on_progress))
-    return plan
+        Raises ConflictError if the output folder is not the workload's own, XpkError if it cannot be read.
+        """
+        status = reader.find(self.cluster.api, self.name, self.namespace)
+        folder = self.roots.to_read(status)
+        progress = progress_of(folder, status) if folder else None
+        return progress and with_goodput(progress, folder, status)
 
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        on_progress: Callable[[WorkloadStatus], None] = lambda status: None,
+        check: bool = True,
+    ) -> WorkloadStatus:
+        """Wait for the end and return the status; `on_progress` gets each status on the way.
 
-def _warn(on_progress: Callable[[Notice], None]) -> Callable[[str], None]:
-    return lambda text: on_progress(Notice(text, is_warning=True))
+        Raises TimedOutError after `timeout` seconds, and WorkloadFailedError for an image that cannot be pulled or,
+        unless `check` is false, for a workload that failed.
+        """
+        status = lifecycle.wait(
+            self.cluster.api,
+            self.name,
+            self.namespace,
+            timeout=timeout,
+            tell=on_progress,
+            where=self._where,
+            must_start=True,
+        )
+        if check:
+            lifecycle.check_succeeded(status, where=self._where)
+        return status
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        previous: bool = False,
+        slice: int | None = None,
+        host: int | None = None,
+        since: datetime | None = None,
+        tail: int | None = None,
+        grep: str | None = None,
+    ) -> Iterator[logging.HostLine]:
+        """Return the lines of all hosts of the newest attempt, merged by time; with `follow`, until the workload ends.
+
+        `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
+        expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
+        """
+        query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        if follow:
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query)
+        return logging.read_logs(self.cluster.api, self.name, self.namespace, query, previous=previous)
+
+    def suspend(self) -> None:
+        """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=False)
+
+    def resume(self) -> None:
+        """Queue a suspended workload again. Raises ConflictError if it has ended."""
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=True)
+
+    def delete(
+        self,
+        *,
+        with_output: bool = False,
+        grace_seconds: int | None = None,
+        wait: bool = True,
+        timeout: float = 120.0,
+        force: bool = False,
+    ) -> None:
+        """Delete the workload and wait for its last host; its output stays unless `with_output` is set.
+
+        Raises ConflictError for a workload of another tool, unless `force` is set, and for output that is not below
+        the cluster's root; TimedOutError if hosts still run after `timeout` seconds.
+        """
+        self.cluster.delete_workloads(
+            self.name,
+            namespace=self.namespace,
+            with_output=with_output,
+            output_root=self.roots.stated,
+            grace_seconds=grace_seconds,
+            wait=wait,
+            timeout=timeout,
+            force=force,
+        )
+
+    def report(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Return goodput, restarts and step times of a run that logs its steps; write the page to `path` if given.
+
+        Raises NotFoundError before the first step, XpkError if the output cannot be read or the page cannot be written.
+        """
+        from xpk.jobs.report import figures as reporting  # brings the charts, which no other method needs
+
+        status = with_restarts_in_place(reader.find(self.cluster.api, self.name, self.namespace), self.roots)
+        account = reporting.account(status, self.cluster.name, self.roots)
+        if path is not None:
+            reporting.write_page(account, Path(path))
+        return account.figures
+
+    @property
+    def _where(self) -> str:
+        return names.location_flags(self.cluster.name, self.namespace)
 
 
 def destination_of(cluster: Cluster, workload: Workload) -> Destination:
