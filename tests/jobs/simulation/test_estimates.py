@@ -128,7 +128,7 @@ def test_all_problems_of_changes_are_reported_together() -> None:
     changes = WhatIf(
         quota=("rad=1", "red=9", "red", f"{names.QUEUE}=1"),
         add_slices=("red=x",),
-        workloads=("slices=1", "name=a,slices=0", "name=b,slices=1,colour=red", "name=c,slices=1,queue=blue"),
+        workloads=("slices=1", "name=a,slices=0", "name=b,slices=1,color=red", "name=c,slices=1,queue=blue"),
     )
     with pytest.raises(UsageError) as refused:
         apply(scenario_of(cluster(), NOW), changes)
