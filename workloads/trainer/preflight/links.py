@@ -1,0 +1,114 @@
+"""Exchanges between pairs of hosts: within slices (ICI) and between slices (DCN)."""
+
+# mypy: disallow-untyped-calls=False
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from trainer.errors import ChipsError
+
+Pair = tuple[int, int]  # process ids
+Rounds = list[list[Pair]]
+_CHIP_BYTES, _CHIP_BYTES_ON_CPU = 64 << 20, 1 << 20  # that a chip sends in an exchange
+_RUNS = 3  # of which the fastest counts: two hosts begin the first at different times
+
+
+def rounds(places: Sequence[int]) -> Rounds:
+    """Return the exchanges of neighbors in a ring, as rounds in which every host has at most one partner."""
+    count = len(places)
+    first = [(places[n], places[n + 1]) for n in range(0, count - 1, 2)]
+    second = [(places[n], places[n + 1]) for n in range(1, count - 1, 2)]
+    if count > 2 and count % 2 == 0:
+        second.append((places[0], places[-1]))
+    return [pairs for pairs in (first, second) if pairs]
+
+
+def rounds_within(num_slices: int, hosts_per_slice: int) -> Rounds:
+    """Return the exchanges within slices."""
+    return _joined([range(s * hosts_per_slice, (s + 1) * hosts_per_slice) for s in range(num_slices)])
+
+
+def rounds_between(num_slices: int, hosts_per_slice: int) -> Rounds:
+    """Return the exchanges of the hosts of the same index in neighboring slices."""
+    return _joined([range(h, num_slices * hosts_per_slice, hosts_per_slice) for h in range(hosts_per_slice)])
+
+
+def _joined(groups: Sequence[Sequence[int]]) -> Rounds:
+    """Run the rounds of groups of equal size at the same time."""
+    return [[pair for pairs in parts for pair in pairs] for parts in zip(*map(rounds, groups), strict=True)]
+
+
+class Exchange:
+    """Exchange of data between the chips of pairs of hosts, chip by chip in both directions."""
+
+    def __init__(self, processes: int) -> None:
+        """Raise ChipsError if hosts have different numbers of chips."""
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        self.chips = len(jax.local_devices())
+        counts = [sum(device.process_index == process for device in devices) for process in range(processes)]
+        if len(set(counts)) > 1:
+            raise ChipsError(f"hosts have different numbers of chips: {counts}")
+        size = _CHIP_BYTES_ON_CPU if devices[0].platform == "cpu" else _CHIP_BYTES
+        self.host_bytes = size * self.chips
+        self._mesh = Mesh(np.array(devices), ("chip",))
+        self._placed = NamedSharding(self._mesh, P("chip"))
+        self._own = [number for number, device in enumerate(devices) if device.process_index == jax.process_index()]
+        self._sent = jax.make_array_from_callback(
+            (len(devices), size // 4), self._placed, lambda index: self._content(index[0].start or 0, size // 4)
+        )
+
+    def prepare(self, pairs: Sequence[Pair]) -> Callable[[], float]:
+        """Return the function that exchanges once and returns the seconds until this host has its data."""
+        chips = [(a * self.chips + n, b * self.chips + n) for a, b in pairs for n in range(self.chips)]
+        both_ways = [*chips, *((b, a) for a, b in chips)]
+        permute = jax.shard_map(
+            partial(jax.lax.ppermute, axis_name="chip", perm=both_ways),
+            mesh=self._mesh,
+            in_specs=P("chip"),
+            out_specs=P("chip"),
+        )
+        compiled = jax.jit(permute).lower(self._sent).compile()
+
+        def exchange() -> float:
+            began = time.perf_counter()
+            self._received = jax.block_until_ready(compiled(self._sent))
+            return time.perf_counter() - began
+
+        return exchange
+
+    def is_right(self, partner: int) -> bool:
+        """Return whether the chips have received what the partner's have sent in the last exchange."""
+        first = partner * self.chips
+        shards = sorted(self._received.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        width = self._sent.shape[1]
+        return all(
+            np.array_equal(np.asarray(shard.data), self._content(first + n, width)) for n, shard in enumerate(shards)
+        )
+
+    def _content(self, chip: int, width: int) -> np.ndarray[Any, Any]:
+        return (np.arange(width, dtype=np.uint32) * np.uint32(2654435761) ^ np.uint32(chip))[None]
+
+
+def measure(
+    exchange: Exchange, process: int, exchanges: Rounds, name: Callable[[int], str]
+) -> tuple[list[tuple[Pair, float]], str]:
+    """Return the pairs that this host is in, each with the seconds of its fastest exchange, and what is wrong."""
+    measured, problems = [], []
+    for pairs in exchanges:
+        exchange_once = exchange.prepare(pairs)
+        seconds = min(exchange_once() for _ in range(_RUNS))
+        own = next((pair for pair in pairs if process in pair), None)
+        if own is None:
+            continue
+        partner = own[1] if own[0] == process else own[0]
+        measured.append((own, round(seconds, 7)))
+        if not exchange.is_right(partner):
+            problems.append(f"received wrong data from {name(partner)}")
+    return measured, "; ".join(problems)
