@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from xpk.capacity.kind.options import KindOptions
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
+    from xpk.checks import check_hosts
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
     from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
+    from xpk.jobs.preflight import CheckResult, HostChecks, Preflight
     from xpk.model.errors import (
         AuthorizationError,
         CapacityError,
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AuthorizationError",
     "CapacityError",
+    "CheckResult",
     "Cluster",
     "ClusterInfo",
     "ConflictError",
     "Deletion",
     "GkeOptions",
+    "HostChecks",
     "HostLine",
     "KindOptions",
     "MissingToolError",
@@ -52,6 +56,7 @@ __all__ = [
     "OutputExists",
     "Phase",
     "Plan",
+    "Preflight",
     "Progress",
     "QuotaExceeded",
     "TimedOutError",
@@ -63,24 +68,29 @@ __all__ = [
     "WorkloadStatus",
     "XpkError",
     "__version__",
+    "check_hosts",
     "clusters",
     "create_cluster",
 ]
 
 _MODULES = {
+    "CheckResult": "xpk.jobs.preflight",
     "Cluster": "xpk.client",
     "ClusterInfo": "xpk.capacity.provider",
     "Deletion": "xpk.jobs.deletion",
     "GkeOptions": "xpk.capacity.gke.request.options",
+    "HostChecks": "xpk.jobs.preflight",
     "HostLine": "xpk.jobs.logs",
     "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",
+    "Preflight": "xpk.jobs.preflight",
     "Progress": "xpk.jobs.output.folder",
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",
+    "check_hosts": "xpk.checks",
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
 }

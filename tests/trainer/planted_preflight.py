@@ -71,8 +71,8 @@ def _plant_slow_chip() -> None:
         time.sleep(_LONG_SECONDS)
         return chips.multiply(a, b)
 
-    setattr(chips, "_RUNS", 1)
-    setattr(chips, "_PRODUCTS", 1)
+    chips._RUNS = 1
+    chips._PRODUCTS = 1
     _replace(chips, "check_products", lambda real: lambda check: real(check, slow))
 
 
@@ -106,7 +106,7 @@ def _plant_disk() -> None:
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    setattr(os, "fsync", full)
+    os.fsync = full
 
 
 def _plant_dns() -> None:
@@ -115,7 +115,7 @@ def _plant_dns() -> None:
     def unknown(*_arguments: Any, **_named: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    setattr(socket, "getaddrinfo", unknown)
+    socket.getaddrinfo = unknown
     _replace(machine, "check_name", lambda real: lambda coordinator, say: real(coordinator, say, timeout=0.5))
 
 

@@ -18,9 +18,9 @@ from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_resul
 from trainer.storage import open_place
 from trainer.telemetry.metrics import JsonLines, say
 from xpk_shared.supervisor import termination_message
+from xpk_shared.supervisor.names import PREFLIGHT_FAILED
 
 RECORD = "preflight.jsonl"
-MESSAGE = "preflight failed: "  # begins the termination message of a host
 _MEETING_SECONDS = 300.0
 _MAX_CLOCKS = 1024  # offsets in the verdict, which every host receives
 _CAUSE_SECONDS = 2.0  # that a healthy host stays, so that the end of the failed one is seen first
@@ -240,5 +240,5 @@ def _fail(host: Host, results: Sequence[Result]) -> NoReturn:
     _print(results)
     problems = "; ".join(f"{result.check}: {result.problem}" for result in results if not result.passed)
     say(f"preflight  {host.name(host.process_id)} failed; exiting")
-    termination_message.write(MESSAGE + problems)
+    termination_message.write(PREFLIGHT_FAILED + problems)
     end(ExitCode.UNFIT)

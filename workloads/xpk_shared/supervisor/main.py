@@ -14,7 +14,7 @@ from xpk_shared.links.errors import AddressError
 from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
-from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
+from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST, PREFLIGHT
 from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.record import pause_record, restart_record, write_record
 from xpk_shared.supervisor.registry import RegistryServer, open_registry
@@ -51,11 +51,12 @@ class Supervisor:
         limits: Limits,
         registry: RegistryServer | None = None,
     ) -> None:
-        self._host, self._argv, self._environ = host, argv, environ
+        self._host, self._environ = host, environ
+        self._first_argv, self._argv = argv, without_preflight(argv)
         self._peers, self._signals, self._limits, self._registry = peers, signals, limits, registry
         self._is_asked_to_end = self._is_done = self._is_final = self._is_silent = False
         self._lost_at = 0.0
-        self._standby = Standby(argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
+        self._standby = Standby(self._argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
         self._silence = Silence(limits.silent_seconds, peers.ask) if host.number else None
         coordinator_limits = CoordinatorLimits(meet_seconds=limits.meet_seconds)
         self._coordinator = None if host.number else Coordinator(host, time.monotonic(), coordinator_limits)
@@ -69,7 +70,8 @@ class Supervisor:
         if record and not self._host.number and not os.path.isabs(self._host.output_dir):
             environ[CAUSE] = json.dumps(record)
         self._started_at = time.monotonic()
-        self._command = Command(self._argv, environ, self._standby)
+        # A restart in place is on the same machines, which have passed.
+        self._command = Command(self._argv if restarts else self._first_argv, environ, self._standby)
         if self._standby:
             self._standby.prepare(environ)
 
@@ -267,6 +269,13 @@ class Supervisor:
             self._command.code = own_code
             return own_code
         return code
+
+
+def without_preflight(argv: list[str]) -> list[str]:
+    """Return a command without the checks of the hosts that come before its program."""
+    if tuple(argv[: len(PREFLIGHT)]) != PREFLIGHT or "--" not in argv:
+        return argv
+    return argv[argv.index("--") + 1 :]
 
 
 def main(

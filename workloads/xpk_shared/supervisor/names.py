@@ -7,3 +7,7 @@ CAUSE = "XPK_RESTART_CAUSE"  # the record of a restart, for a program that write
 MIN_SLICES, REGISTRY = "XPK_MIN_SLICES", "XPK_SLICE_REGISTRY"  # of elastic slices; the latter is host:port
 RECORD = "restarts.jsonl"  # file in the output folder
 PEER_LOST, EXHAUSTED = 75, 78  # exit codes of a host: it is healthy, but another is lost; no restart is left
+UNFIT = 79  # exit code of a host that has failed a preflight check; its termination message is:
+PREFLIGHT_FAILED = "preflight failed: "  # followed by the checks
+# Beginning of a command that checks the hosts before its program, which follows after `--`.
+PREFLIGHT = ("python3", "-P", "-m", "trainer", "preflight")

@@ -34,9 +34,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Cost": ("--max-cost", "--prices"),
     "Failure handling": (
-        "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
-        "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
-        "--ttl-seconds-after-finished",
+        "--preflight", "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports",
+        "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh",
+        "--termination-grace-period-seconds", "--ttl-seconds-after-finished",
     ),
     "Control plane and nodes (gke)": (
         "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",
