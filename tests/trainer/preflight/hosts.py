@@ -7,11 +7,16 @@ from pathlib import Path
 
 from tests.trainer.small import WORKLOADS, free_ports
 
+_SECONDS = 120.0
+
 
 def run_hosts(
-    folder: Path, *arguments: str, fault: str = "", slices: int = 2, hosts: int = 2, seconds: float = 90.0
+    folder: Path, *arguments: str, fault: str = "", ends_with: str = "", slices: int = 2, hosts: int = 2
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the exit code and the output of each host, such as `s1/h0`. The output folder is `folder`."""
+    """Return the exit code and the output of each host, such as `s1/h0`.
+
+    The output folder is `folder`. With `ends_with`, all are killed when this host has ended.
+    """
     address = f"127.0.0.1:{free_ports()}"
     program = ["tests.trainer.planted_preflight", fault, "preflight"] if fault else ["trainer", "preflight"]
     processes = {}
@@ -39,7 +44,10 @@ def run_hosts(
             text=True,
         )
     try:
-        outputs = {name: process.communicate(timeout=seconds)[0] for name, process in processes.items()}
+        if ends_with:
+            first = processes[ends_with].communicate(timeout=_SECONDS)[0]
+            return {ends_with: processes[ends_with].returncode}, {ends_with: first}
+        outputs = {name: process.communicate(timeout=_SECONDS)[0] for name, process in processes.items()}
     finally:
         for process in processes.values():
             process.kill()

@@ -2,6 +2,7 @@
 
 # mypy: disallow-untyped-calls=False
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -43,11 +44,18 @@ def factors(check: Check, width: int, periods: int) -> Factors:
     return a_IK, b_KJ, correlation[(rows[:, None] - rows) % PERIOD]
 
 
-@jax.jit
 def multiply(a_DIK: jax.Array, b_DKJ: jax.Array) -> jax.Array:
     """Multiply on each chip D: sums are float32, or int32 for int8."""
-    dtype = jnp.int32 if a_DIK.dtype == jnp.int8 else jnp.float32
-    return jnp.einsum("dik,dkj->dij", a_DIK, b_DKJ, preferred_element_type=dtype)
+    return _multiply_on(a_DIK.sharding)(a_DIK, b_DKJ)
+
+
+@functools.lru_cache
+def _multiply_on(sharding: Any) -> Any:
+    def product(a_DIK: jax.Array, b_DKJ: jax.Array) -> jax.Array:
+        dtype = jnp.int32 if a_DIK.dtype == jnp.int8 else jnp.float32
+        return jnp.einsum("dik,dkj->dij", a_DIK, b_DKJ, preferred_element_type=dtype)
+
+    return jax.jit(product, out_shardings=sharding)
 
 
 def check_products(check: Check, multiply: Callable[[jax.Array, jax.Array], jax.Array] = multiply) -> Result:
@@ -93,11 +101,14 @@ def write_pattern(rows: int, salt: int) -> jax.Array:
 def check_memory(write: Callable[[int, int], jax.Array] = write_pattern) -> Result:
     """Return whether each chip's memory keeps a pattern and its complement, and the seconds of both."""
     rows = max(1, _bytes_to_check() // (4 * _LANES))
-    count = jax.jit(lambda x_DRL, salt: jnp.sum(x_DRL != _pattern(x_DRL.shape[1], salt), (1, 2), dtype=jnp.uint32))
+    count = jax.jit(
+        lambda x_DRL, salt: jnp.sum(x_DRL != _pattern(rows, salt), (1, 2), dtype=jnp.uint32),
+        out_shardings=NamedSharding(_mesh(), P("chip")),
+    )
     began, wrong = time.monotonic(), np.zeros(len(jax.local_devices()), np.int64)
     for salt in (_SALT, ~_SALT & 0xFFFFFFFF):  # every bit is once 0 and once 1
         pattern = write(rows, salt)
-        wrong += np.concatenate([np.atleast_1d(part) for part in _parts(count(pattern, np.uint32(salt)))])
+        wrong += np.array(_parts(count(pattern, np.uint32(salt))))
         pattern.delete()
     problems = [f"chip {chip}: {words:,} words of 4 bytes are wrong" for chip, words in enumerate(wrong) if words]
     detail = f"{rows * 4 * _LANES / (1 << 30):.3g} GiB of each of {len(wrong)} chips"

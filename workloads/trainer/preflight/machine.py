@@ -31,13 +31,13 @@ def check_name(coordinator: str, say: Callable[[str], None], timeout: float = _D
     return Result(check=Check.DNS, value=round(time.monotonic() - began, 4), unit="s", detail=name)
 
 
-def check_storage(address: str, name: str) -> Result:
+def check_storage(address: str, name: str, read: Callable[[Path], bytes] = Path.read_bytes) -> Result:
     """Return whether a folder or bucket returns 4 MiB that this host writes; `name` is unique to the host."""
     began = time.monotonic()
     try:
         place = open_place(address)
         if place.path is not None:
-            _check_folder(place.path / f".preflight-{name}")
+            _check_folder(place.path / f".preflight-{name}", read)
         else:
             _check_bucket(place / "preflight" / name)
     except FatalError as error:
@@ -47,7 +47,7 @@ def check_storage(address: str, name: str) -> Result:
     return Result(check=Check.DISK, value=round(time.monotonic() - began, 4), unit="s", detail=address)
 
 
-def _check_folder(file: Path) -> None:
+def _check_folder(file: Path, read: Callable[[Path], bytes]) -> None:
     """Write a file to the disk and read it back from there. Raises OSError."""
     content = secrets.token_bytes(_FILE_BYTES)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _check_folder(file: Path) -> None:
             stream.flush()
             os.fsync(stream.fileno())
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # read from the disk, not from memory
-        _compare(content, file.read_bytes())
+        _compare(content, read(file))
     finally:
         with suppress(OSError):
             file.unlink()

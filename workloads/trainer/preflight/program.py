@@ -92,7 +92,7 @@ class _Joined:
 
     def __init__(self, host: Host, settings: Settings, deadline: _Deadline, results: list[Result]) -> None:
         self._host, self._settings, self._deadline, self._results = host, settings, deadline, results
-        self._is_judged = False
+        self._is_judged, self._began = False, time.monotonic()
         # The hosts of the program that follows do not belong to this group.
         group = f"preflight {host.slice_id}" if host.is_elastic else "preflight"
         self._peers = Peers(
@@ -139,6 +139,7 @@ class _Joined:
         """Connect the hosts, and start `jax.distributed`."""
         import jax  # noqa: F401  # takes seconds, in which other hosts may be late
 
+        self._began = time.monotonic()
         host, peers = self._host, self._peers
         if host.processes == 1:
             return
@@ -196,6 +197,9 @@ class _Joined:
         if not failed:
             self._peers.barrier("end")
             self._peers.leave()
+            if host.process_id == 0:
+                seconds = time.monotonic() - self._began
+                say(f"preflight  all {host.processes} hosts passed, {seconds:.1f} s after JAX was imported")
             return ExitCode.DONE
         named = ", ".join(map(host.name, failed[:3])) + (f" and {len(failed) - 3} more" if len(failed) > 3 else "")
         say(f"preflight  {host.name(host.process_id)}: failed on {named}; exiting")

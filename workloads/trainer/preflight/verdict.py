@@ -120,19 +120,31 @@ def blame(
 ) -> dict[tuple[int, Check], list[tuple[int, str]]]:
     """Return the (partner, reason) of each slow exchange that a host is blamed for, by host and check.
 
-    Of a slow pair, it is the host that is slow with all of its partners if the other one is not; else both are.
+    Of a slow pair, it is the host that is slow with all of its partners if the other one is not: in the same check, or
+    else in both. If that distinguishes neither, as with a bad cable, it is both.
     """
-    good: set[int] = set()
+    fast: dict[Check, set[int]] = {}
     for report in reports:
         for check, measured in report.exchanges.items():
-            good.update(end for pair, _ in measured if pair not in slow.get(check, {}) for end in pair)
+            pairs = [pair for pair, _ in measured if pair not in slow.get(check, {})]
+            fast.setdefault(check, set()).update(end for pair in pairs for end in pair)
+    fast_in_any = set[int]().union(*fast.values())
     blamed: dict[tuple[int, Check], list[tuple[int, str]]] = {}
-    for check, pairs in slow.items():
-        for (a, b), words in pairs.items():
-            for own, partner in ((a, b), (b, a)):
-                if own not in good or partner in good:
-                    blamed.setdefault((own, check), []).append((partner, words))
+    for check, slow_ones in slow.items():
+        for pair, words in slow_ones.items():
+            for own in _responsible(pair, fast.get(check, set()), fast_in_any):
+                partner = pair[0] if own == pair[1] else pair[1]
+                blamed.setdefault((own, check), []).append((partner, words))
     return blamed
+
+
+def _responsible(pair: Pair, *fast: set[int]) -> list[int]:
+    """Return the hosts of a pair that are not in the first of the sets that has only one of them; else both."""
+    for hosts in fast:
+        outside = [host for host in pair if host not in hosts]
+        if len(outside) == 1:
+            return outside
+    return list(pair)
 
 
 def _link_result(
