@@ -32,6 +32,7 @@ from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
+from xpk.jobs.preflight import Preflight
 from xpk.model.accelerators import SliceShape
 from xpk.model.status import WorkloadStatus
 
@@ -127,6 +128,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk info": QueuesOutput,
     "xpk workload diff": WorkloadDiff,
     "xpk cluster health": list[NamedSliceHealth],
+    "xpk cluster preflight": Preflight,
     "xpk cluster fence": list[NamedFencing],
     "xpk cluster cache-image": CacheOutcome,
     "xpk storage list": list[StorageInfo],

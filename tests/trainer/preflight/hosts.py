@@ -43,12 +43,12 @@ def run_hosts(
             stderr=subprocess.STDOUT,
             text=True,
         )
+    outputs = {}
     try:
-        if ends_with:
-            first = processes[ends_with].communicate(timeout=_SECONDS)[0]
-            return {ends_with: processes[ends_with].returncode}, {ends_with: first}
-        outputs = {name: process.communicate(timeout=_SECONDS)[0] for name, process in processes.items()}
+        for name in [ends_with] if ends_with else processes:
+            outputs[name] = processes[name].communicate(timeout=_SECONDS)[0]
+        return {name: processes[name].returncode for name in outputs}, outputs
     finally:
-        for process in processes.values():
-            process.kill()
-    return {name: process.returncode for name, process in processes.items()}, outputs
+        for name in processes.keys() - outputs.keys():
+            processes[name].kill()
+            processes[name].communicate()

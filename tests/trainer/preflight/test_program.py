@@ -36,9 +36,13 @@ def test_a_failed_check_keeps_the_program_from_starting(tmp_path: Path) -> None:
     assert f"preflight  disk   FAILED  {tmp_path}/file: File exists" in run.stdout
 
 
-def test_a_restart_in_place_does_not_check_again() -> None:
-    run = run_alone("preflight", "--disk", "/proc/xpk", "--", "echo", "started", XPK_RESTARTS_IN_PLACE="1")
-    assert (run.returncode, run.stdout) == (0, "started\n")
+def test_only_a_passed_preflight_is_noted_for_the_next_attempt(tmp_path: Path) -> None:
+    note, file = tmp_path / "note", tmp_path / "file"
+    file.touch()
+    for folder, code, content in ((file, UNFIT, b""), (tmp_path, 0, b"1")):
+        note.write_bytes(b"")
+        run = run_alone("preflight", "--disk", str(folder), "--", "true", XPK_PREFLIGHT_PASSED=str(note))
+        assert (run.returncode, note.read_bytes()) == (code, content)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
 """The command `preflight` of the trainer, alone or before another program."""
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import read_host
 from trainer.preflight.checks import Check
 from trainer.preflight.program import Settings, run
+from xpk_shared.supervisor.names import PASSED
 
 _FLOORS = {Check.ICI: "XPK_PREFLIGHT_MIN_ICI_GBPS", Check.DCN: "XPK_PREFLIGHT_MIN_DCN_GBPS"}
 _TRAINER = ("-m", "trainer", "train")
@@ -44,16 +47,22 @@ def _preflight(options: argparse.Namespace) -> int:
     if not options.program:
         settings = Settings(folders=options.disk, min_gbps=floors, timeout_seconds=options.timeout)
         return run(read_host(os.environ), settings)
-    # A restart in place is on the machine that has passed; the supervisor, if there is one, omits this command then.
-    is_new = os.environ.get("XPK_RESTARTS_IN_PLACE", "0") in ("", "0")
-    code = _check(options, floors) if is_new else 0
+    code = _check(options, floors)
     if code == 0:
+        _note_passed()
         try:
             os.execvp(options.program[0], options.program)  # noqa: S606  # the user's own command
         except OSError as error:
             problem = Problem(f"cannot run {options.program[0]!r}: {error.strerror}", "Check the command")
             raise FatalError(problem) from error
     return code
+
+
+def _note_passed() -> None:
+    """Let the supervisor start the program without checks when it restarts it in place."""
+    if file := os.environ.pop(PASSED, ""):
+        with contextlib.suppress(OSError):
+            Path(file).write_bytes(b"1")
 
 
 def _floor(options: argparse.Namespace, check: Check) -> float:

@@ -38,7 +38,8 @@ def _cell(host: HostChecks, check: str) -> str:
 
 
 def _column(check: str) -> Column:
-    return Column(check.upper(), lambda host: _cell(host, check))
+    unit = " GB/S" if check in ("ici", "dcn") else ""
+    return Column(check.upper() + unit, lambda host: _cell(host, check))
 
 
 _COLUMNS = (

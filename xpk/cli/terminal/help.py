@@ -81,6 +81,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk cluster list": ("xpk cluster list -o wide",),
     "xpk cluster describe": ("xpk cluster describe dev",),
     "xpk cluster delete": ("xpk cluster delete dev --yes",),
+    "xpk cluster preflight": ("xpk cluster preflight prod", "xpk cluster preflight prod --min-dcn-gbps 5 -o json"),
     "xpk cluster fence": ("xpk cluster fence prod --dry-run", "xpk cluster fence prod --watch --max-nodes 4 --per 10m"),
     "xpk cluster health": ("xpk cluster health dev",),
     "xpk cluster kubeconfig": ("kubectl --kubeconfig <(xpk cluster kubeconfig dev) get pods",),
