@@ -12,6 +12,7 @@ from xpk.jobs.create.notice import Notice, ignore
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.preflight import RECORD, Preflight, read_preflight
+from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, NotFoundError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 from xpk.storage import open_folder
@@ -45,22 +46,22 @@ def check_hosts(
     * UsageError: the cluster has several types of slices, no trainer image or no output root, and none is given
     * TimedOutError: the checks have not finished after `timeout` seconds, for example because they are queued
     """
-    free = _free(cluster, accelerator_type)
-    if num_slices is None:
-        num_slices = len(free)
-    if not 1 <= num_slices <= len(free):
+    if num_slices is not None and num_slices < 1:
+        raise UsageError(f"num_slices must be at least 1, got {num_slices}")
+    if wrong := sorted(set(min_gbps or {}) - _BANDWIDTHS.keys()):
+        raise UsageError(f"unknown links {', '.join(wrong)}", hint="choose from ici and dcn")
+    kind = find_shape(accelerator_type).name if accelerator_type else None
+    free = _free(cluster, kind)
+    if not free or len(free) < (num_slices or 1):
+        slices = f"{len(free)} slices" + (f" of {kind}" if kind else "")
         raise CapacityError(
-            f"{len(free)} slices of cluster '{cluster.name}' are free and ready"
-            + (f", not {num_slices}" if num_slices else ""),
+            f"{slices} of cluster '{cluster.name}' are free and ready" + (f", not {num_slices}" if num_slices else ""),
             hint=f"`xpk cluster health {cluster.name}` shows each slice; wait until workloads end",
         )
-    wrong = set(min_gbps or {}) - _BANDWIDTHS.keys()
-    if wrong:
-        raise UsageError(f"unknown links {', '.join(sorted(wrong))}", hint="choose from ici and dcn")
     workload = Workload(
         name=f"preflight-{secrets.token_hex(3)}",
         namespace=namespace,
-        num_slices=num_slices,
+        num_slices=num_slices or len(free),
         accelerator_type=free[0].accelerator_type,
         command="true",
         preflight=True,

@@ -17,7 +17,6 @@ from xpk.cli.terminal.output import Console
 from xpk.cli.terminal.tables import Column
 from xpk.cli.workload.create import print_steps
 from xpk.model import names
-from xpk.model.accelerators import find_shape
 from xpk.model.errors import XpkError
 from xpk.model.status import WorkloadStatus
 
@@ -100,7 +99,6 @@ def preflight(
     console = console.choosing(output)
     floors = {"ici": min_ici_gbps, "dcn": min_dcn_gbps}
     seconds = parse_duration(timeout, "--timeout")
-    accelerator_type = find_shape(accelerator_type).name if accelerator_type else None
     result = check_hosts(
         Cluster(the_cluster(name or name_flag)),
         num_slices,
