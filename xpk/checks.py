@@ -19,7 +19,7 @@ from xpk.storage import open_folder
 
 PRIORITY = "very-low"  # preempts no other workload, and every other may preempt it
 _KEPT_SECONDS = 3600  # for which the workload is kept if this process is killed
-_BANDWIDTHS = {"ici": "XPK_PREFLIGHT_MIN_ICI_GBPS", "dcn": "XPK_PREFLIGHT_MIN_DCN_GBPS"}
+_BANDWIDTHS = {"ici": "PREFLIGHT_MIN_ICI_GBPS", "dcn": "PREFLIGHT_MIN_DCN_GBPS"}
 
 
 def check_hosts(

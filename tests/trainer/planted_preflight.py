@@ -71,8 +71,8 @@ def _plant_slow_chip() -> None:
         time.sleep(_LONG_SECONDS)
         return chips.multiply(a, b)
 
-    chips._RUNS = 1
-    chips._PRODUCTS = 1
+    _replace(chips, "_RUNS", lambda _: 1)
+    _replace(chips, "_PRODUCTS", lambda _: 1)
     _replace(chips, "check_products", lambda real: lambda check: real(check, slow))
 
 
@@ -103,10 +103,10 @@ def _plant_clock() -> None:
 
 
 def _plant_disk() -> None:
-    def full(_descriptor: int) -> None:
+    def full(_descriptor: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    os.fsync = full
+    _replace(os, "fsync", lambda _: full)
 
 
 def _plant_dns() -> None:
@@ -115,7 +115,7 @@ def _plant_dns() -> None:
     def unknown(*_arguments: Any, **_named: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    socket.getaddrinfo = unknown
+    _replace(socket, "getaddrinfo", lambda _: unknown)
     _replace(machine, "check_name", lambda real: lambda coordinator, say: real(coordinator, say, timeout=0.5))
 
 

@@ -46,7 +46,8 @@ def factors(check: Check, width: int, periods: int) -> Factors:
 
 def multiply(a_DIK: jax.Array, b_DKJ: jax.Array) -> jax.Array:
     """Multiply on each chip D: sums are float32, or int32 for int8."""
-    return _multiply_on(a_DIK.sharding)(a_DIK, b_DKJ)
+    product: jax.Array = _multiply_on(a_DIK.sharding)(a_DIK, b_DKJ)
+    return product
 
 
 @functools.lru_cache
@@ -85,7 +86,8 @@ def _time(run: Callable[[], jax.Array]) -> float:
 def _pattern(rows: int, salt: jax.Array) -> jax.Array:
     index = jax.lax.broadcasted_iota(jnp.uint32, (rows, _LANES), 0) * _LANES
     index += jax.lax.broadcasted_iota(jnp.uint32, (rows, _LANES), 1)
-    return (index * jnp.uint32(_MULTIPLIER)) ^ salt
+    pattern: jax.Array = (index * jnp.uint32(_MULTIPLIER)) ^ salt
+    return pattern
 
 
 def write_pattern(rows: int, salt: int) -> jax.Array:
@@ -95,7 +97,8 @@ def write_pattern(rows: int, salt: int) -> jax.Array:
         lambda salt: jnp.broadcast_to(_pattern(rows, salt), (mesh.size, rows, _LANES)),
         out_shardings=NamedSharding(mesh, P("chip")),
     )
-    return jax.block_until_ready(write(np.uint32(salt)))
+    pattern: jax.Array = jax.block_until_ready(write(np.uint32(salt)))
+    return pattern
 
 
 def check_memory(write: Callable[[int, int], jax.Array] = write_pattern) -> Result:

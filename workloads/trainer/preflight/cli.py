@@ -1,22 +1,21 @@
 """The command `preflight` of the trainer, alone or before another program."""
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import read_host
+from trainer.hosts.job import end
 from trainer.preflight.checks import Check
 from trainer.preflight.program import Settings, run
 from xpk_shared.supervisor.names import PASSED
 
-_FLOORS = {Check.ICI: "XPK_PREFLIGHT_MIN_ICI_GBPS", Check.DCN: "XPK_PREFLIGHT_MIN_DCN_GBPS"}
+_FLOORS = {Check.ICI: "PREFLIGHT_MIN_ICI_GBPS", Check.DCN: "PREFLIGHT_MIN_DCN_GBPS"}
 _TRAINER = ("-m", "trainer", "train")
 
 
@@ -46,23 +45,16 @@ def _preflight(options: argparse.Namespace) -> int:
         raise FatalError(Problem(f"--timeout must be more than 0, got {options.timeout:g}", "Use 300"))
     if not options.program:
         settings = Settings(folders=options.disk, min_gbps=floors, timeout_seconds=options.timeout)
-        return run(read_host(os.environ), settings)
+        end(run(read_host(os.environ), settings))
     code = _check(options, floors)
     if code == 0:
-        _note_passed()
+        os.environ.pop(PASSED, None)
         try:
             os.execvp(options.program[0], options.program)  # noqa: S606  # the user's own command
         except OSError as error:
             problem = Problem(f"cannot run {options.program[0]!r}: {error.strerror}", "Check the command")
             raise FatalError(problem) from error
     return code
-
-
-def _note_passed() -> None:
-    """Let the supervisor start the program without checks when it restarts it in place."""
-    if file := os.environ.pop(PASSED, ""):
-        with contextlib.suppress(OSError):
-            Path(file).write_bytes(b"1")
 
 
 def _floor(options: argparse.Namespace, check: Check) -> float:

@@ -56,13 +56,11 @@ class Exchange:
         if len(set(counts)) > 1:
             raise ChipsError(f"hosts have different numbers of chips: {counts}")
         size = _CHIP_BYTES_ON_CPU if devices[0].platform == "cpu" else _CHIP_BYTES
-        self.host_bytes = size * self.chips
+        self._size, self.host_bytes = size, size * self.chips
         self._mesh = Mesh(np.array(devices), ("chip",))
         self._placed = NamedSharding(self._mesh, P("chip"))
         self._own = [number for number, device in enumerate(devices) if device.process_index == jax.process_index()]
-        self._sent = jax.make_array_from_callback(
-            (len(devices), size // 4), self._placed, lambda index: self._content(index[0].start or 0, size // 4)
-        )
+        self._sent = jax.make_array_from_callback((len(devices), size // 4), self._placed, self._part)
 
     def prepare(self, pairs: Sequence[Pair]) -> Callable[[], float]:
         """Return the function that exchanges once and returns the seconds until this host has its data."""
@@ -91,6 +89,9 @@ class Exchange:
         return all(
             np.array_equal(np.asarray(shard.data), self._content(first + n, width)) for n, shard in enumerate(shards)
         )
+
+    def _part(self, index: Any) -> np.ndarray[Any, Any]:
+        return self._content(index[0].start or 0, self._size // 4)
 
     def _content(self, chip: int, width: int) -> np.ndarray[Any, Any]:
         return (np.arange(width, dtype=np.uint32) * np.uint32(2654435761) ^ np.uint32(chip))[None]

@@ -1,11 +1,15 @@
 """The program of a host: run the checks, agree on the verdict with the other hosts, print and record it."""
 
+import contextlib
 import functools
+import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NoReturn
 
 from trainer.errors import AddressError, ChipsError, ExitCode, PeerAbsent, reason
@@ -18,7 +22,7 @@ from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_resul
 from trainer.storage import open_place
 from trainer.telemetry.metrics import JsonLines, say
 from xpk_shared.supervisor import termination_message
-from xpk_shared.supervisor.names import PREFLIGHT_FAILED
+from xpk_shared.supervisor.names import PASSED, PREFLIGHT_FAILED
 
 RECORD = "preflight.jsonl"
 _MEETING_SECONDS = 300.0
@@ -46,11 +50,14 @@ class _Deadline:
         timer.start()
 
     def check(self, check: Check, run: Callable[[], Result]) -> Result:
-        """Run a check of this host alone."""
+        """Run a check of this host alone. An error, such as that of a broken chip, fails it."""
         self.own = check
-        result = run()
-        self.own = None
-        return result
+        try:
+            return run()
+        except Exception as error:
+            return Result(check=check, problem=f"{type(error).__name__}: {reason(error)}")
+        finally:
+            self.own = None
 
     def _expire(self) -> None:
         text = f"did not finish within {self._seconds:g} s"
@@ -73,6 +80,10 @@ def run(host: Host, settings: Settings) -> ExitCode:
         return ExitCode.PEER_LOST
     except (AddressError, ChipsError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        return ExitCode.CRASH
+    except Exception as error:
+        time.sleep(_CAUSE_SECONDS)  # a lost host breaks exchanges, too, and `_on_lost` ends this process then
+        traceback.print_exception(error)
         return ExitCode.CRASH
 
 
@@ -121,7 +132,8 @@ class _Joined:
         if self._host.processes > 1:
             import jax
 
-            jax.distributed.shutdown()  # of all hosts: the next program uses the same port
+            shut_down: Callable[[], None] = jax.distributed.shutdown
+            shut_down()  # of all hosts: the next program uses the same port
         own = verdict["failed"].get(str(self._host.process_id))
         passed = [*own_results(report, self._host.name), *self._clock(verdict["clock"])]
         results = passed if own is None else [from_json(row) for row in own]
@@ -195,7 +207,8 @@ class _Joined:
             _fail(host, results)
         _print(results)
         if not failed:
-            self._peers.barrier("end")
+            _note_passed()
+            self._peers.barrier("end")  # no host starts its program earlier
             self._peers.leave()
             if host.process_id == 0:
                 seconds = time.monotonic() - self._began
@@ -209,14 +222,11 @@ class _Joined:
 
 
 def _open_chips() -> Result:
-    """Return whether the chips can be opened."""
+    """Return the chips of this host; an error that opening them raises fails the check."""
     import jax
 
     began = time.monotonic()
-    try:
-        chips = jax.local_devices()
-    except RuntimeError as error:
-        return Result(check=Check.CHIPS, problem=reason(error))
+    chips = jax.local_devices()
     seconds, kind = round(time.monotonic() - began, 3), chips[0].device_kind
     return Result(check=Check.CHIPS, value=seconds, unit="s", detail=f"{len(chips)} of {kind}")
 
@@ -232,6 +242,13 @@ def _record(host: Host, judged: Sequence[Sequence[Result]]) -> None:
         for result in results:
             row = {"time": now, "job": host.job_id, "attempt": host.attempt, **place, "passed": result.passed}
             lines.write(row | result.to_json())
+
+
+def _note_passed() -> None:
+    """Let the supervisor restart the program in place without checks. That of process 0 decides for all hosts."""
+    if file := os.environ.get(PASSED, ""):
+        with contextlib.suppress(OSError):
+            Path(file).write_bytes(b"1")
 
 
 def _print(results: Sequence[Result]) -> None:
