@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.preflight.checks import Check, Result
-from trainer.preflight.links import Pair, rounds, rounds_between, rounds_within
+from trainer.preflight.pairs import Pair, rounds, rounds_between, rounds_within
 from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_results, report_from_json
 
 MIB = 256

@@ -18,6 +18,7 @@ from trainer.hosts.job import end
 from trainer.hosts.peers import Peers
 from trainer.preflight import machine
 from trainer.preflight.checks import Check, Result, from_json
+from trainer.preflight.pairs import Pair, rounds_between, rounds_within
 from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_results, report_from_json
 from trainer.storage import open_place
 from trainer.telemetry.metrics import JsonLines, say
@@ -172,9 +173,9 @@ class _Joined:
             return Report(results=results)
         self._peers.barrier("links")  # all hosts are idle
         exchange, size = links.Exchange(host.processes), (host.joined_slices, host.hosts_per_slice)
-        measured: dict[Check, list[tuple[links.Pair, float]]] = {}
+        measured: dict[Check, list[tuple[Pair, float]]] = {}
         wrong: dict[Check, str] = {}
-        for check, exchanges in ((Check.ICI, links.rounds_within(*size)), (Check.DCN, links.rounds_between(*size))):
+        for check, exchanges in ((Check.ICI, rounds_within(*size)), (Check.DCN, rounds_between(*size))):
             measured[check], wrong[check] = links.measure(exchange, host.process_id, exchanges, host.name)
         return Report(results=results, exchanges=measured, wrong_data=wrong, host_bytes=exchange.host_bytes)
 

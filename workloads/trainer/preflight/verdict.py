@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer.preflight.checks import Check, Result, from_json
-from trainer.preflight.links import Pair
+from trainer.preflight.pairs import Pair
 
 LINKS = (Check.ICI, Check.DCN)
 _PRODUCTS = (Check.BF16, Check.INT8)
