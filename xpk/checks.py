@@ -40,7 +40,7 @@ def check_hosts(
     """Check the hosts of free slices, by a workload that is deleted afterwards unless `keep` is set.
 
     `num_slices`: None checks all that are free and ready now. `min_gbps`: minimum bandwidths, `{"ici": 10, "dcn": 2}`.
-    A host that fails is no error. Raises
+    Hosts that fail are in the result. Raises
 
     * CapacityError: fewer slices are free
     * UsageError: the cluster has several types of slices, no trainer image or no output root, and none is given

@@ -1,6 +1,7 @@
 """The command `preflight` of the trainer, alone or before another program."""
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from trainer import config as configs
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import read_host
 from trainer.hosts.job import end
@@ -90,7 +92,11 @@ def _local_tier(program: Sequence[str]) -> list[str]:
     """Return the folder of the trainer's local checkpoints, if the program is the trainer and has one."""
     if tuple(program[1:4]) != _TRAINER:
         return []
-    from trainer.main import train_config
-
-    config = train_config(program[4:], warn=lambda text: None)
-    return [config.checkpoint.local_path] if config.checkpoint.local_path else []
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config", default="tiny")
+    parser.add_argument("--set", action="append", default=[])
+    settings, _ = parser.parse_known_args(program[4:])
+    with contextlib.suppress(FatalError):  # the trainer reports it
+        path = configs.load(settings.config, settings.set, warn=lambda text: None).checkpoint.local_path
+        return [path] if path else []
+    return []

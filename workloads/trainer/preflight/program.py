@@ -33,7 +33,7 @@ _CAUSE_SECONDS = 2.0  # that a healthy host stays, so that the end of the failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What to check, and within which limits."""
+    """Folders to check, and limits."""
 
     folders: Sequence[str] = ()  # folders on the disk of this host, besides the output folder
     min_gbps: Mapping[Check, float] = field(default_factory=dict)
@@ -41,31 +41,38 @@ class Settings:
 
 
 class _Deadline:
-    """Ends this host if the checks take too long: at fault is the host that is in a check of its own."""
+    """Ends this host if the checks take too long: at fault is the host that is in a check of its own.
+
+    Such a check may take half of the time, so that its host ends before those that wait for it.
+    """
 
     def __init__(self, host: Host, seconds: float) -> None:
-        self.own: Check | None = None  # the check that does not depend on other hosts, while there is one
         self._host, self._seconds = host, seconds
-        timer = threading.Timer(seconds, self._expire)
-        timer.daemon = True
-        timer.start()
+        _start_timer(seconds, self._end_waiting)
 
     def check(self, check: Check, run: Callable[[], Result]) -> Result:
         """Run a check of this host alone. An error, such as that of a broken chip, fails it."""
-        self.own = check
+        seconds = self._seconds / 2
+        late = Result(check=check, problem=f"did not finish within {seconds:g} s")
+        timer = _start_timer(seconds, lambda: _fail(self._host, [late]))
         try:
             return run()
         except Exception as error:
             return Result(check=check, problem=f"{type(error).__name__}: {reason(error)}")
         finally:
-            self.own = None
+            timer.cancel()
 
-    def _expire(self) -> None:
-        text = f"did not finish within {self._seconds:g} s"
-        if own := self.own:
-            _fail(self._host, [Result(check=own, problem=text)])
-        say(f"preflight  {self._host.name(self._host.process_id)}: the other hosts {text}")
+    def _end_waiting(self) -> None:
+        name = self._host.name(self._host.process_id)
+        say(f"preflight  {name}: the other hosts did not finish within {self._seconds:g} s")
         end(ExitCode.HUNG)
+
+
+def _start_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def run(host: Host, settings: Settings) -> ExitCode:
