@@ -57,7 +57,8 @@ def test_the_folder_of_local_checkpoints_is_checked_before_the_trainer_starts(tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--timeout", "0"], "--timeout must be more than 0, got 0"),
+        (["--timeout", "0"], "--timeout must be more than 0 seconds, got 0"),
+        (["--timeout", "nan"], "--timeout must be more than 0 seconds, got nan"),
         (["--min-dcn-gbps", "-1"], "--min-dcn-gbps must be a number of at least 0, got -1.0"),
         (["--unknown"], "unrecognized arguments: --unknown"),
     ],
@@ -89,7 +90,7 @@ def test_undisturbed_hosts_pass(tmp_path: Path) -> None:
         ("bit:1/0", {"bf16"}),
         ("integer:0/1", {"int8"}),
         ("memory:1/1", {"memory"}),
-        ("chip:1/0", {"bf16", "int8"}),
+        ("chip:0/0", {"bf16", "int8"}),
         ("link:0/1", {"ici", "dcn"}),
         ("data:1/0", {"ici", "dcn"}),
         ("disk:1/1", {"disk"}),

@@ -43,11 +43,15 @@ def add_command(commands: Any) -> None:
 
 def _preflight(options: argparse.Namespace) -> int:
     floors = {check: _floor(options, check) for check in _FLOORS}
-    if options.timeout <= 0:
-        raise FatalError(Problem(f"--timeout must be more than 0, got {options.timeout:g}", "Use 300"))
+    if not 0 < options.timeout < float("inf"):
+        raise FatalError(Problem(f"--timeout must be more than 0 seconds, got {options.timeout:g}", "Use 300"))
     if not options.program:
         settings = Settings(folders=options.disk, min_gbps=floors, timeout_seconds=options.timeout)
-        end(run(read_host(os.environ), settings))
+        host = read_host(os.environ)
+        if host.is_elastic:
+            for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+                del os.environ[name]  # libtpu would connect this slice to the others
+        end(run(host, settings))
     code = _check(options, floors)
     if code == 0:
         os.environ.pop(PASSED, None)

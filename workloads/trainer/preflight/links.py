@@ -32,9 +32,8 @@ class Exchange:
         size = _CHIP_BYTES_ON_CPU if devices[0].platform == "cpu" else _CHIP_BYTES
         self._size, self.host_bytes = size, size * self.chips
         self._mesh = Mesh(np.array(devices), ("chip",))
-        self._placed = NamedSharding(self._mesh, P("chip"))
-        self._own = [number for number, device in enumerate(devices) if device.process_index == jax.process_index()]
-        self._sent = jax.make_array_from_callback((len(devices), size // 4), self._placed, self._part)
+        placed = NamedSharding(self._mesh, P("chip"))
+        self._sent = jax.make_array_from_callback((len(devices), size // 4), placed, self._part)
 
     def prepare(self, pairs: Sequence[Pair]) -> Callable[[], float]:
         """Return the function that exchanges once and returns the seconds until this host has its data."""

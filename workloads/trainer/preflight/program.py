@@ -17,7 +17,7 @@ from trainer.hosts.bootstrap import Host, join, own_address, resolve
 from trainer.hosts.job import end
 from trainer.hosts.peers import Peers
 from trainer.preflight import machine
-from trainer.preflight.checks import Check, Result, from_json
+from trainer.preflight.checks import Check, Result
 from trainer.preflight.pairs import Pair, rounds_between, rounds_within
 from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_results, report_from_json
 from trainer.storage import open_place
@@ -25,9 +25,8 @@ from trainer.telemetry.metrics import JsonLines, say
 from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.names import PASSED, PREFLIGHT_FAILED
 
-RECORD = "preflight.jsonl"
 _MEETING_SECONDS = 300.0
-_MAX_CLOCKS = 1024  # offsets in the verdict, which every host receives
+_MAX_NAMED = 1024  # hosts with details in the verdict, which every host receives
 _CAUSE_SECONDS = 2.0  # that a healthy host stays, so that the end of the failed one is seen first
 
 
@@ -37,7 +36,7 @@ class Settings:
 
     folders: Sequence[str] = ()  # folders on the disk of this host, besides the output folder
     min_gbps: Mapping[Check, float] = field(default_factory=dict)
-    timeout_seconds: float = 300.0  # for all checks together
+    timeout_seconds: float = 300.0  # for all checks together, once the hosts are connected
 
 
 class _Deadline:
@@ -48,7 +47,10 @@ class _Deadline:
 
     def __init__(self, host: Host, seconds: float) -> None:
         self._host, self._seconds = host, seconds
-        _start_timer(seconds, self._end_waiting)
+
+    def start(self) -> None:
+        """Start the time for all checks together."""
+        _start_timer(self._seconds, self._end_waiting)
 
     def check(self, check: Check, run: Callable[[], Result]) -> Result:
         """Run a check of this host alone. An error, such as that of a broken chip, fails it."""
@@ -127,6 +129,7 @@ class _Joined:
     def run(self) -> ExitCode:
         """Run the checks and return the exit code. Raises PeerAbsent, AddressError or ChipsError."""
         self._connect()
+        self._deadline.start()
         self._results.append(self._deadline.check(Check.CHIPS, _open_chips))
         if not self._results[-1].passed:
             _fail(self._host, self._results)
@@ -142,10 +145,10 @@ class _Joined:
 
             shut_down: Callable[[], None] = jax.distributed.shutdown
             shut_down()  # of all hosts: the next program uses the same port
-        own = verdict["failed"].get(str(self._host.process_id))
-        passed = [*own_results(report, self._host.name), *self._clock(verdict["clock"])]
-        results = passed if own is None else [from_json(row) for row in own]
-        return self._leave(results, failed=sorted(map(int, verdict["failed"])))
+        problems = verdict["problems"].get(str(self._host.process_id), {})
+        results = [*own_results(report, self._host.name), *self._clock(verdict["clocks"])]
+        results = [replace(one, problem=one.problem or problems.get(one.check, "")) for one in results]
+        return self._leave(results, failed=verdict["failed"])
 
     def _on_lost(self, peer: int) -> None:
         if self._is_judged:
@@ -197,12 +200,13 @@ class _Joined:
         if self._host.processes > 1:
             judged = [[*results, clock] for results, clock in zip(judged, clocks, strict=True)]
         _record(self._host, judged)
-        failed = {n: results for n, results in enumerate(judged) if not all(result.passed for result in results)}
-        rows = {str(n): [result.to_json() for result in results] for n, results in failed.items()}
-        self._peers.announce("verdict", {"failed": rows, "clock": [clock.value for clock in clocks][:_MAX_CLOCKS]})
+        problems = [{one.check: one.problem for one in results if not one.passed} for results in judged]
+        failed = [process for process, of_host in enumerate(problems) if of_host]
+        verdict = {"failed": failed, "problems": {str(n): problems[n] for n in failed[:_MAX_NAMED]}}
+        self._peers.announce("verdict", verdict | {"clocks": [clock.value for clock in clocks][:_MAX_NAMED]})
 
     def _clock(self, offsets: Sequence[float]) -> list[Result]:
-        """Return the result of a clock that passed; its offset is not sent to each of very many hosts."""
+        """Return the result of this host's clock; offsets of very many hosts are not sent."""
         if self._host.processes == 1:
             return []
         offset = offsets[self._host.process_id] if self._host.process_id < len(offsets) else None
@@ -243,7 +247,8 @@ def _record(host: Host, judged: Sequence[Sequence[Result]]) -> None:
     """Append the results of all hosts to the output folder; on process 0."""
     if not host.output_dir:
         return
-    lines, now = JsonLines(open_place(host.output_dir) / RECORD), round(time.time(), 3)
+    name = f"preflight-s{host.slice_id}.jsonl" if host.is_elastic else "preflight.jsonl"
+    lines, now = JsonLines(open_place(host.output_dir) / name), round(time.time(), 3)
     for process, results in enumerate(judged):
         slice_id, host_id = divmod(process, host.hosts_per_slice)
         place = {"slice": host.slice_id if host.is_elastic else slice_id, "host": host_id}
