@@ -116,7 +116,7 @@ def preflight(
     if console.is_data:
         console.data(asdict(result))
     else:
-        console.items(result.hosts, columns=_COLUMNS, data=asdict)
+        console.items(result.hosts, columns=_COLUMNS, data=lambda host: {"name": host.label})
     if keep:
         console.tell(f"workload '{result.workload}' is kept")
     failed = [host for host in result.hosts if host.passed is False]
