@@ -92,7 +92,7 @@ def _judge_products(judged: list[list[Result]], check: Check, limits: Limits) ->
     for results in judged:
         for index, result in enumerate(results):
             if result.check is check and result.value and limits.is_slow(result.value, median, limits.product_share):
-                slow = f"{result.value:.4g} s for a product, {median:.4g} s on the median host"
+                slow = f"{result.value:.4g} s for the products, {median:.4g} s on the median host"
                 results[index] = replace(result, problem="; ".join(filter(None, [result.problem, slow])))
 
 
