@@ -35,6 +35,7 @@ from xpk.cli.workload.diff import WorkloadDiff
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.forecast.forecast import GoodputForecast
 from xpk.jobs.output.folder import Progress
+from xpk.jobs.preflight import Preflight
 from xpk.jobs.report.figures import Figures
 from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
@@ -154,6 +155,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk usage": Usage,
     "xpk workload diff": WorkloadDiff,
     "xpk cluster health": list[NamedSliceHealth],
+    "xpk cluster preflight": Preflight,
     "xpk cluster fence": list[NamedFencing],
     "xpk cluster cache-image": CacheOutcome,
     "xpk node list": list[NamedNode],

@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from xpk.capacity.kind.options import KindOptions
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
+    from xpk.checks import check_hosts
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
     from xpk.jobs.deletion import Deletion
     from xpk.jobs.logs import HostLine
     from xpk.jobs.output.folder import Progress
+    from xpk.jobs.preflight import CheckResult, HostChecks, Preflight
     from xpk.jobs.simulation.live import QueueSimulation
     from xpk.jobs.simulation.what_if import WhatIf
     from xpk.jobs.usage.figures import Usage
@@ -42,11 +44,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AuthorizationError",
     "CapacityError",
+    "CheckResult",
     "Cluster",
     "ClusterInfo",
     "ConflictError",
     "Deletion",
     "GkeOptions",
+    "HostChecks",
     "HostLine",
     "KindOptions",
     "MissingToolError",
@@ -58,6 +62,7 @@ __all__ = [
     "OutputExists",
     "Phase",
     "Plan",
+    "Preflight",
     "Progress",
     "QueueForecast",
     "QueueSimulation",
@@ -74,6 +79,7 @@ __all__ = [
     "WorkloadStatus",
     "XpkError",
     "__version__",
+    "check_hosts",
     "clusters",
     "create_cluster",
     "forecast_goodput",
@@ -81,15 +87,18 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CheckResult": "xpk.jobs.preflight",
     "Cluster": "xpk.client",
     "ClusterInfo": "xpk.capacity.provider",
     "Deletion": "xpk.jobs.deletion",
     "GkeOptions": "xpk.capacity.gke.request.options",
+    "HostChecks": "xpk.jobs.preflight",
     "HostLine": "xpk.jobs.logs",
     "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",
     "Plan": "xpk.capacity.plan.plan",
+    "Preflight": "xpk.jobs.preflight",
     "Progress": "xpk.jobs.output.folder",
     "QueueForecast": "xpk.model.forecast",
     "QueueSimulation": "xpk.jobs.simulation.live",
@@ -99,6 +108,7 @@ _MODULES = {
     "Workload": "xpk.jobs.create.workload",
     "WorkloadHandle": "xpk.client",
     "WorkloadStatus": "xpk.model.status",
+    "check_hosts": "xpk.checks",
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
     "forecast_goodput": "xpk.planning.goodput",

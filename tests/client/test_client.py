@@ -21,11 +21,11 @@ from xpk.capacity.provider import configured_provider
 from xpk.model.options import option_of
 
 EXPORTED = """
-AuthorizationError CapacityError Cluster ClusterInfo ConflictError Deletion GkeOptions HostLine KindOptions
-MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Progress QueueForecast
-QueueSimulation QuotaExceeded StartEstimate TimedOutError UnavailableError Usage UsageError WhatIf Workload
-WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ clusters create_cluster forecast_goodput
-search_capacity
+AuthorizationError CapacityError CheckResult Cluster ClusterInfo ConflictError Deletion GkeOptions HostChecks HostLine
+KindOptions MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Preflight
+Progress QueueForecast QueueSimulation QuotaExceeded StartEstimate TimedOutError UnavailableError Usage UsageError
+WhatIf Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ check_hosts clusters
+create_cluster forecast_goodput search_capacity
 """
 
 

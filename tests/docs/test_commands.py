@@ -139,6 +139,7 @@ PARSED = (
         "cluster cache-image",
         "cluster fence",
         "cluster kubeconfig",
+        "cluster preflight",
         "data prepare",
         "doctor",
         "translate",

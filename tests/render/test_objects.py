@@ -315,6 +315,15 @@ def test_commands_of_earlier_versions_are_shown_without_the_supervisor() -> None
     assert command_of({"command": ["bash", "-c", start], "args": ["python", "train.py"]}) == ("python", "train.py")
 
 
+def test_a_host_that_failed_a_preflight_is_restarted_by_its_jobset_only() -> None:
+    for preflight, in_place in ((False, "42 126 127"), (True, "42 79 126 127")):
+        (jobset,) = render_workload(workload(preflight=preflight, restart_in_place=True))
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        env = {entry["name"]: entry.get("value") for entry in pod["template"]["spec"]["containers"][0]["env"]}
+        assert env["XPK_FATAL_EXIT_CODES"] == in_place
+        assert pod["podFailurePolicy"]["rules"][2]["onExitCodes"]["values"] == [42, 78, 126, 127]
+
+
 def test_all_problems_are_found_together() -> None:
     problems = workload(
         name="Bad_Name",

@@ -29,6 +29,7 @@ class ExitCode(enum.IntEnum):
     PEER_LOST = 75
     HUNG = 76
     CORRUPT = 77
+    UNFIT = 79  # failed a preflight check; 78 is the supervisor's
     INTERRUPTED = 130
     PREEMPTED = 143
 

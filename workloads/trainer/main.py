@@ -1,4 +1,4 @@
-"""Command line of the trainer: train (the default), prepare, check, estimate, compile and search."""
+"""Command line of the trainer: train (the default), prepare, check, preflight, estimate, compile and search."""
 
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
 from trainer.parallel import layout
+from trainer.preflight import cli as preflight
 from trainer.storage import open_place
 from xpk_shared.storage import in_bucket
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainer.hosts.job import Address, Job
 
-_COMMANDS = ("train", "prepare", "check", "estimate", "compile", "search")
+_COMMANDS = ("train", "prepare", "check", "preflight", "estimate", "compile", "search")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
     check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
     check.set_defaults(command=_check)
+    preflight.add_command(commands)
     cli.add_commands(commands, [config_options])
     return parser
 

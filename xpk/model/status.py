@@ -215,6 +215,7 @@ _KNOWN = {
     76: "hung",
     77: "state differs from the other replicas",
     78: "no restart is left",
+    79: "failed a preflight check",
 }
 
 

@@ -164,6 +164,11 @@ class WorkloadOptions:
         help="With --command 'python ...': modules, such as jax,flax, that an idle interpreter of each host imports "
         "for the next attempt; none: no idle interpreter, also for the bundled trainer.",
     )
+    preflight: bool = option(
+        False,
+        help="Check chips, memory, network, clocks and disks of all hosts before the command starts; needs the "
+        "trainer in the image.",
+    )
     max_restarts: int = option(0, check=_count_problems, help="Number of failures to restart after.")
     min_slices: int | None = option(
         None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT
+from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT, UNFIT
 
 FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
@@ -41,7 +41,9 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return the variables by which the supervisor restarts the command in place; none if it must not."""
     if not spec.restart_in_place:
         return {}
-    fatal = " ".join(map(str, sorted(set(spec.fatal_exit_codes))))
+    # A host that has failed a check would fail again in the same pod. Its JobSet may find another machine.
+    unfit = [UNFIT] if spec.preflight else []
+    fatal = " ".join(map(str, sorted({*spec.fatal_exit_codes, *unfit})))
     values = {LIMIT: str(spec.max_restarts), FATAL: fatal}
     if spec.standby_imports:
         values[IMPORTS] = "" if spec.standby_imports == "none" else spec.standby_imports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpk.jobs.create.options import check_local_path, choose_image
+from xpk.jobs.create.options import check_local_path, check_preflight, choose_image, with_preflight
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
 from xpk.model.specs import Target, WorkloadSpec
@@ -33,6 +33,15 @@ def test_local_checkpoints_in_pod_storage_are_rejected() -> None:
     check_local_path(
         LOCAL_PATH, on(Target(emulated=True, sets_slice_environment=True, output_root="/o", on_this_machine=True))
     )
+
+
+def test_checks_of_the_hosts_come_before_the_command() -> None:
+    command = with_preflight(("bash", "-c", "x"), None)
+    assert command == ("python3", "-P", "-m", "trainer", "preflight", "--", "bash", "-c", "x")
+    assert with_preflight(("x",), "/dev/shm")[5:] == ("--disk", "/dev/shm", "--", "x")
+    check_preflight(preflight=True, launcher="plain")
+    with pytest.raises(UsageError, match="--preflight and --launcher ray exclude each other"):
+        check_preflight(preflight=True, launcher="ray")
 
 
 def test_the_image_is_known_before_anything_is_created() -> None:

@@ -16,6 +16,7 @@ from xpk_shared.supervisor.command import Command, adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.names import CAUSE, EXHAUSTED, PEER_LOST
 from xpk_shared.supervisor.peers import Peers
+from xpk_shared.supervisor.preflight import Preflight
 from xpk_shared.supervisor.progress import ProgressFile
 from xpk_shared.supervisor.record import pause_record, restart_record, write_record
 from xpk_shared.supervisor.registry import RegistryServer, open_registry
@@ -52,19 +53,23 @@ class Supervisor:
         limits: Limits,
         registry: RegistryServer | None = None,
     ) -> None:
-        self._host, self._argv, self._environ = host, argv, environ
+        self._host, self._environ, self._preflight = host, environ, Preflight(argv)
         self._peers, self._signals, self._limits, self._registry = peers, signals, limits, registry
         self._is_asked_to_end = self._is_done = self._is_final = self._is_silent = False
         self._lost_at = 0.0
-        self._standby = Standby(argv, delay_seconds=limits.standby_seconds) if host.max_restarts else None
+        program = self._preflight.program
+        self._standby = Standby(program, delay_seconds=limits.standby_seconds) if host.max_restarts else None
         self._silence = Silence(limits.silent_seconds, peers.ask) if host.number else None
         coordinator_limits = CoordinatorLimits(meet_seconds=limits.meet_seconds)
         self._coordinator = None if host.number else Coordinator(host, time.monotonic(), coordinator_limits)
         self._progress = ProgressFile(host, environ)
-        self._begin(0, {})
+        self._begin(0, {}, is_passed=False)
 
-    def _begin(self, restarts: int, record: dict[str, Any]) -> None:
-        """Start the command after this number of restarts in place. Raises OSError if it cannot be started."""
+    def _begin(self, restarts: int, record: dict[str, Any], *, is_passed: bool) -> None:
+        """Start the command after this number of restarts in place. Raises OSError if it cannot be started.
+
+        `is_passed`: all hosts have passed the checks that it begins with.
+        """
         self._restarts, self._is_stopped, self._has_reported = restarts, False, False
         self._stopped_at, self._ended_at = 0.0, 0.0
         environ = self._host.environment(self._environ, restarts)
@@ -72,7 +77,8 @@ class Supervisor:
         if record and not self._host.number and not os.path.isabs(self._host.output_dir):
             environ[CAUSE] = json.dumps(record)
         self._started_at = time.monotonic()
-        self._command = Command(self._argv, environ, self._standby)
+        argv = self._preflight.argv(is_passed=is_passed)
+        self._command = Command(argv, {**environ, **self._preflight.environment}, self._standby)
         if self._standby:
             self._standby.prepare(environ)
 
@@ -142,6 +148,7 @@ class Supervisor:
     def _record(self, order: dict[str, Any], cause: End | None) -> None:
         """Record a restart, or the pause before it, with its cause."""
         if "start" in order and cause:
+            order["passed"] = self._preflight.has_passed
             order["record"] = restart_record(self._host, order["start"], cause)
             write_record(self._host, order["record"])
         elif "pause" in order and cause:
@@ -175,9 +182,9 @@ class Supervisor:
         say(f"restart {order['start']} in place")
         termination_message.write("")
         try:
-            self._begin(order["start"], order.get("record", {}))
+            self._begin(order["start"], order.get("record", {}), is_passed=bool(order.get("passed")))
         except OSError as error:
-            say(f"cannot run {self._argv[0]}: {error.strerror}")
+            say(f"cannot run {self._preflight.program[0]}: {error.strerror}")
             self._command.code = _NOT_STARTED
 
     def _finish(self, order: dict[str, Any]) -> None:

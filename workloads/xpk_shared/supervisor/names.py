@@ -9,3 +9,8 @@ PROGRESS, PROGRESS_RECORD = "XPK_PROGRESS_FILE", "progress.jsonl"  # file to whi
 STARTED = "XPK_ATTEMPT_STARTED"  # Unix seconds at which the command of the attempt was started
 RECORD = "restarts.jsonl"  # file in the output folder
 PEER_LOST, EXHAUSTED = 75, 78  # exit codes of a host: it is healthy, but another is lost; no restart is left
+UNFIT = 79  # exit code of a host that has failed a preflight check; its termination message is:
+PREFLIGHT_FAILED = "preflight failed: "  # followed by the checks
+PASSED = "XPK_PREFLIGHT_PASSED"  # file that the checks write to once all hosts have passed
+# Beginning of a command that checks the hosts before its program, which follows after `--`.
+PREFLIGHT = ("python3", "-P", "-m", "trainer", "preflight")

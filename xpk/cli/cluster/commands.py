@@ -14,6 +14,7 @@ from xpk.capacity.provider import ClusterInfo, provider_of
 from xpk.cli.cluster.adapt import adapt, adapt_as_created
 from xpk.cli.cluster.fence import fence
 from xpk.cli.cluster.nodes import cache_image, health
+from xpk.cli.cluster.preflight import preflight
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, provider_options, valid_options
 from xpk.cli.cluster.request import parse_create_request, parse_resize_request
 from xpk.cli.cluster.run_plan import (
@@ -64,6 +65,7 @@ cluster.add_command(adapt)
 cluster.add_command(cache_image)
 cluster.add_command(fence)
 cluster.add_command(health)
+cluster.add_command(preflight)
 
 
 @cluster.command(cls=ClusterCommand)

@@ -40,8 +40,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "--seed",
     ),
     "Failure handling": (
-        "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports", "--restart-on-exit-codes",
-        "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
+        "--preflight", "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports",
+        "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
         "--ttl-seconds-after-finished", "--reason", "--evict", "--by-evidence", "--max-percent",
     ),
     "Control plane and nodes (gke)": (
@@ -87,6 +87,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk cluster list": ("xpk cluster list -o wide",),
     "xpk cluster describe": ("xpk cluster describe dev",),
     "xpk cluster delete": ("xpk cluster delete dev --yes",),
+    "xpk cluster preflight": ("xpk cluster preflight prod", "xpk cluster preflight prod --min-dcn-gbps 5 -o json"),
     "xpk cluster fence": ("xpk cluster fence prod --dry-run", "xpk cluster fence prod --watch --max-nodes 4 --per 10m"),
     "xpk cluster health": ("xpk cluster health dev",),
     "xpk cluster kubeconfig": ("kubectl --kubeconfig <(xpk cluster kubeconfig dev) get pods",),
@@ -124,6 +125,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk queue simulate --replay last-week.jsonl --quota red=4",
     ),
     "xpk queue delete": ("xpk queue delete red --yes",),
+    "xpk mcp": ("xpk mcp --scope plan",),
     "xpk usage": ("xpk usage --since 7d --by team,cause", "xpk usage --since 2026-11-01 --by user -o csv"),
     "xpk node list": ("xpk node list --cluster prod",),
     "xpk node quarantine": (

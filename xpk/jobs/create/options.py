@@ -16,6 +16,7 @@ from xpk.model.specs import Target, WorkloadSpec, image_problems
 from xpk.model.workload_options import FATAL_EXIT_CODES
 from xpk.storage import in_bucket
 from xpk.storage.text import read_text
+from xpk_shared.supervisor.names import PREFLIGHT
 
 TRAINER_IMAGE = "xpk-trainer"
 COMMAND_IMAGE = "python:3.11-slim"  # default for a --command
@@ -129,6 +130,20 @@ def host_command(command: str | None, trainer_args: tuple[str, ...]) -> tuple[st
     if not command.strip():
         raise UsageError("--command is empty", hint="omit it to run the bundled trainer")
     return ("bash", "-c", command)
+
+
+def with_preflight(command: tuple[str, ...], node_folder: str | None) -> tuple[str, ...]:
+    """Return a command that checks the hosts, with this folder of their nodes, before it runs `command`."""
+    return (*PREFLIGHT, *(["--disk", node_folder] if node_folder else []), "--", *command)
+
+
+def check_preflight(*, preflight: bool, launcher: str) -> None:
+    """Raise UsageError for --preflight with Ray, which uses the ports of the checks."""
+    if preflight and launcher == "ray":
+        raise UsageError(
+            "--preflight and --launcher ray exclude each other",
+            hint="omit --preflight; `xpk cluster preflight` checks free slices",
+        )
 
 
 def files_here(texts: Iterable[str]) -> list[str]:

@@ -106,6 +106,7 @@ def _check_choices(request: Workload, problems: Problems) -> str | None:
     """Check what depends on fields only; return the requested capacity."""
     problems.read(None, options.check_resume, resume=request.resume, fresh=request.fresh)
     problems.read(None, elastic.check_program, request)
+    problems.read(None, options.check_preflight, preflight=request.preflight, launcher=request.launcher)
     return problems.read(None, capacity_choice.checked, request.capacity)
 
 
@@ -213,6 +214,8 @@ def _passed(request: Workload) -> dict[str, Any]:
 
 def _command(request: Workload, ray: options.Ray | None, shape: SliceShape) -> tuple[str, ...]:
     args = tuple(request.args)
+    if request.preflight:
+        return options.with_preflight(options.host_command(request.command, args), request.node_folder)
     if ray:
         return options.ray_command(request.command, args, ray, shape, max_restarts=request.max_restarts)
     return options.host_command(request.command, args)
@@ -256,7 +259,7 @@ def _storages(request: Workload, destination: Destination, report: Report) -> tu
 
 def _image(request: Workload, destination: Destination, report: Report) -> str:
     """Return the hosts' image. Raises UsageError if none is known; without a cluster, report a warning instead."""
-    needs_trainer = request.runs_trainer or request.launcher == "ray"
+    needs_trainer = request.runs_trainer or request.preflight or request.launcher == "ray"
     try:
         image = options.choose_image(
             request.image, destination.target, cluster=destination.cluster, needs_trainer=needs_trainer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from xpk.api.base import Obj
 from xpk.api.text import IMAGE_TROUBLES, image_words, short
 from xpk.jobs.status.fields import condition, event_times, host_key, host_label, label, when
 from xpk.model.status import Trouble
+from xpk_shared.supervisor.names import PREFLIGHT_FAILED
 
 _ORDINARY = (None, "ContainerCreating", "PodInitializing")
 _STUCK = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPreStartHook")
@@ -86,6 +87,12 @@ def waits_for(pod: Obj) -> str:
         filter(None, reasons),
         "its container has not started" if pod.get("spec", {}).get("nodeName") else "it has no node yet",
     )
+
+
+def failed_checks(ended: Mapping[str, Any]) -> str | None:
+    """Return the preflight checks that a host has failed, from the message of its end; None if it has failed none."""
+    message = str(ended.get("message", ""))
+    return short(message, 300) if message.startswith(PREFLIGHT_FAILED) else None
 
 
 def failed_start(pod: Obj) -> dict[str, Any]:

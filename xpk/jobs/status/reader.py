@@ -16,7 +16,7 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import elastic, pod_selection, queue_position
 from xpk.jobs.status import events as happened
 from xpk.jobs.status.admission_checks import checks_of, deactivation_reason
-from xpk.jobs.status.diagnosis import attempt_of, failed_start, lost_node, troubles
+from xpk.jobs.status.diagnosis import attempt_of, failed_checks, failed_start, lost_node, troubles
 from xpk.jobs.status.fields import (
     PREFIX,
     QUEUE_LABEL,
@@ -296,7 +296,7 @@ def _failure(failed_condition: Mapping[str, Any], hosts: Iterable[HostStatus], e
     if f"exit code {EXHAUSTED} " in str(failed_condition.get("message")):
         note = _FAILURES["ReachedMaxRestarts"]
     if first is not None:
-        message = str(first.reason) if " " in str(first.reason) else ""  # the message of an init container
+        message = str(first.reason) if " " in str(first.reason) else ""  # of an init container or a failed preflight
         cause = (
             f"host {first.label}: {message}"
             if message
@@ -347,7 +347,8 @@ def _host(pod: Obj, slice_id: int, host: int) -> HostStatus:
         phase="Terminating" if pod["metadata"].get("deletionTimestamp") and not ended else phase,
         pid=number(pid) or None if scheme == "process" and running else None,
         exit_code=code,
-        reason=ended.get("reason")
+        reason=failed_checks(ended)
+        or ended.get("reason")
         or (container.get("state", {}).get("waiting") or {}).get("reason")
         or status.get("reason"),
         started=running.get("startedAt") or ended.get("startedAt"),

@@ -1,0 +1,94 @@
+"""`xpk cluster preflight` and `xpk workload create --preflight` on a local cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from tests.cli.conftest import Xpk
+from tests.trainer.small import WORKLOADS
+from tests.waiting import until
+from tools.json_reference import OUTPUTS, schema_of
+
+HOSTS = ["s0/h0", "s0/h1", "s1/h0", "s1/h1"]
+# Python imports it at its start: it plants a fault in the process that checks slice 1 host 0.
+PLANT = """
+import os, sys
+if "preflight" in sys.orig_argv and "--" not in sys.orig_argv:
+    if (os.environ["MEGASCALE_SLICE_ID"], os.environ["TPU_WORKER_ID"]) == ("1", "0"):
+        from tests.trainer.planted_preflight import FAULTS
+        FAULTS["bit"]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("nope",), 3, "cluster 'nope' not found"),
+        (("dev", "--num-slices", "0"), 2, "0 is not in the range x>=1"),
+        (("dev", "--num-slices", "3"), 5, "2 slices of cluster 'dev' are free and ready, not 3"),
+        (("dev", "--tpu-type", "v5litepod-16"), 5, "0 slices of v5litepod-16 of cluster 'dev' are free and ready"),
+        (("dev", "--tpu-type", "v5"), 2, "v5"),
+        (("dev", "--min-dcn-gbps", "-1"), 2, "-1.0 is not in the range x>=0"),
+        (("dev", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
+        (("dev", "--queue", "nope"), 3, "queue 'nope' not found in namespace 'default'"),
+    ],
+)
+def test_bad_input_is_rejected(dev: Xpk, arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = dev("cluster", "preflight", *arguments)
+    assert done.code == code and says in done.err and done.out == "" and "Traceback" not in done.err
+    assert dev("workload", "list", "-o", "json").data == []
+
+
+def test_slices_in_use_are_not_checked(dev: Xpk) -> None:
+    assert dev("workload", "create", "busy", "--num-slices", "2", "--command", "sleep 100").code == 0
+    until(lambda: dev("workload", "list", "-o", "json").data[0]["phase"] == "Running")
+    done = dev("cluster", "preflight", "dev")
+    assert done.code == 5 and "0 slices of cluster 'dev' are free and ready" in done.err
+
+
+def test_preflight_and_ray_exclude_each_other(dev: Xpk) -> None:
+    done = dev("workload", "create", "w", "--preflight", "--launcher", "ray", "--command", "true")
+    assert done.code == 2 and "--preflight and --launcher ray exclude each other" in done.err
+
+
+@pytest.mark.slow
+def test_all_free_slices_are_checked_and_nothing_is_left(dev: Xpk, state: Path) -> None:
+    done = dev("cluster", "preflight", "dev", "-o", "json")
+    assert done.code == 0, done.err
+    jsonschema.validate(done.data, schema_of(OUTPUTS["xpk cluster preflight"]))
+    assert [f"s{host['slice']}/h{host['host']}" for host in done.data["hosts"]] == HOSTS
+    assert done.data["passed"] and all(host["passed"] and len(host["checks"]) == 9 for host in done.data["hosts"])
+    assert dev("workload", "list", "-o", "json").data == []
+    assert list((state / "clusters" / "dev" / "output").glob("*")) == []
+    done = dev("cluster", "preflight", "dev", "--num-slices", "2", "--min-dcn-gbps", "100000", "--keep")
+    assert done.code == 1 and "4 of 4 hosts failed: s0/h0 on dev-np-0-0" in done.err
+    assert "at least 100000 GB/s is required" in done.out.replace("\n", " ")
+    (kept,) = dev("workload", "list", "-o", "json").data
+    assert kept["priority"] == "very-low"
+
+
+@pytest.mark.slow
+def test_a_failed_check_ends_its_host_before_training_starts(dev: Xpk, state: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(PLANT)
+    planted = ("--env", f"PYTHONPATH={tmp_path}:{WORKLOADS.parent}")
+    run = ("workload", "create", "w", "--num-slices", "2", "--preflight", *planted, "--wait", "--timeout", "3m")
+    done = dev(*run, "--", "--config", "tiny", "--set", "run.steps=1")
+    assert done.code == 8
+    assert "host s1/h0: preflight failed: bf16: chip 1: 1 of 65,536 values are wrong" in done.err
+    hosts = dev("workload", "status", "w", "-o", "json").data["hosts"]
+    assert [host["exit_code"] for host in hosts if (host["slice"], host["host"]) == (1, 0)] == [79]
+    assert not (state / "clusters" / "dev" / "output" / "w" / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_restart_in_place_does_not_repeat_checks_that_have_passed(dev: Xpk) -> None:
+    command = 'echo "attempt $XPK_RESTART_ATTEMPT"; [ "$XPK_RESTART_ATTEMPT" = 1 ]'
+    run = ("workload", "create", "w", "--num-slices", "2", "--preflight", "--max-restarts", "1", "--command", command)
+    done = dev(*run, "--wait", "--timeout", "3m")
+    assert done.code == 0, done.err
+    lines = dev("workload", "logs", "w", "--slice", "0", "--host", "0").out
+    assert lines.count("all 4 hosts passed") == 1
+    assert "attempt 0" in lines and "attempt 1" in lines

@@ -1,0 +1,1 @@
+"""Preflight checks of the hosts of a workload, before it trains."""
