@@ -51,8 +51,8 @@ def progress_of(url: str, status: WorkloadStatus) -> Progress | None:
     return latest_progress(url, ray=status.launcher == "ray", elastic_since=since)
 
 
-def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
-    """Return the progress with the run's goodput, unless its records are too large, damaged or not readable now."""
+def read_bounded(url: str, status: WorkloadStatus) -> RunRecord | None:
+    """Return the record of a run, None if it is too large for a status. Raises XpkError if it cannot be read."""
 
     def read(folder: Folder) -> RunRecord | None:
         try:
@@ -60,8 +60,13 @@ def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progre
         except _TooLargeError:
             return None
 
+    return with_time_limit(url, read)
+
+
+def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
+    """Return the progress with the run's goodput, unless its records are too large, damaged or not readable now."""
     try:
-        record = with_time_limit(url, read)
+        record = read_bounded(url, status)
     except XpkError:  # the progress was readable: a status shows that
         return progress
     if record is None or not record.steps:
