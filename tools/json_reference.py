@@ -29,6 +29,7 @@ from xpk.cli.config import EffectiveSetting, SavedSetting
 from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
 from xpk.cli.workload.diff import WorkloadDiff
+from xpk.console.cluster_reader import ClusterView
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.report.figures import Figures
@@ -122,6 +123,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk workload estimate": Estimate,
     "xpk cluster list": list[ClusterInfo],
     "xpk cluster describe": ClusterInfo,
+    "xpk top": list[ClusterView],
     "xpk queue list": list[QueueInfo],
     "xpk queue describe": QueueWithWorkloads,
     "xpk info": QueuesOutput,

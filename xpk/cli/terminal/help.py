@@ -120,6 +120,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk config list": ("xpk config list",),
     "xpk config unset": ("xpk config unset cluster",),
     "xpk config explain": ("xpk config explain cluster",),
+    "xpk serve": ("xpk serve", "xpk serve --cluster dev --port 0"),
+    "xpk top": ("xpk top", "xpk top -A -o json"),
     "xpk docs": ("xpk docs", "xpk docs queues"),
     "xpk accelerator list": ("xpk accelerator list --family v5p",),
     "xpk accelerator describe": ("xpk accelerator describe v5litepod-256",),
