@@ -56,7 +56,8 @@ def serve(
         console.warn(f"{host} is reachable from other machines, and the connection is not encrypted")
     console.tell(f"Serving {', '.join(names)}; Ctrl-C stops. Open this address, which works once:")
     access = Access(lambda token: echo(f"http://{_shown(host)}:{chosen_port}/?token={token}"))
-    server.serve(server.application(feed, access, cookie=f"xpk-console-{chosen_port}", own_name=host), listening)
+    app = server.application(feed, access, cookie=f"xpk-console-{chosen_port}", own_name=host)
+    server.make_server(app).run(sockets=[listening])
 
 
 def _is_loopback(host: str) -> bool:

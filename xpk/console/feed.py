@@ -50,7 +50,7 @@ class Feed:
         self._readers = {cluster.name: RunReader(cluster) for cluster in clusters}
         self._render = render
         self._listeners = Counter[Selection]()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = {name: asyncio.Event() for name in self._readers}
         self._news = asyncio.Condition()
         self._version = 0
@@ -62,6 +62,11 @@ class Feed:
     def num_listeners(self) -> int:
         """Number of browsers that listen."""
         return self._listeners.total()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether any cluster is read now and then."""
+        return not all(task.done() for task in self._tasks.values())
 
     async def listen(self, selection: Selection) -> AsyncIterator[Parts]:
         """Yield all parts, then those that have changed; at times nothing, as a sign of life."""
@@ -83,10 +88,14 @@ class Feed:
 
     def _add(self, selection: Selection) -> None:
         self._listeners[selection] += 1
+        self._wake_all()  # a new selection is read at once
+        for name in self._readers:
+            if name not in self._tasks or self._tasks[name].done():
+                self._tasks[name] = asyncio.create_task(self._follow(name))
+
+    def _wake_all(self) -> None:
         for event in self._wake.values():
-            event.set()  # a new selection is read at once
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._follow(name)) for name in self._readers]
+            event.set()
 
     def _remove(self, selection: Selection) -> None:
         self._listeners[selection] -= 1
@@ -98,9 +107,7 @@ class Feed:
             if not any(key in other.runs for other in self._listeners):
                 self._readings.runs.pop(key, None)
         if not self._listeners:
-            for task in self._tasks:
-                task.cancel()
-            self._tasks = []
+            self._wake_all()  # the tasks end
 
     async def _parts(self, selection: Selection) -> tuple[int, Parts]:
         """Return the parts of a selection and their version, rendered once for all browsers."""
@@ -115,7 +122,7 @@ class Feed:
     async def _follow(self, name: str) -> None:
         """Read a cluster, and the selected runs on it, until nobody listens."""
         wake = self._wake[name]
-        while True:
+        while self._listeners:
             wake.clear()
             started = time.monotonic()
             keys = {key for selection in self._listeners for key in selection.runs if key.cluster == name}

@@ -57,8 +57,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve an application until Ctrl-C or SIGTERM. Nothing is logged."""
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Return the server of an application, which logs nothing. Its `run` returns after Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -71,7 +71,7 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=16384,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
 
 
 def _file(text: str, media_type: str) -> Callable[[Request], Response]:
