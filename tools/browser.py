@@ -76,15 +76,17 @@ class Tab:
 
     def press(self, key: str) -> None:
         """Press and release a key, such as Tab or ArrowRight."""
+        text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_CODES.get(key, 0))
+            parameters = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": _CODES.get(key, 0)}
+            self.call("Input.dispatchKeyEvent", **parameters, **text)
 
     def picture(self, file: Path) -> None:
         """Write what the window shows as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
-_CODES = {"Tab": 9, "Enter": 13, "ArrowRight": 39}
+_CODES = {"Tab": 9, "Enter": 13, "ArrowRight": 39}  # of keys for Windows, which the protocol requires
 
 
 @contextmanager
