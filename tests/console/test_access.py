@@ -10,6 +10,8 @@ from tests.console.conftest import console as console
 from tests.console.conftest import serve as serve
 from tests.console.conftest import state as state
 from xpk.console.access import Access, is_trusted
+from xpk.console.server import open_socket
+from xpk.model.errors import UsageError
 
 PATHS = ["/", "/style.css", "/console.js", "/charts.js", "/events", "/nothing", "/?token=", "/?token=wrong"]
 
@@ -60,6 +62,13 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_no_inline_script(console
     for path in re.findall(r'(?:src|href)="(/[^"]+)"', page):
         status, _, body = console.get(path, **cookie)
         assert status == 200 and "http" not in body.replace("https://www.w3.org", ""), path
+
+
+@pytest.mark.parametrize("host", ["", "x" * 300, "a..b", "a b", "\x1b[31m"])
+def test_invalid_addresses_to_listen_on_are_refused(host: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        open_socket(host, 0)
+    assert len(str(refusal.value)) < 500 and "\x1b" not in str(refusal.value)
 
 
 def test_tokens_are_long_and_differ() -> None:

@@ -20,7 +20,7 @@ from xpk.storage import in_bucket
 
 MAX_RUNS = 200  # of a cluster that are shown: those that have not ended, then the newest
 _BUCKET_SECONDS = 5.0  # between two reads of a run's progress in a bucket
-_GOODPUT_SECONDS = 5.0  # between two accounts of a run, for which all of its records are read
+_ACCOUNT_SECONDS, _BUCKET_ACCOUNT_SECONDS = 5.0, 60.0  # between two accounts, for which all records of a run are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,8 @@ class ClusterReader:
             return False
         if known.account_at is None:
             return True
-        return not known.was_final and self.clock() - known.account_at >= _GOODPUT_SECONDS
+        pause = _BUCKET_ACCOUNT_SECONDS if in_bucket(status.output_dir) else _ACCOUNT_SECONDS
+        return not known.was_final and self.clock() - known.account_at >= pause
 
     def _read_progress(self, status: WorkloadStatus) -> None:
         before = self._known.get(_key_of(status), _Known(None, 0.0))

@@ -18,11 +18,12 @@ from xpk.jobs.status.fields import PREFIX, host_key
 from xpk.jobs.status.goodput import progress_of, read_bounded
 from xpk.model.errors import XpkError
 from xpk.model.status import Phase, WorkloadStatus
-from xpk.storage import Folder
+from xpk.storage import Folder, in_bucket
 
 _LOG_LINES = 25
 _METRICS_BYTES = 4 << 20  # the newest steps of a run whose records are too large: about 15,000
 _RECORD_SECONDS = 5.0  # after which the account of a run that makes no step is brought up to date
+_BUCKET_SECONDS = 15.0  # between two readings of the records in a bucket, which may be megabytes
 _FOLLOWED = (75, 143)  # exit codes of hosts that only followed another one
 
 
@@ -124,7 +125,7 @@ class RunReader:
             return None
         state = (progress and progress.step, status.phase, status.restarts, status.created)
         known = self._records.get(key)
-        if known and known.state == state and (status.phase.is_final or self._age(known) < _RECORD_SECONDS):
+        if known and self._is_current(known, state, status):
             return known
         record = read_bounded(folder, status)
         is_partial = record is None
@@ -133,8 +134,11 @@ class RunReader:
         self._records[key] = _Record(record, is_partial, self.clock(), state)
         return self._records[key]
 
-    def _age(self, known: _Record) -> float:
-        return self.clock() - known.read_at
+    def _is_current(self, known: _Record, state: tuple[object, ...], status: WorkloadStatus) -> bool:
+        age = self.clock() - known.read_at
+        if known.state == state and (status.phase.is_final or age < _RECORD_SECONDS):
+            return True
+        return in_bucket(status.output_dir) and age < _BUCKET_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from xpk.api.text import short
 from xpk.console.access import Access, Guard
 from xpk.console.feed import MAX_RUNS, Feed, Parts, Selection
 from xpk.console.run_reader import RunKey
 from xpk.jobs.report.page import templates
 from xpk.model.errors import UsageError
+from xpk.model.terminal import printable
 
 PAGE = Path(__file__).parent / "page"
 _REPORT = Path(__file__).parents[1] / "jobs" / "report"
@@ -47,13 +49,16 @@ def application(feed: Feed, access: Access, *, cookie: str, own_name: str = "") 
 
 def open_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UsageError if the address is not one of this machine's, or in use."""
+    if not host:  # stands for all addresses, which nobody should choose by an empty variable
+        raise UsageError("--host is empty", hint="--host 127.0.0.1, or 0.0.0.0 for all addresses of this machine")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+    except (OSError, OverflowError, ValueError) as error:
+        why = getattr(error, "strerror", None) or short(error)
         raise UsageError(
-            f"cannot listen on {host}:{port}: {why}", hint="choose another --port, or 0 for a free one"
+            f"cannot listen on {printable(host, limit=100)}:{port}: {why}",
+            hint="choose another --port, or 0 for a free one",
         ) from error
 
 
