@@ -48,7 +48,7 @@ def test_the_name_of_the_server_is_trusted_if_it_was_started_with_it() -> None:
 
 
 def test_nothing_can_be_changed(console: Console) -> None:
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
         assert console.get("/", method, **console.log_in())[0] == 405
 
 

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.console.conftest import CLUSTER, Console, Listener, seconds_until
 from tests.console.conftest import console as console
@@ -165,4 +166,23 @@ def test_a_cluster_that_does_not_answer_is_reported(serve: Callable[[list[Cluste
     console = serve([ClusterReader("away", refuse, ROOTS), ClusterReader(CLUSTER, lambda: api_of(2, 1), ROOTS)])
     listener, _ = console.open()
     until(shows(listener, "clusters", "no route to &lt;host&gt;"))
+    until(shows(listener, "runs", "Running"))
+
+
+def test_an_unexpected_error_is_shown_and_reading_goes_on(serve: Callable[[list[ClusterReader]], Console]) -> None:
+    problems = [KeyError("spec")]
+
+    class OddApi(CountedApi):
+        """An API server whose first answer breaks its reader."""
+
+        def list(self, *args: Any, **more: Any) -> list[Obj]:
+            """Raise the problems, then answer."""
+            if problems:
+                raise problems.pop()
+            return super().list(*args, **more)
+
+    api = OddApi(list(api_of(2, 1).objects.values()))
+    console = serve([ClusterReader(CLUSTER, lambda: api, ROOTS)])
+    listener, _ = console.open()
+    until(shows(listener, "clusters", "internal error: KeyError"))
     until(shows(listener, "runs", "Running"))

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import click
 
@@ -108,8 +108,7 @@ def _watch(console: Console, clusters: Sequence[ClusterReader], screen: Screen) 
         while True:
             started = time.monotonic()
             views = [reader.read() for reader in clusters]
-            shown = replace(console, headers=True)
-            screen.show(f"{_render(shown, views)}\n\nq quits")
+            screen.show(f"{_render(console, views)}\n\nq quits")
             if _is_quit(max(0.1, started + _SECONDS - time.monotonic())):
                 return
 

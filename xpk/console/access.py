@@ -104,7 +104,7 @@ class Guard:
         headers = Headers(scope=scope)
         if not is_trusted(headers.get("host", ""), self._own_name):
             return Response(status_code=421)
-        if scope["method"] not in ("GET", "HEAD"):
+        if scope["method"] != "GET":
             return Response(status_code=405)
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if scope["path"] == "/" and tokens:

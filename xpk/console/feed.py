@@ -11,9 +11,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio.to_thread
 
+from xpk.api.text import short
 from xpk.console.cluster_reader import ClusterReader, ClusterView
 from xpk.console.run_reader import RunKey, RunReader, RunView
 
@@ -21,6 +23,7 @@ MAX_RUNS = 4  # that are compared with each other
 _BEAT_SECONDS = 15.0  # after which a browser gets a sign of life
 _MAX_SHARE = 0.2  # of the time that is spent on reading
 
+View = TypeVar("View")
 Parts = Mapping[str, str]  # HTML of each part of the page, by its name
 
 
@@ -145,4 +148,17 @@ class Feed:
     ) -> tuple[ClusterView | None, dict[RunKey, RunView]]:
         reader = self._readers[name]
         reader.keep_only(keys)
-        return reader.cluster.read() if is_overview else None, {key: reader.read(key) for key in sorted(keys, key=str)}
+        view = _guarded(reader.cluster.read, lambda why: ClusterView(name=name, problem=why)) if is_overview else None
+        return view, {key: _read_run(reader, key) for key in sorted(keys, key=str)}
+
+
+def _read_run(reader: RunReader, key: RunKey) -> RunView:
+    return _guarded(lambda: reader.read(key), lambda why: RunView(key=key, time=time.time(), problem=why))
+
+
+def _guarded(read: Callable[[], View], failed: Callable[[str], View]) -> View:
+    """Return a reading, or one that names an unexpected error: odd objects must not end the reading of others."""
+    try:
+        return read()
+    except Exception as error:
+        return failed(f"internal error: {type(error).__name__}: {short(error)}")

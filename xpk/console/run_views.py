@@ -18,7 +18,7 @@ from xpk.jobs.report.stragglers import slow_hosts
 from xpk.jobs.report.wording import count, duration, loss, percent
 from xpk.jobs.status.elastic import waiting_words
 from xpk.jobs.status.fields import when
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import Restart, WorkloadStatus
 from xpk.model.terminal import printable
 
 _LOG_WIDTH = 500  # characters of a log line
@@ -94,7 +94,7 @@ def _few(frame: Frame, points: int, hover_points: int) -> Frame:
     return replace(frame, points=points, hover_points=hover_points)
 
 
-def _restart(item: Any) -> RestartFact:
+def _restart(item: Restart) -> RestartFact:
     return RestartFact(cause=item.cause, time=when(item.time).timestamp() if item.time else None, slice=item.slice)
 
 

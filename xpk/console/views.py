@@ -76,24 +76,28 @@ class Views:
 
     def __call__(self, selection: Selection, readings: Readings) -> Parts:
         """Return the parts of a selection, those of its runs that have been read."""
+        try:
+            parts = self._parts(selection, readings)
+        except Exception as error:  # odd objects of one run must not end the page without a word
+            return {"problem": str(self._markup.failure(f"{type(error).__name__}: {error}"))}
+        return {"problem": "", **{name: str(html) for name, html in parts.items()}}
+
+    def _parts(self, selection: Selection, readings: Readings) -> dict[str, Any]:
         runs = [readings.runs[key] for key in selection.runs if key in readings.runs]
         if not selection.runs:
-            parts = self._overview(readings)
-        elif len(selection.runs) == 1:
-            parts = run_views.run_parts(self._markup, runs[0], selection.is_narrow) if runs else {}
-        else:
-            parts = run_views.comparison_parts(self._markup, runs, selection.is_narrow)
-        return {name: str(html) for name, html in parts.items()}
+            return self._overview(readings)
+        if len(selection.runs) > 1:
+            return run_views.comparison_parts(self._markup, runs, selection.is_narrow)
+        return run_views.run_parts(self._markup, runs[0], selection.is_narrow) if runs else {}
 
     def _overview(self, readings: Readings) -> dict[str, Any]:
         views = [readings.clusters[name] for name in self._clusters if name in readings.clusters]
         if not views:
             return {}
         rows = [row(view.name, line) for view in views for line in view.runs]
-        is_first_cluster_only = len(self._clusters) == 1
         return {
             "clusters": self._markup.clusters([card(view) for view in views]),
-            "runs": self._markup.runs(rows, sum(view.num_hidden_runs for view in views), not is_first_cluster_only),
+            "runs": self._markup.runs(rows, sum(view.num_hidden_runs for view in views), len(self._clusters) > 1),
             "queues": self._markup.queues([one for view in views for one in queue_rows(view)]),
         }
 
