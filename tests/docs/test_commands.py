@@ -173,6 +173,7 @@ PARSED = (
         "cluster kubeconfig",
         "data prepare",
         "doctor",
+        "serve",
     ),
     *("image build", "inspector", "workload delete", "workload describe", "workload diff", "workload exec"),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),

@@ -68,7 +68,7 @@ class Feed:
 
     @property
     def is_reading(self) -> bool:
-        """Whether any cluster is read now and then."""
+        """True while any cluster is read."""
         return not all(task.done() for task in self._tasks.values())
 
     async def listen(self, selection: Selection) -> AsyncIterator[Parts]:
@@ -117,7 +117,8 @@ class Feed:
         async with self._rendering:
             version, (known, parts) = self._version, self._rendered.get(selection, (-1, {}))
             if known != version:
-                parts = await anyio.to_thread.run_sync(self._render, selection, self._readings)
+                readings = Readings(dict(self._readings.clusters), dict(self._readings.runs))  # read by a thread
+                parts = await anyio.to_thread.run_sync(self._render, selection, readings)
                 if selection in self._listeners:  # it may have left meanwhile
                     self._rendered[selection] = version, parts
             return version, parts

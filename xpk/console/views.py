@@ -80,7 +80,7 @@ class Views:
             parts = self._parts(selection, readings)
         except Exception as error:  # odd objects of one run must not end the page without a word
             return {"problem": str(self._markup.failure(f"{type(error).__name__}: {error}"))}
-        return {"problem": "", **{name: str(html) for name, html in parts.items()}}
+        return {"problem": "", **{name: str(html) for name, html in parts.items()}} if parts else {}
 
     def _parts(self, selection: Selection, readings: Readings) -> dict[str, Any]:
         runs = [readings.runs[key] for key in selection.runs if key in readings.runs]

@@ -46,7 +46,7 @@ function display(parts) {
   showChoice();
   const title = document.querySelector("[data-title]");
   document.title = title ? title.dataset.title : "xpk console";
-  if (isNew) { isNew = false; (document.querySelector("h2.title") ?? main).focus({ preventScroll: true }); scrollTo(0, 0); }
+  if (isNew && (title || selectedRuns().length === 0)) { isNew = false; (document.querySelector("h2.title") ?? main).focus({ preventScroll: true }); scrollTo(0, 0); }
 }
 
 function showAges() {
