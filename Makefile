@@ -221,7 +221,7 @@ ANNOTATED_LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-v
   --no-header --constraint constraints.txt
 LOCK := $(ANNOTATED_LOCK) --no-annotate
 IMAGE := --extra trainer --extra tokenizer --extra gcs --extra ray
-RUNTIME := $(IMAGE) --extra kubernetes --extra gke --extra mcp
+RUNTIME := $(IMAGE) --extra kubernetes --extra gke --extra mcp --extra serve
 
 lock: $(STAMP)
 	@$(LOCK) pyproject.toml $(RUNTIME) --extra dev --output-file requirements/development.txt

@@ -32,6 +32,7 @@ from xpk.cli.info import ClusterQueue, LocalQueue
 from xpk.cli.storage import StorageInfo
 from xpk.cli.translate.flags import Translation
 from xpk.cli.workload.diff import WorkloadDiff
+from xpk.console.cluster_reader import ClusterView
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.forecast.forecast import GoodputForecast
 from xpk.jobs.output.folder import Progress
@@ -148,6 +149,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk plan capacity": CapacitySearch,
     "xpk cluster list": list[ClusterInfo],
     "xpk cluster describe": ClusterInfo,
+    "xpk top": list[ClusterView],
     "xpk queue list": list[QueueInfo],
     "xpk queue describe": QueueWithWorkloads,
     "xpk queue simulate": QueueForecast,

@@ -142,6 +142,7 @@ PARSED = (
         "cluster preflight",
         "data prepare",
         "doctor",
+        "serve",
         "translate",
         "node",
     ),

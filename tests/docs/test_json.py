@@ -58,6 +58,7 @@ def test_outputs_on_a_local_cluster_pass_their_schemas(dev: Xpk) -> None:
     assert status["phase"] == "Queued" and status["quota"] and status["next"]
     assert len(check(dev, "workload", "describe", "run")["hosts"]) == 4
     check(dev, "queue", "list")
+    assert {item["status"]["name"] for item in check(dev, "top")[0]["runs"]} == {"run", "waits"}
     assert [item["name"] for item in check(dev, "queue", "describe", "multislice-queue")["workloads"]] == [
         "run",
         "waits",

@@ -42,6 +42,7 @@ VALUES = st.sampled_from(TEXTS) | WORDS | st.integers().map(str) | PIECES.map(""
 PLACES = [
     (path, parameter)
     for path, command in COMMANDS.items()
+    if path != "serve"  # it would serve until a signal; tests/console has its options
     for parameter in command.params
     if isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and not parameter.is_flag)
 ]

@@ -43,6 +43,8 @@ COMMANDS = {
     "config": ("xpk.cli.config", "Get and set default options."),
     "accelerator": ("xpk.cli.accelerator", "Look up accelerator types."),
     "docs": ("xpk.cli.docs", "Read the documentation."),
+    "serve": ("xpk.cli.serve", "Serve the live console as a page of this machine."),
+    "top": ("xpk.cli.top", "Show runs and queues, updated once a second."),
     "mcp": ("xpk.cli.mcp", "Serve an agent by the Model Context Protocol."),
     "translate": ("xpk.cli.translate.commands", "Translate commands of gcluster and of Google's xpk."),
     "completion": ("xpk.cli.completion", "Print the completion script of a shell."),

@@ -61,6 +61,17 @@ def optional_cluster_option(command: Command) -> Command:
     return _cluster_options(command, "Name of a cluster to include.")
 
 
+def several_clusters_option(command: Command) -> Command:
+    """Add the options that name a cluster; `named_or_all_clusters` resolves them."""
+    return _cluster_options(command, "Name of the cluster. [default: all clusters]")
+
+
+def all_namespaces_option(command: Command) -> Command:
+    """Add `-A`."""
+    text = "Include the workloads of all namespaces."
+    return click.option("-A", "--all-namespaces", is_flag=True, help=text)(command)
+
+
 def _cluster_options(command: Command, help: str) -> Command:
     def keep(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:

@@ -27,8 +27,10 @@ _PREFERRED = {
     "inspector": ("cluster", "namespace"),
     "version": ("cluster",),
     "usage": ("cluster", "prices"),
+    "serve": ("cluster", "namespace", "output-root"),
+    "top": ("cluster", "namespace", "output-root"),
 }
-_ALONE = ("doctor", "info", "inspector", "version", "usage")  # commands that are not groups
+_ALONE = ("doctor", "info", "inspector", "version", "usage", "serve", "top")  # commands that are not groups
 
 
 class _OfEach(dict[str, Any]):
@@ -85,6 +87,15 @@ def the_cluster(cluster: str | None, provider: str | None = None) -> str:
         f"no cluster given; there are {', '.join(sorted(existing))}",
         hint="--cluster NAME, XPK_CLUSTER, or `xpk config set cluster NAME`",
     )
+
+
+def named_or_all_clusters(cluster: str | None) -> list[str]:
+    """Return the cluster that was given, or all that this machine knows. Raises NotFoundError without any."""
+    from xpk.capacity.provider import cluster_names
+
+    if is_cluster_named(cluster) or click.get_current_context().meta.get(PLACE_KEY):
+        return [the_cluster(cluster)]
+    return sorted(cluster_names()) or [the_cluster(cluster)]
 
 
 def _find(cluster: str, place: Mapping[str, str]) -> None:

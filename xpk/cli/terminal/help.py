@@ -41,8 +41,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Failure handling": (
         "--preflight", "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports",
-        "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh", "--termination-grace-period-seconds",
-        "--ttl-seconds-after-finished", "--reason", "--evict", "--by-evidence", "--max-percent",
+        "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh",
+        "--termination-grace-period-seconds", "--ttl-seconds-after-finished", "--reason", "--evict", "--by-evidence", "--max-percent",
     ),
     "Control plane and nodes (gke)": (
         "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",
@@ -149,6 +149,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk config list": ("xpk config list",),
     "xpk config unset": ("xpk config unset cluster",),
     "xpk config explain": ("xpk config explain cluster",),
+    "xpk serve": ("xpk serve", "xpk serve --cluster dev --port 0"),
+    "xpk top": ("xpk top", "xpk top -A -o json"),
     "xpk docs": ("xpk docs", "xpk docs queues"),
     "xpk accelerator list": ("xpk accelerator list --family v5p",),
     "xpk accelerator describe": ("xpk accelerator describe v5litepod-256",),

@@ -42,7 +42,7 @@ def watch(
     """
     if console.is_data or console.output == "name":
         raise UsageError("--watch only prints tables", hint="omit -o, or use `xpk workload wait -o json`")
-    screen, changes, outage = _Screen(), Changes(api, kind, namespace), Outage()
+    screen, changes, outage = Screen(), Changes(api, kind, namespace), Outage()
     last: Rows | None = None
     while True:
         try:
@@ -61,7 +61,7 @@ def watch(
         changes.wait()
 
 
-class _Screen:
+class Screen:
     """Lines of a terminal that are rewritten."""
 
     def __init__(self) -> None:

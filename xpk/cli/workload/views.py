@@ -64,7 +64,7 @@ _MESSAGE_LENGTH = 240
 _MISCONFIGURED = ("Inadmissible", "Misconfigured", "NoMatchingFlavor", "Suspended")  # reasons of a queue's settings
 _STALL_SECONDS, _STALL_STEPS = 60.0, 20
 _SAID = ("Pending",)  # events that only repeat the headline
-_COLORS = {
+PHASE_COLORS = {
     Phase.SUCCEEDED: "green",
     Phase.RUNNING: "green",
     Phase.FAILED: "red",
@@ -150,7 +150,7 @@ def _headline(workload: WorkloadStatus, width: int | None) -> str:
     reason = next((text for quota in workload.quota if (text := _short_of(workload, quota))), workload.reason)
     line = wrapped(f"{workload.name}: {workload.phase} — {reason}", width, 2)
     return line.replace(
-        f": {workload.phase} ", f": {click.style(str(workload.phase), fg=_COLORS.get(workload.phase))} ", 1
+        f": {workload.phase} ", f": {click.style(str(workload.phase), fg=PHASE_COLORS.get(workload.phase))} ", 1
     )
 
 

@@ -117,11 +117,13 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Outer size of a chart: wide for desktops, narrow for phones."""
+    """Outer size of a chart, wide for desktops and narrow for phones, and its maximum number of points."""
 
     size: str
     width: float
     height: float
+    points: int = MAX_POINTS
+    hover_points: int = _MAX_HOVER_POINTS
 
 
 WIDE = Frame("wide", 1096, 330)
@@ -210,21 +212,22 @@ def draw(plot: Plot, frame: Frame) -> Chart:
         x_ticks=tuple(Tick(x(at), label) for at, label in x_ticks),
         y_ticks=tuple(Tick(y(at), label) for at, label in number_ticks(y_low, y_high, 5, whole=plot.counts)),
         lines=tuple(
-            Line(series.meaning, path([(x(a), y(b)) for a, b in points])) for series, points in _thinned(plot.series)
+            Line(series.meaning, path([(x(a), y(b)) for a, b in points]))
+            for series, points in _thinned(plot.series, frame.points)
         ),
         marks=tuple(Mark(meaning, x(a), y(b), title) for meaning, a, b, title in plot.marks),
         rules=rules([(x(at), label) for at, label in plot.rules], left, right),
         bands=bands([(x(a), x(b), label, title) for a, b, label, title in plot.bands]),
-        hover=json.dumps([[x(a), y(b), text] for a, b, text in thinned(plot.hover)]),
+        hover=json.dumps([[x(a), y(b), text] for a, b, text in thinned(plot.hover, frame.hover_points)]),
     )
 
 
 T = TypeVar("T")
 
 
-def thinned(points: Sequence[T]) -> Sequence[T]:
+def thinned(points: Sequence[T], limit: int = _MAX_HOVER_POINTS) -> Sequence[T]:
     """Return evenly spaced points, few enough to keep the page small; the last one is kept."""
-    every = math.ceil(len(points) / _MAX_HOVER_POINTS)
+    every = math.ceil(len(points) / limit)
     return points if every < 2 else [*points[:-1:every], points[-1]]
 
 
@@ -263,14 +266,12 @@ def path(points: Iterable[Point]) -> str:
     return "M" + " ".join(f"{x:g},{y:g}" for x, y in points)
 
 
-def _thinned(series: Sequence[Series]) -> list[tuple[Series, list[Point]]]:
-    """Share MAX_POINTS among the curves by their length; drop values that are not finite."""
+def _thinned(series: Sequence[Series], limit: int) -> list[tuple[Series, list[Point]]]:
+    """Share `limit` points among the curves by their length; drop values that are not finite."""
     finite = [(one, [point for point in one.points if math.isfinite(point[1])]) for one in series]
     total = sum(len(points) for _, points in finite)
     return [
-        (one, downsample(points, max(4, MAX_POINTS * len(points) // total)))
-        for one, points in finite
-        if len(points) > 1
+        (one, downsample(points, max(4, limit * len(points) // total))) for one, points in finite if len(points) > 1
     ]
 
 

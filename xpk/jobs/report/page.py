@@ -78,23 +78,32 @@ class RecoveryView:
 
 def render_report(record: RunRecord, facts: ReportFacts) -> str:
     """Return the page for a run."""
+    run = derive(record, end=facts.end, kill_time=facts.kill_time)
+    return templates().get_template("page.html.j2").render(_view(run, facts))
+
+
+def derive(record: RunRecord, *, end: float | None, kill_time: float | None = None) -> Run:
+    """Return a record with its attempts, goodput up to `end` and recoveries; `kill_time` as in `ReportFacts`."""
     all_attempts = attempts(record)
-    run = Run(
+    return Run(
         record,
         all_attempts,
-        goodput(record, end=facts.end),
-        recoveries(record, kill_time=facts.kill_time),
+        goodput(record, end=end),
+        recoveries(record, kill_time=kill_time),
         min((attempt.start for attempt in all_attempts), default=0.0),
         slice_losses(record),
     )
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+
+
+def templates(*folders: Path) -> Environment:
+    """Return the environment of the report's templates, with those of more folders."""
+    return Environment(
+        loader=FileSystemLoader([*folders, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.j2").render(_view(run, facts))
 
 
 def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
@@ -106,7 +115,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "shape": _shape(facts),
         "began": clock(run.origin) if run.attempts else "",
         "wall": duration(run.wall),
-        "figures": _figures(run, len(facts.restarts)) + _slices(run, facts.end),
+        "figures": key_figures(run, len(facts.restarts)) + _slices(run, facts.end),
         "by_step": _both(loss_by_step(run)) if record.steps or record.lost_steps else (),
         "by_time": _both(loss_by_time(run)) if record.steps or record.lost_steps else (),
         "active": _both(active_slices(run)) if record.is_elastic else (),
@@ -117,14 +126,10 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
             "failure": bool(failure_rules(run)),
             "suspension": any(one.waiting for one in run.attempts[:-1]),
         },
-        "account": _account(run.account),
+        "account": account_parts(run.account),
         "goodput": percent(run.account.goodput),
-        "timelines": _timelines(run, facts.kill_time),
-        "causes": [
-            (cause.value, CAUSE_NAMES[cause])
-            for cause, spent in run.account.microseconds.items()
-            if spent and cause is not Cause.IDLE
-        ],
+        "timelines": timelines(run, facts.kill_time),
+        "causes": timeline_causes(run.account),
         "slow": slow_hosts(record),
         "recoveries": [_recovery(recovery, run.attempts) for recovery in run.recoveries],
         "restarts": restart_lines(run, facts.restarts),
@@ -133,6 +138,15 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "hosts": count(len(record.events), "host"),
         "damaged": count(record.damaged_lines, "damaged line") if record.damaged_lines else "",
     }
+
+
+def timeline_causes(account: Goodput) -> list[tuple[str, str]]:
+    """Return the causes of a timeline's legend: each with its class and its name."""
+    return [
+        (cause.value, CAUSE_NAMES[cause])
+        for cause, spent in account.microseconds.items()
+        if spent and cause is not Cause.IDLE
+    ]
 
 
 def _shape(facts: ReportFacts) -> str:
@@ -148,7 +162,8 @@ def _shown(part: str) -> str:
     return f"'{part}'" if not part or any(char.isspace() for char in part) else part
 
 
-def _figures(run: Run, restarts: int) -> list[Figure]:
+def key_figures(run: Run, restarts: int) -> list[Figure]:
+    """Return the key figures of a run; `restarts` is the number that its objects show."""
     record, steps = run.record, run.record.steps
     figures = []
     if losses := [line for line in steps if line.has_loss]:
@@ -205,7 +220,8 @@ def _both(plot: Plot, *frames: Frame) -> tuple[Chart, ...]:
     return tuple(draw(plot, frame) for frame in frames or (WIDE, NARROW))
 
 
-def _account(account: Goodput) -> list[Part]:
+def account_parts(account: Goodput) -> list[Part]:
+    """Return the goodput by cause, without causes of no time."""
     return [
         Part(
             meaning=cause.value,
@@ -220,12 +236,15 @@ def _account(account: Goodput) -> list[Part]:
     ]
 
 
-def _timelines(run: Run, kill_time: float | None) -> tuple[Timeline, ...]:
+def timelines(
+    run: Run, kill_time: float | None = None, frames: Sequence[Frame] = (WIDE, NARROW)
+) -> tuple[Timeline, ...]:
+    """Return the hosts over wall time, in each frame."""
     rows = lives(run.record, run.attempts, kill_time)
     if not rows:
         return ()
     rules, bands = failure_rules(run), gaps(run)
-    return tuple(draw_timeline(rows, run.wall, frame, rules=rules, bands=bands) for frame in (WIDE, NARROW))
+    return tuple(draw_timeline(rows, run.wall, frame, rules=rules, bands=bands) for frame in frames)
 
 
 _LEGS: Mapping[str, tuple[str, str, str]] = {

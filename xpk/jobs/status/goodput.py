@@ -61,11 +61,8 @@ def progress_of(url: str, status: WorkloadStatus) -> Progress | None:
     return latest_progress(url, ray=status.launcher == "ray", elastic_since=since)
 
 
-def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
-    """Return the progress with the time of the end of a run that runs, and with its goodput.
-
-    Both lack what records say that are too large, damaged or not readable now.
-    """
+def read_bounded(url: str, status: WorkloadStatus) -> RunRecord | None:
+    """Return the record of a run, None if it is too large for a status. Raises XpkError if it cannot be read."""
 
     def read(folder: Folder) -> RunRecord | None:
         try:
@@ -73,8 +70,16 @@ def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progre
         except _TooLargeError:
             return None
 
+    return with_time_limit(url, read)
+
+
+def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
+    """Return the progress with the time of the end of a run that runs, and with its goodput.
+
+    Both lack what records say that are too large, damaged or not readable now.
+    """
     try:
-        record = with_time_limit(url, read)
+        record = read_bounded(url, status)
     except XpkError:  # the progress was readable: a status shows that
         record = None
     if status.phase is Phase.RUNNING:

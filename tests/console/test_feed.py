@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.console.conftest import CLUSTER, Console, Listener, seconds_until
+from tests.console.conftest import console as console
+from tests.console.conftest import serve as serve
+from tests.console.conftest import state as state
+from tests.jobs.objects import ADMITTED, ROOTS, RUNNING, jobset, local_queue, pod
+from tests.jobs.report.runs import RunWriter
+from tests.waiting import until
+from xpk import Cluster, Workload
+from xpk.api.base import Obj
+from xpk.console.cluster_reader import ClusterReader
+from xpk.model.errors import UnavailableError
+from xpk.testing import FakeApi
+
+RUN = f"run={CLUSTER}/default/lm"
+
+
+def submit(name: str = "lm") -> Path:
+    """Create a workload that only waits, and return its output folder."""
+    cluster = Cluster(CLUSTER)
+    cluster.submit(Workload(name=name, command="sleep 600"))
+    until(lambda: cluster.workload(name).status().phase == "Running", seconds=60)
+    return Path(cluster.workload(name).status().output_dir)
+
+
+def train(folder: Path, steps: int) -> RunWriter:
+    """Write the output of a trainer up to a step."""
+    run = RunWriter(folder, slices=1, hosts=1, now=time.time() - 60)
+    run.train(0, steps)
+    run.write()
+    return run
+
+
+def shows(listener: Listener, part: str, text: str) -> Callable[[], bool]:
+    """Return a condition: the browser shows a text in a part of the page."""
+    return lambda: text in listener.parts.get(part, "")
+
+
+def test_a_new_step_and_a_new_phase_are_shown_within_a_second(console: Console) -> None:
+    run = train(submit(), 20)
+    listener, _ = console.open()
+    until(shows(listener, "runs", "<span>20"))
+    run.steps(21, 21)
+    run.write()
+    assert seconds_until(shows(listener, "runs", "<span>21")) < 1.0
+    Cluster(CLUSTER).workload("lm").suspend()
+    assert seconds_until(shows(listener, "runs", "Suspended")) < 1.5  # the control plane needs a part of it
+
+
+def test_the_page_of_a_run_has_curves_goodput_hosts_restarts_and_log(console: Console) -> None:
+    run = train(submit(), 30)
+    run.kill((0, 0))
+    run.train(20, 40)
+    run.write()
+    listener, _ = console.open(RUN)
+    until(shows(listener, "head", "Running"))
+    until(shows(listener, "loss", "curve lost"))
+    assert "Productive steps" in listener.parts["goodput"] and "slice 0 host 0" in listener.parts["hosts"]
+    assert "step 20" in listener.parts["restarts"] and "Step time" in listener.parts["signals"]
+    assert "s0/h0" in listener.parts["log"] and "runs" not in listener.parts
+
+
+def test_runs_are_compared_with_curves_over_each_other(console: Console) -> None:
+    train(submit(), 30)
+    train(submit("other"), 10)
+    listener, _ = console.open(f"{RUN}&run={CLUSTER}/default/other&run={CLUSTER}/default/none")
+    until(shows(listener, "comparison", "curve run-1"))
+    until(shows(listener, "comparison", "there is no workload &#39;none&#39;"))
+    assert "curve run-0" in listener.parts["comparison"]
+
+
+def test_text_of_runs_is_escaped(console: Console) -> None:
+    cluster = Cluster(CLUSTER)
+    cluster.submit(Workload(name="lm", command="printf '<img src=x>\\033[31m\\n'; sleep 600"))
+    listener, _ = console.open(RUN)
+    until(shows(listener, "log", "&lt;img src=x&gt;"))
+    assert "<img" not in listener.parts["log"] and "\x1b" not in listener.parts["log"]
+
+
+class CountedApi(FakeApi):
+    """An API server that counts its requests by kind."""
+
+    def requests(self) -> Counter[str]:
+        """Return the number of requests of each kind so far."""
+        return Counter(kind for _, kind, _ in self.calls)
+
+
+def names_of(slice_id: int) -> dict[str, str]:
+    """Return the labels by which the pods of a slice are found."""
+    return {"jobset.sigs.k8s.io/jobset-name": "w", "jobset.sigs.k8s.io/job-global-index": str(slice_id)}
+
+
+def api_of(slices: int, hosts: int) -> CountedApi:
+    """Return an API server with a workload whose hosts all run."""
+    counts = {"name": "slice-job", "ready": slices, "succeeded": 0, "active": slices, "failed": 0, "suspended": 0}
+    mine: Obj = jobset(replicatedJobsStatus=[counts])
+    (job,) = mine["spec"]["replicatedJobs"]
+    job["replicas"], job["template"]["spec"]["parallelism"] = slices, hosts
+    objects: list[Obj] = [{"kind": "JobSet", **mine}, {"kind": "Workload", **ADMITTED}]
+    objects.append({"kind": "LocalQueue", **local_queue()})
+    for slice_id in range(slices):
+        for host in range(hosts):
+            one = pod(slice_id, RUNNING)
+            meta: Obj = {**one["metadata"], "name": f"w-{slice_id}-{host}", "uid": f"{slice_id}-{host}"}
+            meta["labels"] = {**meta["labels"], **names_of(slice_id)}
+            meta["annotations"] = {"batch.kubernetes.io/job-completion-index": str(host)}
+            objects.append({"kind": "Pod", **one, "metadata": {**meta, "namespace": "default"}})
+    return CountedApi(objects)
+
+
+def measure(serve: Callable[[list[ClusterReader]], Console], api: CountedApi) -> tuple[Counter[str], int]:
+    """Return the requests of one reading with a run's page open, and the bytes of the first events."""
+    readers = [ClusterReader(CLUSTER, lambda: api, ROOTS, pause_seconds=3600.0)]
+    console = serve(readers)
+    listener, _ = console.open(f"run={CLUSTER}/default/w")
+    until(shows(listener, "head", "Running"))
+    before = api.requests()
+    overview, _ = console.open()  # wakes the reader, which reads both views once
+    until(shows(overview, "runs", "Running"))
+    return api.requests() - before, sum(listener.sizes) + sum(overview.sizes)
+
+
+def test_requests_and_events_do_not_grow_with_the_number_of_hosts(
+    serve: Callable[[list[ClusterReader]], Console],
+) -> None:
+    few, small = measure(serve, api_of(2, 1))
+    many, large = measure(serve, api_of(199, 64))
+    assert many == few and many.total() <= 24, many
+    assert large < small + 1000 < 20_000
+
+
+def test_requests_do_not_grow_with_the_number_of_browsers_and_end_with_the_last(
+    serve: Callable[[list[ClusterReader]], Console],
+) -> None:
+    api = api_of(2, 1)
+    console = serve([ClusterReader(CLUSTER, lambda: api, ROOTS, pause_seconds=0.1)])
+    opened = [console.open() for _ in range(8)]
+    for listener, _ in opened:
+        until(shows(listener, "runs", "Running"))
+
+    def rate() -> float:
+        before, started = api.requests()["JobSet"], time.monotonic()
+        until(lambda: api.requests()["JobSet"] >= before + 5)
+        return 5 / (time.monotonic() - started)
+
+    assert rate() < 12
+    for _, close in opened:
+        close()
+    until(lambda: console.feed.num_listeners == 0)
+    until(lambda: not console.feed.is_reading)
+    again, _ = console.open()
+    until(shows(again, "runs", "Running"))
+
+
+def test_a_cluster_that_does_not_answer_is_reported(serve: Callable[[list[ClusterReader]], Console]) -> None:
+    def refuse() -> FakeApi:
+        raise UnavailableError("no route to <host>")
+
+    console = serve([ClusterReader("away", refuse, ROOTS), ClusterReader(CLUSTER, lambda: api_of(2, 1), ROOTS)])
+    listener, _ = console.open()
+    until(shows(listener, "clusters", "no route to &lt;host&gt;"))
+    until(shows(listener, "runs", "Running"))
+
+
+def test_an_unexpected_error_is_shown_and_reading_goes_on(serve: Callable[[list[ClusterReader]], Console]) -> None:
+    problems = [KeyError("spec")]
+
+    class OddApi(CountedApi):
+        """An API server whose first answer breaks its reader."""
+
+        def list(self, *args: Any, **more: Any) -> list[Obj]:
+            """Raise the problems, then answer."""
+            if problems:
+                raise problems.pop()
+            return super().list(*args, **more)
+
+    api = OddApi(list(api_of(2, 1).objects.values()))
+    console = serve([ClusterReader(CLUSTER, lambda: api, ROOTS)])
+    listener, _ = console.open()
+    until(shows(listener, "clusters", "internal error: KeyError"))
+    until(shows(listener, "runs", "Running"))

@@ -1,0 +1,30 @@
+"""The clusters that a console shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xpk.capacity.provider import provider_of
+from xpk.client import Cluster
+from xpk.console.cluster_reader import ClusterReader
+from xpk.jobs.output.roots import OutputRoots
+
+_HERE_SECONDS, _AWAY_SECONDS = 0.5, 2.0  # between two readings: of a store on this machine, of an API server
+
+
+def open_clusters(names: Sequence[str], namespace: str | None, output_root: str | None) -> list[ClusterReader]:
+    """Return readers of clusters, which connect when they read. Raises NotFoundError for an unknown one.
+
+    `namespace`: None for all of them; `output_root`: that of --output-root.
+    """
+    return [_open(Cluster(name), namespace, output_root) for name in names]
+
+
+def _open(cluster: Cluster, namespace: str | None, output_root: str | None) -> ClusterReader:
+    return ClusterReader(
+        cluster.name,
+        lambda: cluster.api,
+        OutputRoots(lambda: cluster.target, output_root),
+        namespace,
+        _HERE_SECONDS if provider_of(cluster.name).name == "local" else _AWAY_SECONDS,
+    )
