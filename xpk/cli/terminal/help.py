@@ -42,7 +42,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Failure handling": (
         "--preflight", "--max-restarts", "--min-slices", "--restart-in-place", "--standby-imports",
         "--restart-on-exit-codes", "--fatal-exit-codes", "--peer-watch", "--resume", "--fresh",
-        "--termination-grace-period-seconds", "--ttl-seconds-after-finished", "--reason", "--evict", "--by-evidence", "--max-percent",
+        "--termination-grace-period-seconds", "--ttl-seconds-after-finished",
+        "--reason", "--evict", "--by-evidence", "--max-percent",
     ),
     "Control plane and nodes (gke)": (
         "--gke-version", "--release-channel", "--default-pool-cpu-machine-type", "--default-pool-cpu-num-nodes",
