@@ -142,6 +142,7 @@ class _Cycles:
         has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
         if not has_to_wait:
             decision.admit.append(claim.uid)
+            decision.lacking.pop(claim.uid, None)  # of an earlier cycle of this round
             free.add(claim)
         if future.fits(claim):
             future.add(claim)
