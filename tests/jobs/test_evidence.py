@@ -23,6 +23,7 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {"sta
         (76, "ended with exit code 76 (hung)", EvidenceKind.HANG),
         (None, "host s0/h1 did not answer; restarted in place", EvidenceKind.HANG),
         (77, "ended with exit code 77", EvidenceKind.COPIES),
+        (79, "preflight failed: bf16: chip 1: 1 of 65,536 values are wrong", EvidenceKind.PREFLIGHT),
         (139, "ended with exit code 139 (SIGSEGV)", EvidenceKind.SIGNAL),
         (134, "ended with exit code 134 (SIGABRT)", EvidenceKind.SIGNAL),
         (1, "ended with exit code 1 (open(/dev/accel0): Device or resource busy)", EvidenceKind.DEVICE),

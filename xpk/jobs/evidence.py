@@ -20,7 +20,7 @@ from xpk.model.evidence import Evidence, EvidenceKind
 from xpk.model.status import Phase, WorkloadStatus, exit_words
 from xpk.storage import Folder
 
-_HUNG, _CORRUPT = 76, 77
+_HUNG, _CORRUPT, _UNFIT = 76, 77, 79
 _SIGNALS = frozenset(128 + number for number in (4, 6, 7, 8, 11))  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 _DEVICE = re.compile(
     r"device or resource busy|\b(tpu|gpu|chip|accelerator|device)s?\b.{0,60}\b(in use|not found|unhealthy|"
@@ -114,6 +114,8 @@ def failure_kind(code: int | None, cause: str) -> EvidenceKind | None:
 
     SIGKILL and SIGTERM do not: the memory limit and evictions use them.
     """
+    if code == _UNFIT:
+        return EvidenceKind.PREFLIGHT
     if _DEVICE.search(cause):
         return EvidenceKind.DEVICE
     if code == _HUNG or (code is None and _NO_ANSWER in cause):

@@ -19,23 +19,25 @@ _LEAST = 0.05  # of a decayed weight: older evidence is dropped
 
 
 class EvidenceKind(StrEnum):
-    """Kind of evidence; a preflight check would be another one."""
+    """Kind of evidence."""
 
     HANG = "hang"
     SIGNAL = "signal"
     COPIES = "copies"
     DEVICE = "device"
+    PREFLIGHT = "preflight"
     CHIPS = "slow-chips"
     PROBLEM = "problem"
     WARNING = "warning"
 
 
-# Two failures within four days make a suspect, and so does one problem that the node itself reports.
+# Two failures within four days make a suspect. So does one failed check of the host, or problem that the node reports.
 WEIGHTS: Mapping[EvidenceKind, float] = {
     EvidenceKind.HANG: 0.6,
     EvidenceKind.SIGNAL: 0.6,
     EvidenceKind.COPIES: 0.6,
     EvidenceKind.DEVICE: 0.6,
+    EvidenceKind.PREFLIGHT: 1.0,
     EvidenceKind.CHIPS: 0.6,
     EvidenceKind.PROBLEM: 1.0,
     EvidenceKind.WARNING: 0.3,
@@ -50,7 +52,7 @@ class Evidence:
     """
 
     node: str  # name of the node
-    kind: EvidenceKind  # hang, signal, copies, device, slow-chips, problem or warning
+    kind: EvidenceKind  # hang, signal, copies, device, preflight, slow-chips, problem or warning
     time: str  # time of the observation
     source: str  # workload with its time of creation, or `node` for a condition of the node
     number: str  # distinguishes the observations of a source
