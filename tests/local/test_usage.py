@@ -57,9 +57,12 @@ def test_a_preempted_workload_stops_waits_and_starts_again(api: LocalApi) -> Non
     assert capacity == (16, 2)
 
 
-def test_a_restart_is_down_time_and_a_deletion_holds_until_the_last_host_ends(api: LocalApi) -> None:
-    script = 'test "$XPK_RESTART_ATTEMPT" -gt 0 || { sleep 0.3; exit 1; }; ' + SAVES
+def test_a_restart_is_down_time_and_a_deletion_holds_until_the_last_host_ends(api: LocalApi, tmp_path: Path) -> None:
+    crashes = tmp_path / "crashes"
+    script = f'test "$XPK_RESTART_ATTEMPT" -gt 0 || {{ until [ -e {crashes} ]; do sleep 0.05; done; exit 1; }}; {SAVES}'
     api.create(jobset("w", script, max_restarts=3))
+    until(lambda: states(api, "w")[-1:] == ["running"])
+    crashes.touch()
     running(api, "w", attempt=1)
     until(lambda: states(api, "w")[-1] == "running")
     assert states(api, "w")[-3:] == ["running", "down", "running"]
