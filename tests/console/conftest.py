@@ -6,12 +6,10 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvicorn
@@ -113,10 +111,3 @@ def console(state: Path, serve: Callable[[list[ClusterReader]], Console]) -> Con
     """Return the console of a local cluster of two slices with one host each."""
     create_cluster(CLUSTER, "v5litepod-1", num_slices=2)
     return serve(open_clusters([CLUSTER], "default", None))
-
-
-def seconds_until(condition: Callable[[], Any]) -> float:
-    """Return the seconds until a condition is true."""
-    started = time.monotonic()
-    until(condition, every=0.01)
-    return time.monotonic() - started
