@@ -46,7 +46,7 @@ def totals(ledger: Ledger, since: int, until: int) -> Amounts:
     return next(iter(sums(ledger, since, until, lambda hold, cause: ()).values()), Amounts())
 
 
-@pytest.mark.parametrize(("seed", "months"), [(0, 100), (1, 20)])
+@pytest.mark.parametrize(("seed", "months"), [pytest.param(0, 100, marks=pytest.mark.slow), (1, 20)])
 def test_the_ledger_of_many_months_closes_to_the_capacity_within_a_thousandth(seed: int, months: int) -> None:
     fleet = Fleet(seed)
     fleet.run(EPOCH + months * MONTH)

@@ -60,7 +60,10 @@ class Run:
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("hosts", "comparisons"), [(2, 200), (8, 60)])
-@pytest.mark.parametrize(("load", "length"), [(0.0, 1), (1.0, 1), (0.05, 4)])
+@pytest.mark.parametrize(
+    ("load", "length"),
+    [pytest.param(0.0, 1, marks=pytest.mark.slow), pytest.param(1.0, 1, marks=pytest.mark.slow), (0.05, 4)],
+)
 def test_at_most_one_of_100_undisturbed_runs_has_a_false_alarm(
     noise: str, hosts: int, comparisons: int, load: float, length: int
 ) -> None:
