@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xpk.api.base import ObjectApi
 from xpk.capacity.options import ProviderOptions
@@ -27,19 +27,18 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.simulation.live import with_start
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
-from xpk.jobs.usage.deletion import DeletionRecorder
-from xpk.jobs.usage.figures import Usage
-from xpk.jobs.usage.reading import Source
 from xpk.model import names
 from xpk.model.errors import Problems, UsageError, XpkError
 from xpk.model.specs import Target
-from xpk.model.status import WorkloadStatus
-from xpk.nodes import Nodes
-from xpk.usage import usage_of, usage_source
+from xpk.model.status import Phase, WorkloadStatus
+
+if TYPE_CHECKING:  # loaded by the methods that need them
+    from xpk.jobs.usage.figures import Usage
+    from xpk.jobs.usage.reading import Source
+    from xpk.nodes import Nodes
 
 
 class Cluster:
@@ -72,6 +71,8 @@ class Cluster:
     @cached_property
     def nodes(self) -> Nodes:
         """The nodes of its slices: evidence against them, and quarantine."""
+        from xpk.nodes import Nodes
+
         return Nodes(self.api, self.describe, OutputRoots(lambda: self.target))
 
     @cached_property
@@ -80,6 +81,8 @@ class Cluster:
 
     @property
     def _usage(self) -> Source:
+        from xpk.usage import usage_source
+
         return usage_source(self.name, api=self.api, target=lambda: self.target)
 
     def submit(self, workload: Workload, *, on_progress: Callable[[Notice], None] = ignore) -> WorkloadHandle:
@@ -188,6 +191,8 @@ class Cluster:
         else:
             deletions = deletion.plan_all(self.api, namespace, labels=labels, roots=roots)
         if not dry_run:
+            from xpk.jobs.usage.deletion import DeletionRecorder
+
             deletion.carry_out(
                 self.api,
                 deletions,
@@ -213,6 +218,8 @@ class Cluster:
         `by`: "team", "user", "workload" and "cause", in the order of the columns. `prices`: a table, as of `--prices`.
         Raises UsageError for other columns or an empty interval, XpkError if the ledger cannot be read.
         """
+        from xpk.usage import usage_of
+
         return usage_of(self._usage, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
 
 
@@ -237,7 +244,11 @@ class WorkloadHandle:
     def status(self) -> WorkloadStatus:
         """Return the status, with restarts, events and, while it is queued, its estimated start."""
         status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self.roots)
-        return replace(with_start(self.cluster.api, status, self.roots), events=events)
+        if status.phase is Phase.QUEUED:
+            from xpk.jobs.simulation.live import with_start
+
+            status = with_start(self.cluster.api, status, self.roots)
+        return replace(status, events=events)
 
     def progress(self) -> Progress | None:
         """Return the newest step that the workload logged, with the run's goodput and end; None before the first.

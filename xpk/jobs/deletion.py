@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from xpk.api.base import ObjectApi
 from xpk.jobs.create.notice import Notice, Report, ignore
@@ -13,10 +14,12 @@ from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.reader import find_all
 from xpk.jobs.termination import await_end, check_maker, claimed_output, end
-from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.model import names
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
+
+if TYPE_CHECKING:
+    from xpk.jobs.usage.deletion import DeletionRecorder
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from xpk.cli.options import accelerator_option, context_option, name_argument, n
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console
 from xpk.cli.terminal.tables import Column
-from xpk.cli.workload.create import print_steps
 from xpk.model import names
 from xpk.model.durations import parse_duration
 from xpk.model.errors import XpkError
@@ -93,7 +92,8 @@ def preflight(
 
     The checks run as a workload of the lowest priority, which is deleted afterwards. Exit code 1 if a host fails.
     """
-    from xpk.checks import check_hosts
+    from xpk.checks import check_hosts  # bring what creates workloads, which no other command of clusters needs
+    from xpk.cli.workload.create import print_steps
     from xpk.client import Cluster
 
     console = console.choosing(output)

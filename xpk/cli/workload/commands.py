@@ -20,12 +20,13 @@ from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
-from xpk.jobs.simulation.live import with_start
+from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model import names
 from xpk.model.durations import parse_since
 from xpk.model.errors import NotFoundError, UsageError
+from xpk.model.status import Phase, WorkloadStatus
 
 # Imported when they are used: `create` takes longer to import than `list` takes to run.
 _MODULES = {
@@ -69,7 +70,7 @@ def status(
 
     def read() -> Rows:
         snapshot, _ = reader.inspect(api, workload_name, namespace, roots, brief=not console.is_data)
-        snapshot = with_start(api, snapshot, roots)
+        snapshot = _with_start(api, snapshot, roots)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
     def render(rows: Rows, _: bool) -> str:
@@ -102,7 +103,7 @@ def describe(
     api, console = provider_of(place).connect(place), console.choosing(output)
     roots = output_roots(place)
     snapshot, events = reader.inspect(api, workload_name, namespace, roots)
-    snapshot = with_start(api, snapshot, roots)
+    snapshot = _with_start(api, snapshot, roots)
     if console.is_data:
         console.data(with_progress(console, replace(snapshot, events=events), place))
     elif console.output == "name":
@@ -333,3 +334,12 @@ def _print_ray_address(console: Console, api: ObjectApi, pod: Obj, address: str)
         write_private(file, token)
         console.tell(f"  export RAY_ADDRESS=http://{address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file}")
         console.tell("  next: ray job submit --working-dir . -- python my_ray_script.py")
+
+
+def _with_start(api: ObjectApi, status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
+    """Return the status with the estimated start of a queued workload."""
+    if status.phase is not Phase.QUEUED:
+        return status
+    from xpk.jobs.simulation.live import with_start  # brings the queue's decisions
+
+    return with_start(api, status, roots)

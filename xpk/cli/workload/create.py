@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from xpk.api.text import counted
-from xpk.cli.forecast import start_words
 from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.target import output_roots
 from xpk.cli.terminal.output import FORMATS, Console, echo
@@ -28,7 +27,6 @@ from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report
 from xpk.jobs.create.resolve import resolve
 from xpk.jobs.create.trainer_preflight import InProcessRunner
-from xpk.jobs.simulation import live
 from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.durations import parse_duration
@@ -157,6 +155,9 @@ def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry
 
 def _print_start(console: Console, destination: Destination, spec: WorkloadSpec) -> None:
     """Print when a workload would start if it were created now. Raises CapacityError if it does not fit."""
+    from xpk.cli.forecast import start_words
+    from xpk.jobs.simulation import live  # which only --when needs
+
     api = destination.reached()
     creating.check_fits(api, destination.queue, spec, cluster=destination.cluster)
     start = live.start_of_new(api, output_roots(destination.cluster), spec)

@@ -18,10 +18,8 @@ from xpk.cli.workload.target import OUT_OF_REACH
 from xpk.jobs import deletion
 from xpk.jobs.create.notice import Report
 from xpk.jobs.deletion import Deletion
-from xpk.jobs.usage.deletion import DeletionRecorder
 from xpk.model.durations import parse_duration
 from xpk.model.errors import NotFoundError, UsageError, XpkError
-from xpk.usage import usage_source
 
 
 @click.command(cls=WorkloadCommand)
@@ -77,6 +75,9 @@ def delete(
         return
     if many and not options["yes"]:
         _ask([deletion.name for deletion in deletions], place, every=not some)
+    from xpk.jobs.usage.deletion import DeletionRecorder  # not needed to refuse a request
+    from xpk.usage import usage_source
+
     deletion.carry_out(
         api,
         deletions,
