@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from xpk.capacity.nodes.health import SliceHealth, health_of
 from xpk.client import Cluster
@@ -14,7 +15,7 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.preflight import RECORD, Preflight, read_preflight
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, NotFoundError, UsageError, XpkError
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import HostStatus, WorkloadStatus
 from xpk.storage import open_folder
 
 PRIORITY = "very-low"  # preempts no other workload, and every other may preempt it
@@ -91,8 +92,16 @@ def _run(
 ) -> Preflight:
     """Run a workload to its end, read its results, and delete it in any case."""
     handle = cluster.submit(workload, on_progress=on_progress)
+    hosts: dict[tuple[int, int], HostStatus] = {}  # after a failure, the pods of other hosts are removed
+
+    def look(status: WorkloadStatus) -> None:
+        hosts.update({(host.slice, host.host): host for host in status.hosts})
+        on_status(status)
+
     try:
-        status = handle.wait(timeout, on_progress=on_status, check=False)
+        status = handle.wait(timeout, on_progress=look, check=False)
+        hosts |= {(host.slice, host.host): host for host in status.hosts}
+        status = replace(status, hosts=tuple(hosts[place] for place in sorted(hosts)))
         folder = OutputRoots(lambda: cluster.target, workload.output_root).to_read(status)
         return read_preflight(status, open_folder(folder).read(RECORD) or b"")
     finally:
