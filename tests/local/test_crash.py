@@ -175,7 +175,7 @@ def test_a_host_whose_folder_is_removed_before_its_record_has_ended(
     api: LocalApi, folder: Path, tmp_path: Path
 ) -> None:
     api.create(jobset("a", FOREVER, max_restarts=1))
-    until(lambda: list((folder / process.PODS).glob("*/spec.json")))[0].parent.rename(tmp_path / "gone")
+    until(lambda: list((folder / process.PODS).glob("*/lock")))[0].parent.rename(tmp_path / "gone")
     running(api, "a", attempt=1)
 
 
