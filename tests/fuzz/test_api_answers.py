@@ -144,7 +144,7 @@ def of(*path_and_value: Any) -> Any:
     return changed(RECORDED, [(path_and_value[:-1], path_and_value[-1])])
 
 
-@inputs(0.04)
+@inputs(0.025)
 @given(words=st.sampled_from(COMMANDS), objects=mutants(RECORDED))
 @example(words="cluster health far", objects=of("nodes", 0, "status", "conditions", 0, "type", REMOVED))
 @example(words="cluster describe far", objects=of("nodes", 0, "status", REMOVED))
@@ -216,7 +216,7 @@ CODES = [200] * 6 + [201, 204, 206, 301, 302, 307, 308, 400, 401, 403, 404, 409,
 
 # urllib3 leaves sockets of answers that are not HTTP to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@inputs(0.05)
+@inputs(0.03)
 @given(
     code=st.sampled_from(CODES),
     body=RAW,

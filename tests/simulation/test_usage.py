@@ -33,7 +33,7 @@ class MeasuredWorld(World):
             self._nodes = len(tx.list("Node"))
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
 def test_the_ledger_of_a_clusters_life_closes(number: int) -> None:
     world = MeasuredWorld(f"usage/{number}", slices=3, hosts=2, queues=1 + number % 2)
     world.crash_share = 0.01

@@ -123,8 +123,18 @@ def _find_header(part: bytes, start: int) -> int:
     while at >= 0:
         if at - 3 + _HEADER <= len(part) and _length(part, at - 3) is not None:
             return at - 3
-        at = part.find(bytes(5), at + 1)
+        # A header is not all zeros, since checksums are masked: skip long runs of zeros, such as holes in files.
+        zeros = _zeros(part, at - 3)
+        at = part.find(bytes(5), max(at + 1, at - 3 + zeros - _HEADER + 4))
     return len(part)
+
+
+def _zeros(part: bytes, start: int) -> int:
+    """Return the number of zeros from a position on, 0 for less than a header."""
+    if part[start : start + _HEADER].count(0) < _HEADER:
+        return 0
+    rest = part[start:]
+    return len(rest) - len(rest.lstrip(b"\0"))
 
 
 def _summary(content: bytes) -> Iterator[tuple[str, float]]:
