@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,9 +17,10 @@ from xpk.cli.google_xpk import Group
 from xpk.cli.options import cluster_option, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, age, echo
+from xpk.cli.terminal.repeat import repeat
 from xpk.cli.terminal.tables import Column
 from xpk.model.durations import parse_duration
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import UsageError
 
 if TYPE_CHECKING:
     from xpk.capacity.quarantine.listing import NodeInfo
@@ -120,10 +121,14 @@ def quarantine(
         if not evict:
             console.tell("  a workload on the slice stays until it needs new pods; --evict moves it")
         return
+
+    def look() -> Sequence[Verdict]:
+        return nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run)
+
     if watch_:
-        _watch(console, nodes, seconds, max_percent, evict=evict, dry_run=dry_run)
+        repeat(console, look, partial(_print, dry_run=dry_run), seconds=seconds, what="evidence")
         return
-    verdicts = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run)
+    verdicts = look()
     console.items(verdicts, columns=_VERDICT_COLUMNS, data=lambda v: {"name": v.node, **asdict(v)})
     if not verdicts:
         console.tell("no suspect among the nodes in service")
@@ -171,25 +176,6 @@ def _check(
         hint = "`xpk node list` lists the nodes; `xpk node quarantine --by-evidence` takes all suspects"
         raise UsageError(problems[0], problems=problems, hint=hint)
     return seconds
-
-
-def _watch(console: Console, nodes: Nodes, seconds: float, max_percent: float, *, evict: bool, dry_run: bool) -> None:
-    """Print each verdict until Ctrl-C. After the first check, failures are printed, and the next check tries again."""
-    last, failure = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run), ""
-    console.tell(f"looking at the evidence every {seconds:g} s, until Ctrl-C")
-    _print(last, dry_run=dry_run)
-    while True:
-        time.sleep(seconds)
-        try:
-            verdicts = nodes.quarantine_by_evidence(max_percent, evict=evict, dry_run=dry_run)
-            failure = ""
-        except XpkError as error:
-            if error.message != failure:
-                console.warn(f"{error.message}; trying again")
-            failure = error.message
-            continue
-        _print([verdict for verdict in verdicts if verdict not in last], dry_run=dry_run)
-        last = verdicts
 
 
 def _print(verdicts: Sequence[Verdict], *, dry_run: bool) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +18,10 @@ from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import context_option, name_argument, output_option, provider_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
+from xpk.cli.terminal.repeat import repeat
 from xpk.cli.terminal.tables import Column
 from xpk.model.durations import parse_duration
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import UsageError
 
 if TYPE_CHECKING:
     from xpk.capacity.fencing.fencer import Fencer, Fencing
@@ -88,10 +89,11 @@ def fence(
             console.data([])
         return
     fencer = _fencer(source, cluster_name, max_nodes, per_seconds)
+    look = partial(fencer.run, dry_run=dry_run)
     if watch_:
-        _watch(console, fencer, seconds, dry_run=dry_run)
+        repeat(console, look, partial(_print, dry_run=dry_run), seconds=seconds, what="nodes")
         return
-    actions = fencer.run(dry_run=dry_run)
+    actions = look()
     console.items(actions, columns=_COLUMNS, data=lambda f: {"name": f.node, **asdict(f)})
     if not actions:
         console.tell("no node to fence or to release")
@@ -112,25 +114,6 @@ def _fencer(source: Any, cluster: str, max_nodes: int | None, per_seconds: float
         quiet_seconds=source.quiet_seconds if asks else 0.0,
         vouches=source.target(cluster).fenced,
     )
-
-
-def _watch(console: Console, fencer: Fencer, seconds: float, *, dry_run: bool) -> None:
-    """Print each action until Ctrl-C. After the first check, failures are printed, and the next check tries again."""
-    last, failure = fencer.run(dry_run=dry_run), ""
-    console.tell(f"looking at the nodes every {seconds:g} s, until Ctrl-C")
-    _print(last, dry_run=dry_run)
-    while True:
-        time.sleep(seconds)
-        try:
-            actions = fencer.run(dry_run=dry_run)
-            failure = ""
-        except XpkError as error:
-            if error.message != failure:
-                console.warn(f"{error.message}; trying again")
-            failure = error.message
-            continue
-        _print([action for action in actions if action not in last], dry_run=dry_run)
-        last = actions
 
 
 def _print(actions: Sequence[Fencing], *, dry_run: bool) -> None:
