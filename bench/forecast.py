@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.recovery import EVERY, SLICES, endless_trainer
 from e2e.harness import DrillError, Lab, Workload
 from e2e.machine import machine
 from xpk.client import Cluster
@@ -37,8 +38,6 @@ from xpk.jobs.report.programs import read_folder
 
 CLUSTER = "bench-forecast"
 TPU_TYPE = "v5litepod-4"
-SLICES = 2
-EVERY = 10  # steps from one checkpoint to the next
 START_SECONDS = 300.0  # maximum time until the first step
 
 
@@ -71,15 +70,7 @@ def main() -> int:
 
 
 def _measure(lab: Lab, options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    settings = {
-        "data.path": "stdlib",
-        "run.steps": 100_000,  # it is deleted long before
-        "run.eval_every": 0,
-        "run.log_every": 1,
-        "checkpoint.every": EVERY,
-    }
-    trainer = ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
-    run = lab.create_workload("forecast", num_slices=SLICES, max_restarts=1000, trainer=trainer)
+    run = lab.create_workload("forecast", num_slices=SLICES, max_restarts=1000, trainer=endless_trainer())
     run.await_(lambda: bool(run.steps), START_SECONDS)
     result = {"seed": seed} | _compare(lab, run, _kill(run, options, seed))
     lab.xpk("workload", "delete", run.name, "--cluster", lab.cluster, "--grace-period", "1", "--with-output")

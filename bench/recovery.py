@@ -104,16 +104,10 @@ def main() -> int:
 
 def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
     """End one host `repeat` times in one workload and read the consequences from its files."""
-    settings = {
-        "data.path": "stdlib",
-        "run.steps": 100_000,  # it is deleted long before
-        "run.eval_every": 0,
-        "run.log_every": 1,
-        "checkpoint.every": EVERY,
-    }
-    trainer = ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
     options = ("--launcher", case.launcher, *case.options)
-    run = lab.create_workload(case.name, num_slices=SLICES, max_restarts=repeat, trainer=trainer, options=options)
+    run = lab.create_workload(
+        case.name, num_slices=SLICES, max_restarts=repeat, trainer=endless_trainer(), options=options
+    )
     ended: list[float] = []
     for turn in range(repeat):
         run.await_(lambda: _ready(run, len(ended)), STEP_SECONDS)
@@ -124,6 +118,18 @@ def _measure(lab: Lab, case: Case, repeat: int) -> Measured:
     result = [one for at in ended for one in recoveries(record, kill_time=at) if one.since == at]
     lab.xpk("workload", "delete", case.name, "--cluster", lab.cluster, "--grace-period", "1", "--with-output")
     return Measured(case, tuple(result), lost_steps(record))
+
+
+def endless_trainer() -> list[str]:
+    """Return the arguments of a trainer that runs until its workload is deleted, and saves every EVERY steps."""
+    settings = {
+        "data.path": "stdlib",
+        "run.steps": 100_000,  # it is deleted long before
+        "run.eval_every": 0,
+        "run.log_every": 1,
+        "checkpoint.every": EVERY,
+    }
+    return ["--config", "tiny", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
 
 
 def _attempt(run: Workload) -> int:

@@ -28,12 +28,12 @@ from typing import Any
 
 from e2e.api_server import BINARIES, api_server, missing
 from e2e.controllers import controllers
+from e2e.workload_status import change_status, conditions_of, released, with_conditions
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.controllers import install
 from xpk.local.quota_model import model_of
 from xpk.local.simulation import Job, Simulation
-from xpk.model.errors import XpkError
 
 _API = "kueue.x-k8s.io/v1beta2"
 _RESOURCE = "google.com/tpu"
@@ -42,6 +42,7 @@ _QUIET_SECONDS = 1.3  # without a change, after which Kueue is at rest; creation
 _PATIENCE_SECONDS = 30.0  # for Kueue to come to rest
 _LOOP = 6  # preemptions in a step, after which a trace counts as a loop
 _THREADS = 16
+_TRIES = 20  # of a change, if others change the workload as well
 Preemptions = tuple[str, ...]  # sorted names, one for each preemption
 
 
@@ -200,7 +201,7 @@ class Kueue:
         with self._lock:
             for obj in listed:
                 self._note(obj)
-        has_seen_all = all("QuotaReserved" in _conditions(obj) for obj in listed)
+        has_seen_all = all("QuotaReserved" in conditions_of(obj) for obj in listed)
         is_patient = time.monotonic() - before > 2 * _QUIET_SECONDS
         return (has_seen_all or is_patient) and self._last_change == before and not self._to_release
 
@@ -215,7 +216,7 @@ class Kueue:
 
     def _act(self, trace: Trace, step: Step, ends: str) -> None:
         if ends:
-            self._change(ends, lambda obj: {"conditions": _with(obj, Finished=("True", "Succeeded"))})
+            change_status(self._api, ends, _finished, tries=_TRIES)
         elif step.name:
             container = {"name": "host", "image": "none", "resources": {"requests": {_RESOURCE: "1"}}}
             template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
@@ -238,7 +239,7 @@ class Kueue:
                     self._note(obj)
 
     def _note(self, obj: Obj) -> None:
-        name, conditions = obj["metadata"]["name"], _conditions(obj)
+        name, conditions = obj["metadata"]["name"], conditions_of(obj)
         trace, version = self._traces.get(name), int(obj["metadata"]["resourceVersion"])
         if trace is None or version <= self._versions.get(name, 0):
             return
@@ -255,30 +256,11 @@ class Kueue:
 
     def _release(self, name: str) -> None:
         """Release the quota of a preempted workload, as its job's controller does once the pods have ended."""
+        change_status(self._api, name, released, tries=_TRIES)
 
-        def change(obj: Obj) -> Obj | None:
-            conditions = _conditions(obj)
-            if conditions.get("Evicted") != "True" or conditions.get("QuotaReserved") != "True":
-                return None
-            released = _with(obj, QuotaReserved=("False", "Pending"), Admitted=("False", "NoReservation"))
-            return {"admission": None, "conditions": released}
 
-        self._change(name, change)
-
-    def _change(self, name: str, change: Any) -> None:
-        """Change the status of a workload, as it is now."""
-        for _ in range(20):
-            obj = self._api.get("Workload", name)
-            status = change(obj)
-            if status is None:
-                return
-            version = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-            try:
-                self._api.patch("Workload", f"{name}/status", {"metadata": version, "status": status})
-                return
-            except XpkError:  # modified concurrently
-                continue
-        raise TimeoutError(f"workload {name} is modified all the time")
+def _finished(obj: Obj) -> Obj:
+    return {"conditions": with_conditions(obj, Finished=("True", "Succeeded"))}
 
 
 def run_batch(kueue: Kueue, traces: Sequence[Trace], count: int) -> None:
@@ -382,20 +364,6 @@ def real_kueue(folder: Path) -> Iterator[Kueue]:
             yield kueue
         finally:
             kueue.close()
-
-
-def _conditions(obj: Obj) -> dict[str, str]:
-    return {item["type"]: item["status"] for item in obj.get("status", {}).get("conditions") or []}
-
-
-def _with(obj: Obj, **changes: tuple[str, str]) -> list[Obj]:
-    """Return an object's conditions with other values for some types."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept = [item for item in obj["status"].get("conditions") or [] if item["type"] not in changes]
-    return kept + [
-        {"type": kind, "status": status, "reason": reason, "message": "set by the drill", "lastTransitionTime": now}
-        for kind, (status, reason) in changes.items()
-    ]
 
 
 def main() -> int:

@@ -11,17 +11,16 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.queue.load import CHIPS, QUOTA, Entry, Log
 from e2e.api_server import BINARIES, api_server
 from e2e.controllers import controllers
+from e2e.workload_status import change_status, conditions_of, released, with_conditions
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.controllers import install
-from xpk.model.errors import NotFoundError, XpkError
 
 _API = "kueue.x-k8s.io/v1beta2"
 _RESOURCE = "google.com/tpu"
@@ -99,7 +98,7 @@ class Runner:
                     return
 
     def _handle(self, obj: Obj) -> None:
-        name, conditions = obj["metadata"]["name"], _conditions(obj)
+        name, conditions = obj["metadata"]["name"], conditions_of(obj)
         is_evicted = conditions.get("Evicted") == "True"
         admitted = conditions.get("Admitted") == "True" and not is_evicted
         if self._log.note(name, admitted=admitted) and admitted:
@@ -115,41 +114,17 @@ class Runner:
         """Report the end of an admitted workload, unless it was preempted since."""
 
         def change(obj: Obj) -> Obj | None:
-            if not entry.runs or len(entry.admitted) != turn or _conditions(obj).get("Evicted") == "True":
+            if not entry.runs or len(entry.admitted) != turn or conditions_of(obj).get("Evicted") == "True":
                 return None
-            return {"conditions": _with(obj, Finished=("True", "Succeeded"))}
+            return {"conditions": with_conditions(obj, Finished=("True", "Succeeded"))}
 
-        if self._change(entry.name, change):
+        if change_status(self._api, entry.name, change):
             with self._log.lock:
                 entry.finished = time.monotonic()
 
     def _release(self, name: str) -> None:
         """Release the quota of a preempted workload, as its job's controller does once the pods have ended."""
-
-        def change(obj: Obj) -> Obj | None:
-            conditions = _conditions(obj)
-            if conditions.get("Evicted") != "True" or conditions.get("QuotaReserved") != "True":
-                return None
-            released = _with(obj, QuotaReserved=("False", "Pending"), Admitted=("False", "NoReservation"))
-            return {"admission": None, "conditions": released}
-
-        self._change(name, change)
-
-    def _change(self, name: str, change: Any) -> bool:
-        """Change the status of a workload, as it is now; return whether it was changed."""
-        while True:
-            try:
-                obj = self._api.get("Workload", name)
-                status = change(obj)
-                if status is None:
-                    return False
-                version = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-                self._api.patch("Workload", f"{name}/status", {"metadata": version, "status": status})
-                return True
-            except NotFoundError:
-                raise
-            except XpkError:  # modified concurrently
-                continue
+        change_status(self._api, name, released)
 
 
 def _set_up(api: KubernetesApi) -> None:
@@ -166,20 +141,6 @@ def _set_up(api: KubernetesApi) -> None:
         ("LocalQueue", local, {"clusterQueue": "cluster-queue"}),
     ):
         api.create({"apiVersion": _API, "kind": kind, "metadata": meta, "spec": content})
-
-
-def _conditions(obj: Obj) -> dict[str, str]:
-    return {item["type"]: item["status"] for item in obj.get("status", {}).get("conditions") or []}
-
-
-def _with(obj: Obj, **changes: tuple[str, str]) -> list[Obj]:
-    """Return an object's conditions with other values for some types."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept = [item for item in obj["status"].get("conditions") or [] if item["type"] not in changes]
-    return kept + [
-        {"type": kind, "status": status, "reason": reason, "message": "set by the benchmark", "lastTransitionTime": now}
-        for kind, (status, reason) in changes.items()
-    ]
 
 
 def _pids(program: str, argument: str) -> list[int]:

@@ -67,6 +67,15 @@ def find_shape(name: str) -> SliceShape:
     return shape
 
 
+def units_of(name: str, resource: str) -> int:
+    """Return the units of a resource in a slice; 1 if the name of a flavor is not an accelerator type."""
+    try:
+        shape = find_shape(name)
+    except UsageError:
+        return 1
+    return shape.units if shape.resource == resource else 1
+
+
 def type_of_nodes(labels: Mapping[str, str]) -> str:
     """Return the slice type of nodes with these labels, "" if the labels do not identify one."""
     key = (labels.get(ACCELERATOR_LABEL), labels.get(TOPOLOGY_LABEL))

@@ -10,7 +10,7 @@ from typing import Any
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, type_of, types_of
 from xpk.model import names
-from xpk.model.accelerators import SliceShape, find_shape
+from xpk.model.accelerators import SliceShape, find_shape, units_of
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
 from xpk.model.quotas import available, ceiling
 from xpk.model.specs import ClusterSpec
@@ -163,7 +163,7 @@ class Queues:
             kind = self.types.get(flavor, flavor)
             if not _counts(kind, resource):
                 continue
-            units = _units(kind, resource)
+            units = units_of(kind, resource)
             everybody = [quotas[flavor, resource] for quotas in cohort if (flavor, resource) in quotas]
 
             def slices(amount: float | None, units: int = units) -> Any:
@@ -212,7 +212,7 @@ def quotas_of(queue: Obj, types: Mapping[str, str] | None = None) -> dict[str, f
         kind = (types or {}).get(flavor) or type_of(flavor) or flavor
         if not _counts(kind, resource):
             continue
-        slices[kind] = _whole(slices.get(kind, 0) + allotment.nominal / _units(kind, resource))
+        slices[kind] = _whole(slices.get(kind, 0) + allotment.nominal / units_of(kind, resource))
     return slices
 
 
@@ -255,15 +255,6 @@ def _counts(kind: str, resource: str) -> bool:
         return find_shape(kind).resource == resource
     except UsageError:
         return True
-
-
-def _units(kind: str, resource: str) -> int:
-    """Return the units of a resource per slice; 1 if a flavor is not an accelerator type."""
-    try:
-        shape = find_shape(kind)
-    except UsageError:
-        return 1
-    return shape.units if shape.resource == resource else 1
 
 
 def _whole(amount: float) -> float:

@@ -10,7 +10,7 @@ from xpk.api.cluster_queues import Key
 from xpk.jobs.simulation.scenario import Entry, Scenario, pools_name, resource_name
 from xpk.local.ledger import Queue
 from xpk.model import names
-from xpk.model.accelerators import find_shape
+from xpk.model.accelerators import find_shape, units_of
 from xpk.model.amounts import parse_amounts
 from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError
@@ -94,7 +94,7 @@ def entry_of(scenario: Scenario, workload: NewWorkload) -> Entry:
             f"workload '{workload.name}': queue '{workload.queue}' has {', '.join(types) or 'no types'}, not {kind}"
         )
     flavor, resource = types[kind]
-    needs = {resource_name((flavor, resource)): workload.slices * _units(kind, resource)}
+    needs = {resource_name((flavor, resource)): workload.slices * units_of(kind, resource)}
     if pools_name(flavor) in scenario.shared:
         needs[pools_name(flavor)] = workload.slices
     return Entry(
@@ -192,7 +192,7 @@ def _slices(scenario: Scenario, places: set[str]) -> dict[str, float]:
     for place in places:
         for kind, key in scenario.types[place].items():
             nominal = scenario.queues[place].allotments[resource_name(key)].nominal
-            totals[kind] = totals.get(kind, 0) + nominal / _units(kind, key[1])
+            totals[kind] = totals.get(kind, 0) + nominal / units_of(kind, key[1])
     return totals
 
 
@@ -201,19 +201,10 @@ def _with(scenario: Scenario, place: str, kind: str, slices: float) -> Scenario:
     name = resource_name(key)
     allotments = {
         **queue.allotments,
-        name: replace(queue.allotments[name], nominal=slices * _units(kind, key[1])),
+        name: replace(queue.allotments[name], nominal=slices * units_of(kind, key[1])),
     }
     changed: Mapping[str, Queue] = {**scenario.queues, place: replace(queue, allotments=allotments)}
     return replace(scenario, queues=changed)
-
-
-def _units(kind: str, resource: str) -> int:
-    """Return the units of a resource in a slice; 1 for flavors that are not accelerator types."""
-    try:
-        shape = find_shape(kind)
-    except UsageError:
-        return 1
-    return shape.units if shape.resource == resource else 1
 
 
 def _values(text: str, problems: list[str]) -> dict[str, str] | None:
