@@ -1,4 +1,4 @@
-"""Tools of agents: made from the Python API, limited by their scope, with answers that say what to do next."""
+"""Tools of agents, which follow the Python API. A scope limits them, and each failure names the next step."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _own(command: click.Command, arguments: list[str]) -> list[str]:
 def _check_values(command: click.Command, context: click.Context, values: dict[str, object]) -> None:
     """Check values of choices and numbers; placeholders in capitals and missing files are allowed."""
     for parameter in command.params:
-        given = values.get(parameter.name or "")
-        for value in given if isinstance(given, list | tuple) else [given]:
+        content = values.get(parameter.name or "")
+        for value in content if isinstance(content, list | tuple) else [content]:
             if isinstance(value, str) and value != VALUE and isinstance(parameter.type, click.Choice | click.IntRange):
                 cast("click.ParamType[object]", parameter.type).convert(value, parameter, context)

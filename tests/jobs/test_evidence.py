@@ -97,11 +97,11 @@ def test_slow_chips_count_once_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     lines = [*map(json.dumps, rows), "{", "null"]
     (tmp_path / "events" / "s0-h0.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    found = evidence_of_workload(cluster(output=tmp_path), "w", "default", ROOTS)
-    assert [(one.node, one.kind, one.number) for one in found] == [
+    evidence = evidence_of_workload(cluster(output=tmp_path), "w", "default", ROOTS)
+    assert [(one.node, one.kind, one.number) for one in evidence] == [
         ("n1", EvidenceKind.CHIPS, "attempt 0"), ("n1", EvidenceKind.CHIPS, "attempt 2"),
     ]  # fmt: skip
-    assert found[0].message.startswith("w: s1/h0 has slow chips: 0.0105 s for the same products, 0.0064 s")
+    assert evidence[0].message.startswith("w: s1/h0 has slow chips: 0.0105 s for the same products, 0.0064 s")
 
 
 def test_the_status_names_hosts_on_nodes_with_evidence() -> None:

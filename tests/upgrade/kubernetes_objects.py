@@ -65,8 +65,8 @@ def record(release: Release, to: Path) -> None:
         told = {key: json.loads(release.xpk(*words, "-o", "json")) for key, words in _READS.items()}
         kept = (release.folder / "state" / "adapted" / "prod" / "kubeconfig").read_text(encoding="utf-8")
     objects = [_without_secret(obj) for _, obj in sorted(api.objects.items())]
-    found = {"kubeconfig": yaml.safe_load(kept.replace(url, _SERVER)), "objects": objects}
-    (to / OBJECTS).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    recorded = {"kubeconfig": yaml.safe_load(kept.replace(url, _SERVER)), "objects": objects}
+    (to / OBJECTS).write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
     (to / EXPECTED).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

@@ -45,7 +45,7 @@ class Tools:
         return [_listed(tool) for tool in self._tools.values()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
-        """Call a tool. Failures are results that say what failed, why and what to do next."""
+        """Call a tool. A failure is a result, too: it has the cause and the next step."""
         try:
             return _result(self._get(name).call(arguments))
         except XpkError as error:

@@ -25,8 +25,8 @@ def test_a_forecast_needs_no_cluster(xpk: Xpk) -> None:
 
 def test_options_replace_assumptions(xpk: Xpk) -> None:
     data = xpk(*SEED, "--repair", "10m", "--local-share", "0.5", "--price", "1", "-o", "json").data
-    given = {one["name"]: one["value"] for one in data["assumptions"] if one["source"] == "option"}
-    assert given == {"repair": 600.0, "local_share": 0.5} and data["dollars_per_chip_hour"] == 1
+    stated = {one["name"]: one["value"] for one in data["assumptions"] if one["source"] == "option"}
+    assert stated == {"repair": 600.0, "local_share": 0.5} and data["dollars_per_chip_hour"] == 1
     assert data["handlings"][0]["handling"] == data["best"]
 
 

@@ -47,12 +47,12 @@ def answer(budget: float | None, days: float | None, rank_by: Any = "bound") -> 
         return []
 
 
-def fastest(found: list[Choice]) -> float:
-    return min((choice.days for choice in found), default=float("inf"))
+def fastest(choices: list[Choice]) -> float:
+    return min((choice.days for choice in choices), default=float("inf"))
 
 
-def cheapest(found: list[Choice]) -> float:
-    return min((choice.dollars for choice in found), default=float("inf"))
+def cheapest(choices: list[Choice]) -> float:
+    return min((choice.dollars for choice in choices), default=float("inf"))
 
 
 BUDGETS = st.floats(1e4, 1e8)
@@ -75,8 +75,8 @@ def test_a_later_deadline_never_costs_more(first: float, second: float, budget: 
 
 @given(budget=BUDGETS, days=DAYS, rank_by=st.sampled_from(["bound", "expected"]))
 def test_choices_are_within_the_limits_and_none_beats_another(budget: float, days: float, rank_by: Any) -> None:
-    found = answer(budget, days, rank_by)
-    pairs = [(one.days_by(rank_by), one.dollars_by(rank_by)) for one in found]
+    choices = answer(budget, days, rank_by)
+    pairs = [(one.days_by(rank_by), one.dollars_by(rank_by)) for one in choices]
     assert all(spent <= budget and lasted <= days for lasted, spent in pairs)
     assert pairs == sorted(pairs) and [spent for _, spent in pairs] == sorted((s for _, s in pairs), reverse=True)
 

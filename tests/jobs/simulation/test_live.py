@@ -37,8 +37,8 @@ class Stored:
 
 def status(**fields: Any) -> WorkloadStatus:
     waiting = read(jobset(suspend=True), Snapshot(jobsets=[]))
-    given = {"name": "next", "phase": Phase.QUEUED, "position": 1, "cluster_queue": "cluster-queue", **fields}
-    return replace(waiting, **given)
+    values = {"name": "next", "phase": Phase.QUEUED, "position": 1, "cluster_queue": "cluster-queue", **fields}
+    return replace(waiting, **values)
 
 
 def started(objects: Objects, *denied: str, **fields: Any) -> WorkloadStatus:

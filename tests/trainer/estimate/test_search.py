@@ -78,8 +78,8 @@ def test_steps_of_small_models_have_a_time() -> None:
 def test_ten_thousand_candidates_take_less_than_ten_seconds() -> None:
     slices = [find_slice(name) for name in ("v5litepod-64", "v5litepod-256", "v5p-256", "v6e-64", "v6e-256")]
     began = time.process_time()
-    found = search(configs.load("64b"), Grid(slices=slices, num_slices=[1, 2, 4, 8, 16, 32, 64]))
-    assert found["candidates"] > 10_000 and time.process_time() - began < 10
+    candidates = search(configs.load("64b"), Grid(slices=slices, num_slices=[1, 2, 4, 8, 16, 32, 64]))
+    assert candidates["candidates"] > 10_000 and time.process_time() - began < 10
 
 
 def test_limits_of_chips_and_batch_are_kept() -> None:
@@ -90,8 +90,8 @@ def test_limits_of_chips_and_batch_are_kept() -> None:
 
 
 def test_a_model_that_fits_nowhere_has_no_best() -> None:
-    found = search(configs.load("128b"), Grid(slices=[find_slice("v5litepod-16")], num_slices=[1]))
-    assert found["best"] == [] and found["candidates"] > 100
+    candidates = search(configs.load("128b"), Grid(slices=[find_slice("v5litepod-16")], num_slices=[1]))
+    assert candidates["best"] == [] and candidates["candidates"] > 100
 
 
 def test_models_without_an_estimate_are_refused() -> None:

@@ -77,8 +77,8 @@ def test_at_most_one_of_100_undisturbed_runs_has_a_false_alarm(
 )
 def test_a_slower_host_is_named_soon_despite_noise_and_load(noise: str, hosts: int, slow: float, most: int) -> None:
     runs = [Run(NOISES[noise], hosts, seed, slow=slow, load=0.1) for seed in range(20)]
-    found = [run.comparisons_until_named(most) for run in runs]
-    assert sum(number is not None for number in found) >= 19, found
+    numbers = [run.comparisons_until_named(most) for run in runs]
+    assert sum(number is not None for number in numbers) >= 19, numbers
 
 
 def test_a_host_that_becomes_slow_late_is_named_and_no_longer_once_it_has_recovered() -> None:
