@@ -133,10 +133,10 @@ class StragglerCheck:
         described: list[dict[str, Any]] = [
             {"host": name(slow.process), **dataclasses.asdict(slow)} for slow in slow_hosts[:_MAX_NAMED]
         ]
+        for slow in slow_hosts[:_MAX_NAMED]:
+            measured = f"{slow.own:.4f} s {_MEASURED[slow.reason]}, {slow.median:.4f} s on the median host"
+            say(f"slow {step:6d}   {name(slow.process)} {_WORDS[slow.reason]}: {measured}")
         seconds = round(step_seconds, 4)
         self._job.events.write(
             "pace", step, at_once=bool(slow_hosts), step_seconds=seconds, medians=medians, slow=described
         )
-        for slow in slow_hosts[:_MAX_NAMED]:
-            measured = f"{slow.own:.4f} s {_MEASURED[slow.reason]}, {slow.median:.4f} s on the median host"
-            say(f"slow {step:6d}   {name(slow.process)} {_WORDS[slow.reason]}: {measured}")
