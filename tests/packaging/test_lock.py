@@ -14,7 +14,7 @@ from tools.release.lock import LockedPackage, read_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMAGE = ("trainer", "tokenizer", "gcs", "ray")
+IMAGE = ("trainer", "tokenizer", "images", "translation", "gcs", "ray")
 
 
 def locked(name: str) -> dict[str, LockedPackage]:
