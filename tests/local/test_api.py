@@ -195,7 +195,7 @@ def test_an_expired_watch_restarts(api: LocalApi, folder: Path) -> None:
     for number in range(5):
         api.apply(node(7, number))
     with Store(folder) as store, store.transaction() as tx:
-        for number in range(CHANGES_KEPT - 3):
+        for number in range(CHANGES_KEPT + 100):
             tx.put({"kind": "Event", "metadata": {"name": "filler", "namespace": "default"}, "number": number})
     seen = list(itertools.islice(watch, 9))
     assert (seen[0][0], seen[0][1]["metadata"]["name"]) == ("DELETED", "c-np-0-0")

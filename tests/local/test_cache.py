@@ -97,6 +97,27 @@ def test_a_controller_that_has_seen_what_is_not_stored_runs_again(tmp_path: Path
             if is_written:
                 tx.put(own)
             controller.run(tx, own)
-            tx.unsettle_unwritten()
+            tx.keep_copies()
         with store.transaction() as tx:
             assert controller.run(tx, own) == (not is_written)
+
+
+def test_only_unchanged_copies_are_kept(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        with store.transaction() as tx:
+            for number in range(4):
+                tx.put(node(0, number))
+        with store.transaction() as tx:
+            unchanged, unwritten, written, replaced = tx.list("Node")
+            unwritten["metadata"]["labels"]["x"] = "not written"
+            written["metadata"]["labels"]["x"] = "written"
+            tx.put(written)
+            tx.keep_copies()
+        written["metadata"]["labels"]["x"] = "changed after the transaction"
+        with other.transaction() as tx:
+            tx.put(replaced | {"spec": {"unschedulable": True}})
+        with store.transaction() as tx:
+            nodes = tx.list("Node")
+            assert [obj["metadata"]["labels"].get("x") for obj in nodes] == [None, None, "written", None]
+            assert [obj["spec"] for obj in nodes[2:]] == [written["spec"], {"unschedulable": True}]
+            assert nodes[0] is unchanged

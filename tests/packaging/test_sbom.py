@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -48,6 +49,16 @@ def expected(required: str, others: str) -> dict[tuple[str, str], tuple[str, tup
     }
 
 
+@functools.cache
+def wheel_text(wheel: bytes = b"wheel") -> str:
+    return wheel_sbom(SOURCE, wheel)
+
+
+@functools.cache
+def image_text() -> str:
+    return image_sbom(SOURCE)
+
+
 def dependencies(bom: dict[str, Any], reference: str) -> set[str]:
     """Return the names of the packages that a component requires."""
     (entry,) = (each for each in bom["dependencies"] if each["ref"] == reference)
@@ -55,7 +66,7 @@ def dependencies(bom: dict[str, Any], reference: str) -> set[str]:
 
 
 def test_the_wheels_sbom_has_exactly_the_locked_packages() -> None:
-    bom = json.loads(wheel_sbom(SOURCE, b"wheel"))
+    bom = json.loads(wheel_text())
     assert python_packages(bom) == expected("base.txt", "extras.txt")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = (lines for name, lines in project["optional-dependencies"].items() if name != "dev")
@@ -64,7 +75,7 @@ def test_the_wheels_sbom_has_exactly_the_locked_packages() -> None:
 
 
 def test_the_images_sbom_has_exactly_the_locked_packages_and_its_base_image() -> None:
-    bom = json.loads(image_sbom(SOURCE))
+    bom = json.loads(image_text())
     assert python_packages(bom) == expected("image.txt", "tpu.txt")
     (base,) = (each for each in bom["components"] if each["type"] == "container")
     (digest,) = (each["content"] for each in base["hashes"])
@@ -72,7 +83,7 @@ def test_the_images_sbom_has_exactly_the_locked_packages_and_its_base_image() ->
     assert dependencies(bom, "xpk-trainer@7.1.0") == {"python", "xpk-multislice"}
 
 
-@pytest.mark.parametrize("text", [lambda: wheel_sbom(SOURCE, b"wheel"), lambda: image_sbom(SOURCE)])
+@pytest.mark.parametrize("text", [wheel_text, image_text])
 def test_every_component_is_a_dependency_of_another_one(text: Callable[[], str]) -> None:
     bom = json.loads(text())
     reached = {reference for each in bom["dependencies"] for reference in each.get("dependsOn", [])}
@@ -80,13 +91,13 @@ def test_every_component_is_a_dependency_of_another_one(text: Callable[[], str])
 
 
 def test_an_sbom_is_the_same_for_the_same_commit_and_another_for_another_wheel() -> None:
-    one, two, other = (json.loads(wheel_sbom(SOURCE, wheel)) for wheel in (b"1", b"1", b"2"))
-    assert one == two and one["serialNumber"] != other["serialNumber"]
+    one, other = json.loads(wheel_text()), json.loads(wheel_text(b"another"))
+    assert wheel_sbom(SOURCE, b"wheel") == wheel_text() and one["serialNumber"] != other["serialNumber"]
     assert one["metadata"]["timestamp"] == "2026-01-31T12:00:00+00:00"
 
 
 def test_an_sbom_that_breaks_the_schema_is_refused() -> None:
-    bom = json.loads(image_sbom(SOURCE))
+    bom = json.loads(image_text())
     bom["components"][0]["type"] = "program"
     with pytest.raises(XpkError, match="the SBOM does not follow the schema"):
         validate_sbom(json.dumps(bom))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -117,7 +118,7 @@ class Machine:
     def launch(self, pod: Obj) -> None:
         """Start a host."""
         uid = pod["metadata"]["uid"]
-        one = self.processes.setdefault(uid, Process(pod, self.group_of(pod)))
+        one = self.processes.setdefault(uid, Process(copy.deepcopy(pod), self.group_of(pod)))
         if one.state != "prepared":
             return
         self._world.properties.on_launch(one)

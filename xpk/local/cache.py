@@ -6,10 +6,10 @@ A pass of the daemon reads only what others have changed, and runs only the cont
 from __future__ import annotations
 
 import json
-import marshal
 import sqlite3
 from collections.abc import Iterable, KeysView
 from dataclasses import dataclass, field
+from typing import Any
 
 from xpk.api.base import Obj
 from xpk.local.objects import JOBSET, label, owner_uid
@@ -20,9 +20,9 @@ _SPECIFIED = {"JobSet", "Job", "Pod", "FormerPod", "Workload", "Node", "LocalQue
 
 
 class Entry:
-    """An object as it is stored. `stored` must not be changed; `copy` returns an independent object."""
+    """An object as it is stored. `stored` must not be changed; `take` returns an independent object."""
 
-    __slots__ = ("_content", "jobset", "key", "owner", "revision", "stored", "text")
+    __slots__ = ("_kept", "jobset", "key", "owner", "revision", "stored", "text")
 
     def __init__(self, text: str, revision: int) -> None:
         """Raises DatabaseError for malformed data."""
@@ -34,12 +34,17 @@ class Entry:
             self.jobset = meta["uid"] if self.stored["kind"] == "JobSet" else label(self.stored, f"{JOBSET}jobset-uid")
         except (AttributeError, KeyError, TypeError) as error:
             raise _malformed(text) from error
-        self._content = marshal.dumps(self.stored)  # read several times as fast as JSON
+        self._kept: Obj | None = None
 
-    def copy(self) -> Obj:
-        """Return an independent copy."""
-        obj: Obj = marshal.loads(self._content)  # noqa: S302  # from this process
+    def take(self) -> Obj:
+        """Return an independent copy: the one that was kept, if any."""
+        kept, self._kept = self._kept, None
+        obj: Obj = _copy(self.stored) if kept is None else kept
         return obj
+
+    def keep(self, copy: Obj) -> None:
+        """Keep a copy that equals the stored object, and that nothing else changes, for the next `take`."""
+        self._kept = copy
 
 
 @dataclass(slots=True)
@@ -166,6 +171,13 @@ class Cache:
         known.by_owner[entry.owner].discard(entry.key)
         if not known.by_owner[entry.owner]:
             del known.by_owner[entry.owner]
+
+
+def _copy(value: Any) -> Any:
+    """Return an independent copy of a JSON value. They share their strings, so that they are compared fast."""
+    if type(value) is dict:
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if type(value) is list else value
 
 
 def _owner(obj: Obj) -> str:

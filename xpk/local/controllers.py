@@ -65,7 +65,7 @@ def reconcile(tx: Transaction, hosts: Mapping[str, Host]) -> Pass:
         if quiet == len(_CONTROLLERS):
             break
     usage.record(tx)
-    tx.unsettle_unwritten()
+    tx.keep_copies()
     groups, jobsets = pods.by_jobset(tx), tx.list("JobSet")
     return Pass(
         groups=list(groups.values()),

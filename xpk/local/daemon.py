@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from xpk.api.base import Obj
@@ -34,6 +35,21 @@ _IDLE_SECONDS = 60.0
 _log = logging.getLogger("xpk.local")
 
 
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A pod whose host has not ended, as of a pass: the pod itself belongs to the pass."""
+
+    uid: str
+    grace_seconds: float | None  # None unless the host must end
+    is_running: bool
+
+    @classmethod
+    def of(cls, pod: Obj) -> _Live:
+        meta = pod["metadata"]
+        grace_seconds = meta["deletionGracePeriodSeconds"] if o.is_terminating(pod) else None
+        return cls(meta["uid"], grace_seconds, pod["status"]["phase"] == "Running")
+
+
 class Daemon:
     """The reconcile loop of the cluster in `folder`."""
 
@@ -42,7 +58,7 @@ class Daemon:
         self._store = Store(folder)
         self._bell = os.open(folder / process.BELL, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
-        self._live: list[Obj] = []  # pods whose hosts have not ended
+        self._live: list[_Live] = []
         self._pausing = False
         self._hosts: dict[str, Host] = {}
         self._shims: dict[str, subprocess.Popen[bytes]] = {}
@@ -50,16 +66,16 @@ class Daemon:
         self._recorded: list[str] = []  # names of records that the last pass wrote into the ledger
         self.stopping = False
 
-    def _pod_folder(self, pod: Obj) -> Path:
-        return self._folder / process.PODS / str(pod["metadata"]["uid"])
+    def _pod_folder(self, uid: str) -> Path:
+        return self._folder / process.PODS / uid
 
-    def _observe(self, pod: Obj) -> Host:
+    def _observe(self, pod: _Live) -> Host:
         """Observe a host. One without a supervisor is recorded as ended, unless it may still be started."""
-        folder, shim = self._pod_folder(pod), self._shims.get(pod["metadata"]["uid"])
+        folder, shim = self._pod_folder(pod.uid), self._shims.get(pod.uid)
         host = process.observe(folder)
         has_exited = shim is not None and shim.poll() is not None
-        given_up = has_exited or (shim is None and o.is_terminating(pod))
-        if host.state == "absent" and (has_exited or pod["status"]["phase"] == "Running"):
+        given_up = has_exited or (shim is None and pod.grace_seconds is not None)
+        if host.state == "absent" and (has_exited or pod.is_running):
             folder.mkdir()
             (folder / "spec.json").touch()
             process.record_end(folder, "ContainerStatusUnknown", "the folder of the host was removed")
@@ -75,15 +91,16 @@ class Daemon:
         """Make one pass."""
         with self._store.transaction() as tx:
             usage.forget(tx, self._recorded)
-            live_pods = [pod for pod in tx.list("Pod") if not o.has_ended(pod)]
-            hosts = {pod["metadata"]["uid"]: self._observe(pod) for pod in live_pods}
+            live_pods = [_Live.of(pod) for pod in tx.list("Pod") if not o.has_ended(pod)]
+            hosts = {pod.uid: self._observe(pod) for pod in live_pods}
             result = controllers.reconcile(tx, hosts)
         self._hosts = {uid: host for uid, host in hosts.items() if host.state != "ended"}
-        self._live, self._pausing = result.live, result.is_pausing
+        self._live, self._pausing = [_Live.of(pod) for pod in result.live], result.is_pausing
         for group in result.groups:
             addresses = addresses_of(group)
             for pod in result.to_end(group):
-                process.terminate(self._pod_folder(pod), pod["metadata"]["deletionGracePeriodSeconds"])
+                meta = pod["metadata"]
+                process.terminate(self._pod_folder(meta["uid"]), meta["deletionGracePeriodSeconds"])
             for pod in result.to_start(group):
                 if self._is_not_started(pod["metadata"]["uid"]):
                     self._launch(pod, addresses)
@@ -95,7 +112,8 @@ class Daemon:
         return uid not in self._shims and self._hosts.get(uid, Host()).state in ("absent", "prepared")
 
     def _launch(self, pod: Obj, addresses: dict[str, str]) -> None:
-        uid, folder = pod["metadata"]["uid"], self._pod_folder(pod)
+        uid = pod["metadata"]["uid"]
+        folder = self._pod_folder(uid)
         try:
             secret = peer_secrets.make(self._folder, o.label(pod, f"{o.JOBSET}jobset-uid"))
             spec = launch_spec(pod, addresses, folder, self._workloads, secret)
@@ -108,16 +126,15 @@ class Daemon:
 
     def _reap(self) -> None:
         """Wait for supervisors that have ended, after the results of their hosts have been recorded."""
-        live = {pod["metadata"]["uid"] for pod in self._live}
+        live = {pod.uid for pod in self._live}
         self._shims = {uid: shim for uid, shim in self._shims.items() if uid in live or shim.poll() is None}
 
     def _changed(self) -> bool:
         """Observe the live hosts, and those whose grace period is over."""
         for pod in self._live:
-            meta = pod["metadata"]
-            if o.is_terminating(pod):
-                process.terminate(self._pod_folder(pod), meta["deletionGracePeriodSeconds"])
-            if self._observe(pod) != self._hosts.get(meta["uid"], Host()):
+            if pod.grace_seconds is not None:
+                process.terminate(self._pod_folder(pod.uid), pod.grace_seconds)
+            if self._observe(pod) != self._hosts.get(pod.uid, Host()):
                 return True
         return False
 
@@ -134,7 +151,7 @@ class Daemon:
                 _log.exception("a pass failed, it is tried again")
             if not (self._folder / FILE).exists():  # the store was deleted, and the hosts' folders with it
                 for pod in self._live:
-                    process.kill_strays(self._pod_folder(pod))
+                    process.kill_strays(self._pod_folder(pod.uid))
                 return
             if self._live or self._pausing:
                 last_active = now

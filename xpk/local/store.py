@@ -20,6 +20,7 @@ FILE = "store.db"
 # before this number have format 0, and the same content.
 FORMAT = 1
 CHANGES_KEPT = 2000
+_TRIMMED = 100  # changes after which those that are not kept are removed
 _EVENTS_KEPT = 200  # of each JobSet
 _EVENT_SECONDS = 3600.0  # for which events of other and of deleted objects are kept, as in Kubernetes
 SCHEMA = """
@@ -78,12 +79,13 @@ def _check_format(db: sqlite3.Connection, folder: Path) -> int:
 class Transaction:
     """One state of the store: all reads see it; writes are atomic.
 
-    Returned objects are the transaction's own: change one, then `put` it.
+    Returned objects are the transaction's own: change one, then `put` it. `keep_copies` gives them to the next one.
     """
 
     def __init__(self, db: sqlite3.Connection, cache: Cache) -> None:
         self._db, self._cache = db, cache
         self._copies: dict[str, dict[Key, Obj]] = {}  # of objects in use, by kind
+        self._written: set[tuple[str, Key]] = set()  # objects that the controllers may share with others
         self._has_expired_events = self._has_settled = False
         self.writes = 0
         cache.synchronize(db)
@@ -92,7 +94,7 @@ class Transaction:
         copies = self._copies.setdefault(kind, {})
         obj = copies.get(entry.key)
         if obj is None:
-            obj = copies[entry.key] = entry.copy()
+            obj = copies[entry.key] = entry.take()
         return obj
 
     def get(self, kind: str, namespace: str, name: str) -> Obj | None:
@@ -124,17 +126,23 @@ class Transaction:
             self._cache.settle(controller)
             self._has_settled = True
 
-    def unsettle_unwritten(self) -> None:
-        """Let all controllers run again if one of them has changed an object without writing it.
+    def keep_copies(self) -> None:
+        """Let the next transaction use the unchanged copies, which is faster than to copy the objects again.
 
-        They have seen the changed object, but the next transaction reads the stored one.
+        Objects of this transaction are not to be changed afterwards, and not to be used once the next one begins.
+        If an object was changed without being written, all controllers run again: they have seen the change, but the
+        next transaction reads what is stored.
         """
-        for kind, copies in self._copies.items() if self._has_settled else ():
+        for kind, copies in self._copies.items():
             for key, obj in copies.items():
                 entry = self._cache.get(kind, key)
-                if entry is not None and obj != entry.stored:
-                    self._cache.unsettle()
-                    return
+                if entry is None:
+                    continue
+                if obj != entry.stored:
+                    if self._has_settled:
+                        self._cache.unsettle()
+                elif (kind, key) not in self._written:
+                    entry.keep(obj)
 
     def uids(self, kind: str) -> set[str]:
         """Return the UIDs of the objects of a kind."""
@@ -171,6 +179,7 @@ class Transaction:
         obj["metadata"]["resourceVersion"] = str(revision)
         self._cache.set(kind, Entry(text, revision))
         self._copies.setdefault(kind, {})[key] = obj
+        self._written.add((kind, key))
 
     def remove(self, obj: Obj) -> None:
         """Remove an object."""
@@ -250,7 +259,8 @@ class Transaction:
         self.writes += 1
         query = "INSERT INTO changes (type, kind, json) VALUES (?, ?, ?)"
         revision = self._db.execute(query, (change, kind, text)).lastrowid or 0
-        self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_KEPT,))
+        if revision % _TRIMMED == 0:
+            self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_KEPT,))
         return revision
 
 

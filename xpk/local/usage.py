@@ -94,18 +94,20 @@ def _record(tx: Transaction) -> bool:
     try:
         book = _read_book(tx)
         holdings = _holdings(tx, {uid: holding for uid, (_, holding) in book.holds.items()})
-        former = set(book.holds)
+        former = dict(book.holds)
         ended = book.advance(_now(), holdings, supply_of(tx.list("Node"), tx.list("ClusterQueue")))
     except _UNREADABLE:  # the cluster works without a ledger
         _log.exception("usage is not recorded")
         return False
     for item in ended:
         tx.put({"kind": _RECORD, "metadata": {"name": o.new_uid()}, "record": to_json(item)})
-    for uid in former - book.holds.keys():
+    for uid in former.keys() - book.holds.keys():
         if obj := tx.get(_OPEN, "", uid):
             tx.remove(obj)
-    for uid, (begin, holding) in book.holds.items():
-        _put(tx, _OPEN, uid, {"begin": begin, "holding": asdict(holding)})
+    for uid, hold in book.holds.items():
+        if hold != former.get(uid):
+            begin, holding = hold
+            _put(tx, _OPEN, uid, {"begin": begin, "holding": asdict(holding)})
     begin, supply = book.supply or (book.last, Supply())
     _put(tx, _SUPPLY, "supply", {"begin": begin, "supply": asdict(supply), "last": book.last})
     return False

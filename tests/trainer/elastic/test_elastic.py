@@ -43,6 +43,7 @@ def undisturbed(
     return losses
 
 
+@pytest.mark.slow
 def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: functools.partial[ElasticRun]) -> None:
     settings = [*SETTINGS, "data.global_batch=6"]
     expected = undisturbed(start, settings, slices=3, min_slices=2, chips=1)

@@ -33,7 +33,13 @@ def gradients(trainer: Trainer, torus: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dp", "fsdp", "tp", "torus"), [(1, 8, 1, (2, 4)), (2, 4, 1, (4,)), (1, 4, 2, (4,)), (2, 2, 2, (2,))]
+    ("dp", "fsdp", "tp", "torus"),
+    [
+        pytest.param(1, 8, 1, (2, 4), marks=pytest.mark.slow),
+        pytest.param(2, 4, 1, (4,), marks=pytest.mark.slow),
+        pytest.param(1, 4, 2, (4,), marks=pytest.mark.slow),
+        (2, 2, 2, (2,)),
+    ],
 )
 def test_on_a_torus_no_gradient_of_a_weight_is_all_reduced(dp: int, fsdp: int, tp: int, torus: tuple[int, ...]) -> None:
     trainer = Trainer(dp, fsdp, tp, "model.vocab=512")
