@@ -80,7 +80,7 @@ def test_workloads_run_on_slices_of_cubes(cloud: Cloud) -> None:
     assert cloud.slices() == {f"c-np-{index}": 16 for index in range(3)}
     assert cloud.json(*CREATE, "--dry-run")["steps"] == []
     cloud.xpk("workload", "create", "train", *WHAT, "--tpu-type", "tpu7x-4x4x8")
-    inactive = "references inactive AdmissionCheck(s): [ss-kueue-operator]"
+    inactive = "references inactive AdmissionCheck(s): ss-kueue-operator"
     cloud.until(lambda: inactive in cloud.run("train")["reason"])
 
     with slice_controllers(cloud):
@@ -93,18 +93,17 @@ def test_workloads_run_on_slices_of_cubes(cloud: Cloud) -> None:
         assert {nodes[host["node"]]["cloud.google.com/gke-tpu-topology"] for host in hosts.values()} == {"4x4x8"}
 
         cloud.xpk("workload", "create", "more", *WHAT, "--num-slices", "2")
-        cloud.until(lambda: "128 more" in cloud.run("more")["reason"] or "quota" in cloud.run("more")["reason"])
+        cloud.until(lambda: "insufficient unused quota" in cloud.run("more")["reason"])
         cloud.xpk("workload", "delete", "train", "--cluster", "c", "--yes")
         assert len(cloud.running("more")) == 32
         cloud.until(lambda: [item["spec"]["topology"] for item in slices(cloud)] == ["4x4x4", "4x4x4"])
         cloud.xpk("workload", "delete", "more", "--cluster", "c", "--yes")
         cloud.until(lambda: not slices(cloud))
-        labels = [node["metadata"]["labels"] for node in cloud.api.list("Node")]
-        cloud.until(lambda: not any("cloud.google.com/gke-tpu-slice" in item for item in labels))
+        cloud.until(lambda: not cloud.api.list("Node", None, {"cloud.google.com/gke-tpu-topology": "4x4x4"}))
 
         mark(cloud, "c-np-0", "UNHEALTHY")
         cloud.xpk("workload", "create", "large", *WHAT, "--tpu-type", "tpu7x-4x4x12")
-        cloud.until(lambda: "topology" in cloud.run("large")["reason"])  # two healthy cubes are not enough
+        cloud.until(lambda: "allows to fit only 2 out of 3 slice(s)" in cloud.run("large")["reason"])
         mark(cloud, "c-np-0", "HEALTHY")
         assert len(cloud.running("large")) == 48
         cloud.xpk("workload", "delete", "large", "--cluster", "c", "--yes")

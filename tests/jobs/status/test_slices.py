@@ -84,7 +84,7 @@ def test_a_failed_formation_is_explained_after_the_eviction() -> None:
 def test_a_queue_whose_check_has_no_controller_is_explained() -> None:
     mine = workload(QuotaReserved=("False", "Inadmissible", "ClusterQueue cluster-queue is inactive"))
     queue = cluster_queue(0)
-    message = "Can't admit new workloads: references inactive AdmissionCheck(s): [ss-kueue-operator]"
+    message = "Can't admit new workloads: references inactive AdmissionCheck(s): ss-kueue-operator."
     queue["status"] = {"conditions": [{"type": "Active", "status": "False", "message": message}]}
     snapshot = Snapshot(jobsets=[], workloads=[mine], cluster_queues=[queue], local_queues=[local_queue()])
     assert read(jobset(), snapshot).reason == f"ClusterQueue cluster-queue is inactive: {message}"
