@@ -24,8 +24,8 @@ SHAPE = ("--super-slicing", "--reservation", BLOCK, "--tpu-type", "tpu7x-128", "
 CREATE = ("cluster", "create", "c", *WHERE, *SHAPE)
 WHAT = ("--cluster", "c", "--image", "none", "--command", "sleep inf", "--output-root", "gs://runs/here")
 CUBE = "cloud.google.com/gke-tpu-partition-4x4x4"
-_SECONDS = 0.3
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+_SECONDS = 1.0  # between two steps of the slice controllers
+pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.timeout(600)]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -213,11 +213,11 @@ class Pools:
             self._register(_target(work.args["path"]), pool.message, list(pool.nodes))
             self.finish(work.args["path"])
 
-    def _register(self, target: Target, message: Any, nodes: list[str]) -> None:
+    def _register(self, target: Target, message: Any, nodes: Sequence[str]) -> None:
         """Ensure that a pool's nodes exist in the API server of its cluster."""
         cluster = self._plane.store.clusters[target.of_cluster.path]
         cubes = is_provision_only(self._plane, target, message)
-        self._plane.nodes.add(cluster, target, message, nodes, provision_only=cubes)
+        self._plane.nodes.add(cluster, target, message, [*nodes], provision_only=cubes)
 
     def _failed(self, work: Work, error: OperationError) -> None:
         self.finish(work.args["path"], error)
