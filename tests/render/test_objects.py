@@ -61,6 +61,9 @@ CASES = {
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),
+    "gke-check-of-a-quarantined-slice": lambda: render_workload(
+        workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", quarantined_slice="c-np-0")
+    ),
     "gke-slices-of-cubes": lambda: render_workload(
         workload(
             shape=find_shape("tpu7x-4x4x8"), within=find_shape("tpu7x-128"), num_slices=2, target=ON_GKE, image="i"

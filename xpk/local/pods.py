@@ -29,9 +29,9 @@ def _address(node: Obj) -> str:
     return next((str(a["address"]) for a in addresses if a["type"] == "InternalIP"), "127.0.0.1")
 
 
-def _is_open(node: Obj) -> bool:
-    """Return whether new hosts may be placed on a node."""
-    return o.is_true(node, "Ready") and not o.is_closed(node)
+def _is_open(node: Obj, tolerations: Sequence[Obj]) -> bool:
+    """Return whether new hosts with these tolerations may be placed on a node."""
+    return o.is_true(node, "Ready") and not o.is_closed(node, tolerations)
 
 
 class Placement:
@@ -40,7 +40,6 @@ class Placement:
     def __init__(self, tx: Transaction) -> None:
         every = sorted(tx.list("Node"), key=lambda n: _natural(n["metadata"]["name"]))
         self._every = {n["metadata"]["name"]: n for n in every}
-        self.nodes = {name: n for name, n in self._every.items() if _is_open(n)}
         self.free = {
             name: {k: o.quantity(v) for k, v in node.get("status", {}).get("allocatable", {}).items()}
             for name, node in self._every.items()
@@ -61,8 +60,13 @@ class Placement:
 
     def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
         """Return the groups of nodes that may run all these pods of one Job."""
-        selector = pods[0]["spec"].get("nodeSelector", {}).items()
-        names = [name for name, n in self.nodes.items() if selector <= n["metadata"].get("labels", {}).items()]
+        spec = pods[0]["spec"]
+        selector, tolerations = spec.get("nodeSelector", {}).items(), spec.get("tolerations", ())
+        names = [
+            name
+            for name, node in self._every.items()
+            if selector <= node["metadata"].get("labels", {}).items() and _is_open(node, tolerations)
+        ]
         topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
         if not topology:
             return [names]
@@ -88,7 +92,7 @@ class Placement:
                 return None
             best = min(fitting, key=lambda name: self.load[name])
             self.add(pod, best)
-            plan.append((pod, self.nodes[best]))
+            plan.append((pod, self._every[best]))
         return plan
 
 

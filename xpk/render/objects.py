@@ -217,9 +217,13 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "pod_annotations": _pod_annotations(spec),
         "fatal_exit_codes": sorted(fatal),
         "judged_exit_codes": sorted({143, *fatal}),  # codes that have rules of their own
-        "node_selector": {**_type_selector(spec), **capacities.node_selector(spec.capacity)},
+        "node_selector": {
+            **_type_selector(spec),
+            **capacities.node_selector(spec.capacity),
+            **({NODEPOOL_LABEL: spec.quarantined_slice} if spec.quarantined_slice else {}),
+        },
         "no_topology": names.NO_TOPOLOGY_LABEL,
-        "tolerated": capacities.tolerated(spec.capacity),
+        "tolerated": {**capacities.tolerated(spec.capacity), **_tolerated_quarantine(spec)},
         "command": [*START] if supervised else command,
         "args": command if supervised else [],
         "working_dir": CODE_FOLDER if unpack else spec.working_dir,
@@ -284,7 +288,11 @@ def _placement(spec: WorkloadSpec) -> dict[str, str]:
     """Return the pod annotations of a workload on parts of slices, or on slices formed from cubes."""
     if spec.within is None:
         return {}
-    return (super_slices if _is_formed(spec) else sub_slices).placement(spec.shape)
+    return super_slices.placement(spec.shape) if _is_formed(spec) else sub_slices.placement(spec.shape)
+
+
+def _tolerated_quarantine(spec: WorkloadSpec) -> dict[str, str]:
+    return {names.QUARANTINE_TAINT: "true"} if spec.quarantined_slice else {}
 
 
 def _type_selector(spec: WorkloadSpec) -> Mapping[str, str]:
