@@ -1,4 +1,4 @@
-"""Why a workload waits for slices that GKE forms from cubes."""
+"""Status of workloads that wait for slices that GKE forms from cubes."""
 
 from __future__ import annotations
 

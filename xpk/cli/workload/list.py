@@ -91,12 +91,12 @@ def _with_progress(wide: Sequence[Column], progress: Mapping[Key, Progress]) -> 
     """Return the columns of a wide list, with the newest step of each workload before the reason."""
 
     def words(workload: WorkloadStatus) -> str:
-        found = progress.get((workload.namespace, workload.name))
-        if found is None:
+        newest = progress.get((workload.namespace, workload.name))
+        if newest is None:
             return "-"
-        if not found.total_steps:
-            return f"step {found.step}"
-        return f"step {found.step} of {found.total_steps} ({100 * found.step // found.total_steps} %)"
+        if not newest.total_steps:
+            return f"step {newest.step}"
+        return f"step {newest.step} of {newest.total_steps} ({100 * newest.step // newest.total_steps} %)"
 
     *others, reason = wide
     return [*others, Column("PROGRESS", words), reason]

@@ -33,9 +33,9 @@ def progress_of_all(statuses: Sequence[WorkloadStatus], roots: OutputRoots) -> d
             return None
 
     with ThreadPoolExecutor(min(_CONCURRENT, len(running))) as executor:
-        found = list(executor.map(read, running))
+        newest_steps = list(executor.map(read, running))
     return {
         (status.namespace, status.name): progress
-        for status, progress in zip(running, found, strict=True)
+        for status, progress in zip(running, newest_steps, strict=True)
         if progress is not None
     }
