@@ -58,14 +58,18 @@ class Placement:
         owner = o.owner_uid(pod)
         self.tenants[node].add(owner) if sign > 0 else self.tenants[node].discard(owner)
 
+    def open_to(self, pod: Obj) -> dict[str, Obj]:
+        """Return the nodes on which new hosts may be placed that tolerate what a pod tolerates, by name."""
+        tolerations = pod["spec"].get("tolerations", ())
+        return {name: node for name, node in self._every.items() if _is_open(node, tolerations)}
+
     def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
         """Return the groups of nodes that may run all these pods of one Job."""
-        spec = pods[0]["spec"]
-        selector, tolerations = spec.get("nodeSelector", {}).items(), spec.get("tolerations", ())
+        selector = pods[0]["spec"].get("nodeSelector", {}).items()
         names = [
             name
-            for name, node in self._every.items()
-            if selector <= node["metadata"].get("labels", {}).items() and _is_open(node, tolerations)
+            for name, node in self.open_to(pods[0]).items()
+            if selector <= node["metadata"].get("labels", {}).items()
         ]
         topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
         if not topology:
@@ -162,7 +166,8 @@ def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: 
         brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
         homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
         topology = job_pods[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
-        fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
+        nodes = placement.open_to(job_pods[0])
+        fixed = next((o.label(nodes[name], topology) for name in homes if name in nodes), None)
         part = next(
             filter(None, (placement.place(job_pods, group) for group in placement.pools(job_pods, fixed))), None
         )
@@ -175,7 +180,7 @@ def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: 
     for placed, node in plan:
         placement.add(placed, node["metadata"]["name"], -1)
     for pod in waiting:
-        message = f"0/{len(placement.nodes)} nodes are available for all hosts of this JobSet at once"
+        message = f"0/{len(placement.open_to(pod))} nodes are available for all hosts of this JobSet at once"
         if o.set_condition(pod, "PodScheduled", False, "Unschedulable", message):
             tx.event(pod, "FailedScheduling", message, warning=True)
         tx.put(pod)

@@ -68,7 +68,8 @@ def test_a_wide_list_has_the_progress_of_each_program(dev: Xpk) -> None:
         assert "PROGRESS" in lines[0]
         return lines[1:]
 
-    one, two = until(lambda: len(lines := shown()) == 2 and "step 12" in lines[0] and lines, seconds=60)
+    until(lambda: "step 12" in shown()[0], seconds=60)
+    one, two = shown()
     assert "step 12 of 48 (25 %)" in one and "step" not in two
     assert "PROGRESS" not in dev("workload", "list").out
 

@@ -76,26 +76,27 @@ def _queue_hint(namespace: str, cluster: str) -> str:
 
 
 def choose_shape(
-    queue: Queue, accelerator_type: str | None, target: Target, *, cluster: str
+    queue: Queue, accelerator_type: str | None, target: Target | None = None, *, cluster: str
 ) -> tuple[SliceShape, SliceShape | None]:
     """Return the requested slice shape, or the only one of the queue. Raises UsageError if the queue lacks it.
 
     The second value is the shape of the whole slices if the requested ones are parts of them, or of the cubes that
-    they are formed from.
+    they are formed from. `target`: of the cluster; None if it does not matter.
     """
     have = list(queue.most)
+    divided, formed = (target.sub_slicing, target.super_slicing) if target else (None, None)
     if accelerator_type is None and len(have) != 1:
         raise UsageError(
             f"no accelerator type given; cluster '{cluster}' has {', '.join(have) or 'none'}",
             hint="pass --tpu-type TYPE",
         )
-    cubes = target.super_slicing if target.super_slicing in have else None
+    cubes = formed if formed in have else None
     if cubes and (problem := super_slices.topology_problem(accelerator_type or "")):
         raise UsageError(problem, hint="`xpk accelerator list` shows all types")
     shape = find_shape(accelerator_type or have[0])
-    if cubes and super_slices.is_formable(shape, parts=target.sub_slicing == cubes):
+    if cubes and super_slices.is_formable(shape, parts=divided == cubes):
         return shape, find_shape(cubes)
-    shared = find_shape(target.sub_slicing) if target.sub_slicing in have and target.sub_slicing else None
+    shared = find_shape(divided) if divided in have and divided else None
     if shared and shape in sub_slices.parts(shared):
         return shape, shared
     if cubes and super_slices.is_formable(shape, parts=True):
