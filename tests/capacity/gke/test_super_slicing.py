@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.capacity.gke.site import Site
+from xpk.capacity.gke.observed.slices import specs_of_pools
+from xpk.capacity.nodes.inventory import shape_of
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import QueueRequest
 from xpk.jobs.create.create import check_fits, choose_shape, read_queue
 from xpk.model import super_slices
-from xpk.model.accelerators import all_shapes
+from xpk.model.accelerators import TOPOLOGY_LABEL, all_shapes
 from xpk.model.errors import CapacityError, ConflictError, UsageError
 from xpk.model.specs import WorkloadSpec
 from xpk.render import render_workload
@@ -89,6 +91,27 @@ def test_a_cluster_of_cubes(cubes: Site) -> None:
     assert cubes.plan(4, "tpu7x-128", **CUBES).steps == [], "the fourth one is a cube as well"
     with pytest.raises(ConflictError, match="was created with --super-slicing"):
         cubes.plan(4, "tpu7x-128", reservation=(BLOCK,))
+
+
+def test_cubes_of_googles_xpk_are_recognized(cubes: Site) -> None:
+    pool = {
+        "status": "RUNNING",
+        "initial_node_count": 16,
+        "config": {"machine_type": "tpu7x-standard-4t"},
+        "placement_policy": {"policy_name": "tpu7x-128-4x4x4-ss-placement-policy"},
+    }
+    (spec,) = specs_of_pools("c", {"np-0": pool})
+    assert (spec.shape.name, spec.num_slices, spec.super_slicing) == ("tpu7x-128", 1, True)
+    (other,) = specs_of_pools(
+        "c", {"np-0": pool | {"placement_policy": {"policy_name": "tpu7x-128-4x4x4-placement-policy"}}}
+    )
+    assert (other.shape.name, other.super_slicing) == ("tpu7x-128", False)
+    cubes.create(1, "tpu7x-128", **CUBES)
+    node = cubes.api.list("Node")[0]
+    labels = {key: value for key, value in node["metadata"]["labels"].items() if key != "xpk.dev/accelerator-type"}
+    formed = {**node, "metadata": {**node["metadata"], "labels": labels | {TOPOLOGY_LABEL: "4x4x8"}}}
+    shape = shape_of(formed)
+    assert shape and shape.name == "tpu7x-128", "a node of a formed slice is still one of a cube"
 
 
 def test_queues_of_teams_have_the_check_as_well(cubes: Site) -> None:

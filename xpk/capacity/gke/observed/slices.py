@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from xpk.capacity.gke.desired.queued_provisioning import is_queued
+from xpk.capacity.gke.desired.request_bodies import policy_name
 from xpk.capacity.gke.observed.state import capacity_of, is_autoprovisioned, shape_of_pool
 from xpk.model import sub_slices, super_slices
 from xpk.model.accelerators import SliceShape, find_shape
@@ -66,8 +67,10 @@ def is_shared(pool: Mapping[str, Any]) -> bool:
 
 
 def is_cube(pool: Mapping[str, Any]) -> bool:
-    """Return whether a node pool is a cube, from which slices are formed."""
-    return super_slices.LABEL in pool.get("config", {}).get("labels", {})
+    """Return whether a node pool is a cube, from which slices are formed; Google's xpk names the policy alike."""
+    is_ours = super_slices.LABEL in pool.get("config", {}).get("labels", {})
+    policy = pool.get("placement_policy", {}).get("policy_name")
+    return is_ours or policy == policy_name(find_shape(super_slices.CUBE), super_slicing=True)
 
 
 def specs_of_cluster(
