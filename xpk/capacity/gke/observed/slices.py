@@ -20,9 +20,9 @@ Pools = Mapping[str, Mapping[str, Any]]
 def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
     """Return the slices of a cluster's ready node pools, by type; without autoprovisioned ones."""
     types = slices_of_pools(pools)
-    alike = {
-        shape: {key: pool for key, pool in pools.items() if shape_of_pool(pool) == shape} for shape in types.values()
-    }
+    alike: dict[SliceShape | None, dict[str, Mapping[str, Any]]] = {}
+    for key, pool in pools.items():
+        alike.setdefault(shape_of_pool(pool), {})[key] = pool
     bought = {
         shape: sorted({capacity_of(pools[key]) for key in types if types[key] == shape}) for shape in types.values()
     }
