@@ -102,6 +102,19 @@ NEEDED = [
     ("list", "clusterqueues.kueue.x-k8s.io", True, QUEUES),
     ("list", "localqueues.kueue.x-k8s.io", True, QUEUES),
 ]
+NODES, USAGE = ("node", "list"), ("usage",)
+QUARANTINE = ("node", "quarantine", "n0", "--reason", "drill")
+RETURN = ("node", "return", "n0", "--force")
+# The same for the roles of administrators, which apply to the whole cluster: a verb, its resource, the role, a command.
+NEEDED_OF_ROLES = [
+    ("list", "jobsets.jobset.x-k8s.io", "xpk-usage", USAGE),
+    ("get", "configmaps", "xpk-usage", USAGE),
+    ("list", "nodes", "xpk-quarantine", NODES),
+    ("list", "jobsets.jobset.x-k8s.io", "xpk-quarantine", NODES),
+    ("get", "nodes", "xpk-quarantine", QUARANTINE),
+    ("patch", "nodes", "xpk-quarantine", QUARANTINE),
+    ("create", "pods/eviction", "xpk-quarantine", (*QUARANTINE, "--evict")),
+]
 RUN = ["jobset.jobset.x-k8s.io/run", "pod/run-slice-job-0-0-abcde", "workload.kueue.x-k8s.io/jobset-run-00000"]
 
 # The objects that `xpk cluster adapt` writes.
@@ -119,7 +132,13 @@ def user_of(verb: str, resource: str) -> str:
     return f"no-{verb}-{resource.partition('.')[0].replace('/', '-')}"
 
 
-USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", *(user_of(*row[:2]) for row in NEEDED)]
+def user_without(verb: str, resource: str, role: str) -> str:
+    """Return the user who may do everything that a role of administrators allows, except that."""
+    return f"{role}-{user_of(verb, resource)}"
+
+
+USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", "keeper", "counter"]
+USERS += [user_of(*row[:2]) for row in NEEDED] + [user_without(*row[:3]) for row in NEEDED_OF_ROLES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +242,12 @@ def _give_roles(server: Bare) -> None:
         objects += [without(documented[name], verb, resource, new) for name, new in role_names.items()]
         objects += _bindings(user, [role_names[name] for name in INSIDE], role_names[WIDE])
     wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues"), ("fencer", "xpk-fencing"), ("fencer", WIDE)]
+    wide += [("keeper", "xpk-quarantine"), ("keeper", WIDE), ("counter", "xpk-usage")]
+    for verb, resource, role, _ in NEEDED_OF_ROLES:
+        user = user_without(verb, resource, role)
+        for name in (role,) if role == "xpk-usage" else (role, WIDE):
+            objects.append(without(documented[name], verb, resource, f"{user}-{name}"))
+            wide.append((user, f"{user}-{name}"))
     server.apply(*objects, *(_binding("ClusterRoleBinding", *item) for item in wide))
 
 
@@ -364,6 +389,46 @@ def _set_ready(bare: Bare, node: str, status: str) -> None:
     """Set a node's condition, like the node controller or its kubelet."""
     conditions = [{"type": "Ready", "status": status, "reason": "Drill", "message": ""}]
     bare.api().patch("Node", f"{node}/status", {"status": {"conditions": conditions}})
+
+
+def test_with_the_documented_role_a_slice_is_quarantined_and_returned(run: Bare) -> None:
+    refused = run.xpk("worker", *QUARANTINE)
+    assert refused.returncode == 6 and "nodes" in refused.stderr
+    done = run.xpk("keeper", *QUARANTINE, "--evict")
+    assert done.returncode == 0, done.stderr
+    pod = run.api().get("Pod", "run-slice-job-0-0-abcde")
+    assert pod["metadata"].get("deletionTimestamp"), "it was evicted"
+    listed = {item["name"]: item["state"] for item in json.loads(run.xpk("keeper", *NODES, "-o", "json").stdout)}
+    assert listed == {"n0": "Quarantined", "n1": "InService"}
+    events = [event["reason"] for event in run.api().list("Event") if event["involvedObject"]["name"] == "n0"]
+    assert "Quarantined" in events
+    unchecked = run.xpk("keeper", *RETURN[:-1])
+    assert unchecked.returncode == 4 and "has passed 0 of 2 preflight checks" in unchecked.stderr
+    done = run.xpk("keeper", *RETURN)
+    assert done.returncode == 0, done.stderr
+    assert "xpk.dev/quarantined" not in run.kubectl("get", "node", "n0", "-o", "jsonpath={.spec.taints}")
+    run.kubectl("delete", "pod", "--all", "--force", "--grace-period=0")
+
+
+def test_with_the_documented_role_the_usage_is_read(run: Bare) -> None:
+    done = run.xpk("counter", *USAGE, "--by", "team,user", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    usage = json.loads(done.stdout)
+    assert usage["cluster"] == "bare" and usage["by"] == ["team", "user"] and usage["problems"] == []
+    assert run.xpk("worker", *USAGE).returncode == 6, "users see the workloads of their namespaces only"
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "role", "command"), NEEDED_OF_ROLES, ids=lambda value: str(value).replace("/", "-")
+)
+def test_a_missing_verb_of_an_administrator_is_named(
+    run: Bare, verb: str, resource: str, role: str, command: tuple[str, ...]
+) -> None:
+    done = run.xpk(user_without(verb, resource, role), *command)
+    assert done.returncode == 6, f"{done.stdout}{done.stderr}"
+    assert f"cannot {verb} {resource}" in done.stderr and "`xpk docs permissions`" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    run.xpk("keeper", *RETURN)  # what was quarantined before the missing verb was needed
 
 
 def test_code_is_shipped_with_only_the_role_for_workloads(run: Bare, tmp_path: Path) -> None:

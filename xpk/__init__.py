@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
     from xpk.checks import check_hosts
+    from xpk.cli.translate.api import translate
+    from xpk.cli.translate.flags import Translation
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
@@ -69,6 +71,7 @@ __all__ = [
     "QuotaExceeded",
     "StartEstimate",
     "TimedOutError",
+    "Translation",
     "UnavailableError",
     "Usage",
     "UsageError",
@@ -84,6 +87,7 @@ __all__ = [
     "create_cluster",
     "forecast_goodput",
     "search_capacity",
+    "translate",
 ]
 
 _MODULES = {
@@ -103,6 +107,7 @@ _MODULES = {
     "QueueForecast": "xpk.model.forecast",
     "QueueSimulation": "xpk.jobs.simulation.live",
     "StartEstimate": "xpk.model.forecast",
+    "Translation": "xpk.cli.translate.flags",
     "WhatIf": "xpk.jobs.simulation.what_if",
     "Usage": "xpk.jobs.usage.figures",
     "Workload": "xpk.jobs.create.workload",
@@ -113,6 +118,7 @@ _MODULES = {
     "create_cluster": "xpk.client",
     "forecast_goodput": "xpk.planning.goodput",
     "search_capacity": "xpk.planning.capacity",
+    "translate": "xpk.cli.translate.api",
 }
 
 

@@ -15,6 +15,7 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.preflight import RECORD, Preflight, read_preflight
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, NotFoundError, UsageError, XpkError
+from xpk.model.evidence import NEEDED_PASSES
 from xpk.model.status import HostStatus, WorkloadStatus
 from xpk.storage import open_folder
 
@@ -28,6 +29,7 @@ def check_hosts(
     num_slices: int | None = None,
     *,
     accelerator_type: str | None = None,
+    node: str | None = None,
     namespace: str = "default",
     queue: str | None = None,
     image: str | None = None,
@@ -41,9 +43,11 @@ def check_hosts(
     """Check the hosts of free slices, by a workload that is deleted afterwards unless `keep` is set.
 
     `num_slices`: None checks all that are free and ready now. `min_gbps`: minimum bandwidths, `{"ici": 10, "dcn": 2}`.
+    `node`: check the quarantined slice of this node instead, and record on it how many checks it has passed in a row.
     Hosts that fail are in the result. Raises
 
     * CapacityError: fewer slices are free
+    * ConflictError: `node` is not quarantined
     * UsageError: the cluster has several types of slices, no trainer image or no output root, and none is given
     * TimedOutError: the checks have not finished after `timeout` seconds, for example because they are queued
     """
@@ -52,7 +56,9 @@ def check_hosts(
     if wrong := sorted(set(min_gbps or {}) - _BANDWIDTHS.keys()):
         raise UsageError(f"unknown links {', '.join(wrong)}", hint="choose from ici and dcn")
     kind = find_shape(accelerator_type).name if accelerator_type else None
-    free = _free(cluster, kind)
+    if node and num_slices is not None:
+        raise UsageError("pass either num_slices or node, not both")
+    free = [_quarantined(cluster, node)] if node else _free(cluster, kind)
     if not free or len(free) < (num_slices or 1):
         slices = f"{len(free)} slices" + (f" of {kind}" if kind else "")
         raise CapacityError(
@@ -66,6 +72,7 @@ def check_hosts(
         accelerator_type=free[0].accelerator_type,
         command="true",
         preflight=True,
+        quarantined_slice=free[0].node_pool if node else "",
         priority=PRIORITY,
         queue=queue,
         image=image,
@@ -78,7 +85,11 @@ def check_hosts(
             f"cluster '{cluster.name}' has no output root, where hosts write their results",
             hint="pass --output-root gs://BUCKET/PREFIX",
         )
-    return _run(cluster, workload, timeout=timeout, keep=keep, on_progress=on_progress, on_status=on_status)
+    result = _run(cluster, workload, timeout=timeout, keep=keep, on_progress=on_progress, on_status=on_status)
+    if node and (result.passed or any(host.passed is False for host in result.hosts)):
+        passes = cluster.nodes.record_check(node, passed=result.passed)
+        on_progress(Notice(f"slice {free[0].node_pool} has passed {passes} of {NEEDED_PASSES} checks in a row"))
+    return result
 
 
 def _run(
@@ -117,6 +128,23 @@ def _delete(cluster: Cluster, workload: Workload, on_progress: Callable[[Notice]
             )
     except XpkError as error:
         on_progress(Notice(f"cannot delete workload '{workload.name}': {error.message}", is_warning=True))
+
+
+def _quarantined(cluster: Cluster, node: str) -> SliceHealth:
+    """Return the quarantined slice of a node. Raises ConflictError if it is in service, CapacityError if it is used."""
+    pool = cluster.nodes.quarantined_slice(node)
+    health = next(item for item in health_of(cluster.api, cluster.describe()) if item.node_pool == pool)
+    if health.workload:
+        raise CapacityError(
+            f"workload '{health.workload}' is still on slice {pool}",
+            hint=f"`xpk node quarantine {node} --evict` moves it",
+        )
+    if not health.is_up:
+        raise CapacityError(
+            f"{health.hosts_ready} of {health.hosts} hosts of slice {pool} are ready",
+            hint=f"`xpk cluster health {cluster.name}` shows each host",
+        )
+    return health
 
 
 def _free(cluster: Cluster, accelerator_type: str | None) -> list[SliceHealth]:

@@ -23,7 +23,7 @@ from xpk.capacity.quarantine.verdict import Action, Budget, Verdict, judge
 from xpk.jobs.evidence import evidence_of_workloads
 from xpk.jobs.output.roots import OutputRoots
 from xpk.model.errors import ConflictError, Modified, NotFoundError, UsageError
-from xpk.model.evidence import Evidence
+from xpk.model.evidence import NEEDED_PASSES, Evidence
 
 Verdicts = list[Verdict]  # an alias, since inside the class `list` is a method
 BY_HAND = "quarantined by hand"
@@ -65,10 +65,11 @@ class Nodes:
             self._quarantine(verdict, members, evict=evict)
         return verdict
 
-    def return_to_service(self, name: str, *, dry_run: bool = False) -> Verdict:
+    def return_to_service(self, name: str, *, force: bool = False, dry_run: bool = False) -> Verdict:
         """Return the slice of a node to service and forget the evidence against its nodes.
 
-        Nothing is checked first. Raises NotFoundError, and ConflictError if the slice is not quarantined.
+        The slice must have passed two preflight checks in a row (`xpk.check_hosts` with `node`), unless `force` is
+        set. Raises NotFoundError, and ConflictError if the slice is not quarantined or has not passed them.
         """
         _, members = slice_of(nodes_of_slices(self._api), name)
         reasons = [quarantine.reason for node in members if (quarantine := marks.quarantine_of(node))]
@@ -76,9 +77,29 @@ class Nodes:
             raise ConflictError(
                 f"node '{name}' is not quarantined", hint="`xpk node list` shows the state of all nodes"
             )
+        if (passes := marks.passes_of(members)) < NEEDED_PASSES and not force:
+            raise ConflictError(
+                f"slice {pool_of(members[0])} has passed {passes} of {NEEDED_PASSES} preflight checks since it "
+                "was quarantined",
+                hint=f"`xpk cluster preflight --node {name}` checks it; --force returns it without",
+            )
         if not dry_run:
             marks.release(self._api, members, self._clock())
         return _verdict(name, members, "return", reasons[0])
+
+    def quarantined_slice(self, name: str) -> str:
+        """Return the slice of a quarantined node. Raises NotFoundError, and ConflictError if it is in service."""
+        _, members = slice_of(nodes_of_slices(self._api), name)
+        if not any(map(marks.quarantine_of, members)):
+            raise ConflictError(
+                f"node '{name}' is not quarantined", hint="`xpk cluster preflight` checks the slices that are free"
+            )
+        return pool_of(members[0])
+
+    def record_check(self, name: str, *, passed: bool) -> int:
+        """Record a preflight check of the slice of a quarantined node; return how many it has passed in a row."""
+        _, members = slice_of(nodes_of_slices(self._api), name)
+        return marks.record_check(self._api, members, passed=passed)
 
     def quarantine_by_evidence(
         self, max_percent: float = 5.0, *, evict: bool = False, dry_run: bool = False

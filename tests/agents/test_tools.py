@@ -20,7 +20,7 @@ from xpk.agents.tool import bounded
 from xpk.jobs.create.workload import Workload
 
 READS = [
-    *("list_clusters", "describe_cluster", "list_workloads"),
+    *("list_clusters", "describe_cluster", "list_workloads", "usage"),
     *("workload_status", "workload_progress", "workload_report", "workload_logs"),
 ]
 PLANS = [
@@ -96,6 +96,16 @@ def test_a_tool_beyond_the_scope_is_refused_by_name(with_scope: Callable[[Any], 
 )
 def test_invalid_calls_are_explained(tool: str, given: dict[str, Any], answer: Any, agent: Agent) -> None:
     assert agent.call(tool, **given) == answer
+
+
+def test_usage_is_read_by_cause(agent: Agent) -> None:
+    agent.create("w", "true")
+    agent.wait("w", "Succeeded")
+    answer = agent.call("usage", cluster=CLUSTER, since="2026-01-01T00:00:00Z", by=["workload", "cause"])
+    assert answer["cluster"] == CLUSTER and any(row["workload"] == "w" for row in answer["rows"]), answer
+    refused = agent.call("usage", cluster=CLUSTER, by=["colour"])
+    assert "colour" in refused["error"]
+    assert agent.call("usage", cluster=CLUSTER, prices="p.yaml")["error"] == "unknown argument 'prices'"
 
 
 def test_logs_are_bounded_and_without_control_characters(agent: Agent) -> None:

@@ -39,7 +39,10 @@ def test_a_slice_is_quarantined_by_hand_and_returned(dev: Xpk) -> None:
 
     until(lambda: len(nodes()) == 2)
     assert nodes() == {"dev-np-1-0", "dev-np-1-1"}, "the queue does not use the quarantined slice"
-    back = dev("node", "return", "dev-np-0-0")
+    early = dev("node", "return", "dev-np-0-0")
+    assert early.code != 0 and "slice dev-np-0 has passed 0 of 2 preflight checks" in early.err
+    assert "`xpk cluster preflight --node dev-np-0-0` checks it; --force returns it without" in early.err
+    back = dev("node", "return", "dev-np-0-0", "--force")
     assert back.code == 0 and "slice dev-np-0 returned to service" in back.err
     assert set(states(dev).values()) == {"InService"}
 

@@ -23,9 +23,9 @@ from xpk.model.options import option_of
 EXPORTED = """
 AuthorizationError CapacityError CheckResult Cluster ClusterInfo ConflictError Deletion GkeOptions HostChecks HostLine
 KindOptions MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Preflight
-Progress QueueForecast QueueSimulation QuotaExceeded StartEstimate TimedOutError UnavailableError Usage UsageError
-WhatIf Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ check_hosts clusters
-create_cluster forecast_goodput search_capacity
+Progress QueueForecast QueueSimulation QuotaExceeded StartEstimate TimedOutError Translation UnavailableError Usage
+UsageError WhatIf Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ check_hosts clusters
+create_cluster forecast_goodput search_capacity translate
 """
 
 

@@ -61,6 +61,24 @@ CASES = {
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),
+    "gke-check-of-a-quarantined-slice": lambda: render_workload(
+        workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", quarantined_slice="c-np-0")
+    ),
+    "gke-slices-of-cubes": lambda: render_workload(
+        workload(
+            shape=find_shape("tpu7x-4x4x8"), within=find_shape("tpu7x-128"), num_slices=2, target=ON_GKE, image="i"
+        )
+    ),
+    "gke-part-of-a-cube": lambda: render_workload(
+        workload(shape=find_shape("tpu7x-2x2x2"), within=find_shape("tpu7x-128"), target=ON_GKE, image="i")
+    ),
+    "queues-of-cubes": lambda: render_queues(
+        ClusterSpec(name="demo", shape=find_shape("tpu7x-128"), num_slices=4, super_slicing=True),
+        ClusterSpec(name="demo", shape=find_shape("v6e-16"), num_slices=1, queued=True),
+    ),
+    "queues-of-cubes-and-parts": lambda: render_queues(
+        ClusterSpec(name="demo", shape=find_shape("tpu7x-128"), num_slices=4, super_slicing=True, sub_slicing=True)
+    ),
     "queues-of-shared-slices": lambda: render_queues(
         ClusterSpec(name="demo", shape=find_shape("v6e-16"), num_slices=2, sub_slicing=True)
     ),

@@ -29,6 +29,13 @@ def complete_topology(plane: Plane, target: Target, message: Any) -> None:
         policy.tpu_topology = topology if machine.kind == "tpu" else policy.tpu_topology
 
 
+def is_provision_only(plane: Plane, target: Target, message: Any) -> bool:
+    """Return whether a pool's workload policy leaves the chips of its nodes unconnected."""
+    path = _policy_path(target, message.placement_policy.policy_name)
+    policy = plane.store.compute.get(path, {}).get("workloadPolicy", {})
+    return str(policy.get("acceleratorTopologyMode", "")).upper() == "PROVISION_ONLY"
+
+
 def check_pool(plane: Plane, target: Target, message: Any) -> None:
     """Reject an invalid node pool, new or changed. Raises Refusal: INVALID_ARGUMENT."""
     config, zones = message.config, plane.options.zones(region_of(target.location))
@@ -78,6 +85,8 @@ def _check_placement(plane: Plane, target: Target, message: Any, machine: Machin
     if not policy.tpu_topology:
         return
     check_topology(machine, policy.tpu_topology, message.initial_node_count)
+    if is_provision_only(plane, target, message) and not reservation_of(message.config):
+        raise Refusal.invalid("The accelerator topology mode PROVISION_ONLY requires a specific reservation.")
     several = math.prod(map(int, policy.tpu_topology.split("x"))) > machine.chips
     if machine.policy and several and not policy.policy_name:
         raise Refusal.invalid(

@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3 import Retry
 
 from tools.gke_emulator.names import Target
-from tools.gke_emulator.nodes import node_object
+from tools.gke_emulator.nodes import as_cube, node_object
 
 _ACCOUNT = "gke-emulator-user"
 _TOKEN_SECONDS = 24 * 3600
@@ -44,13 +44,15 @@ class ApiServerNodes:
         self._given = str(user.get("token", ""))
         self._workers = ThreadPoolExecutor(_THREADS, "gke-node")
 
-    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str], *, provision_only: bool = False) -> None:
         """Ensure that nodes with these names exist, distributed over the pool's zones."""
         zones = list(pool.locations)
-        self._each(
-            lambda item: self._create(node_object(target, pool, item[1], zones[item[0] % len(zones)], kwok=self._kwok)),
-            enumerate(names),
-        )
+
+        def create(item: tuple[int, str]) -> None:
+            node = node_object(target, pool, item[1], zones[item[0] % len(zones)], kwok=self._kwok)
+            self._create(as_cube(node, target.path, item[0]) if provision_only else node)
+
+        self._each(create, enumerate(names))
 
     def remove(self, target: Target, names: list[str]) -> None:
         """Delete nodes; missing ones are not an error."""

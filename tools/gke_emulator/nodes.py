@@ -6,6 +6,7 @@ rest what users print with `kubectl describe node`.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import zlib
 from typing import Any
@@ -19,6 +20,7 @@ from tools.gke_emulator.names import Target, region_of
 
 Node = dict[str, Any]
 SYSTEM_POOL = "default-pool"
+PARTITIONS = {"4x4x4": 16, "2x4x4": 8, "2x2x4": 4, "2x2x2": 2, "2x2x1": 1}  # of a cube: topology and hosts
 _DISK_RESERVED = 0.1
 
 
@@ -96,6 +98,28 @@ def labels(target: Target, pool: Any, machine: Machine, name: str, zone: str) ->
         labels_of_node[f"{own}/reservation-project"] = words[1] if words[0] == "projects" else target.project
         labels_of_node[f"{own}/reservation-affinity"] = "specific"
     return labels_of_node | dict(config.labels)
+
+
+def as_cube(node: Node, pool: str, index: int) -> Node:
+    """Return a node of a pool whose chips are connected only by Slice objects.
+
+    It is labeled with its partitions and their states, and with no topology. `index`: of the node in the pool.
+    """
+    own, labels_of_node = "cloud.google.com", dict(node["metadata"]["labels"])
+    labels_of_node.pop(f"{own}/gke-tpu-topology", None)
+    reservation = labels_of_node.get(f"{own}/reservation-name", "")
+    labels_of_node[f"{own}/gke-accelerator-topology-mode"] = "PROVISION_ONLY"
+    labels_of_node[f"{own}/gce-topology-block"] = _hexadecimal(reservation)
+    for topology, hosts in PARTITIONS.items():
+        key = f"{own}/gke-tpu-partition-{topology}"
+        labels_of_node[f"{key}-id"] = _hexadecimal(f"{pool}/{topology}/{index // hosts}")
+        labels_of_node[f"{key}-state"] = "HEALTHY"
+    return {**node, "metadata": {**node["metadata"], "labels": labels_of_node}}
+
+
+def _hexadecimal(text: str) -> str:
+    """Return an identifier of 32 digits, as GKE writes those of partitions."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _provisioning(config: Any) -> str:

@@ -23,7 +23,7 @@ SECONDS = {
     "SET_NODE_POOL_MANAGEMENT": 5.0,
 }
 VERSIONS = {  # newest first, by release channel
-    "RAPID": ("1.35.1-gke.1396000", "1.34.3-gke.1051000"),
+    "RAPID": ("1.36.0-gke.3712000", "1.35.1-gke.1396000", "1.34.3-gke.1051000"),
     "REGULAR": ("1.34.3-gke.1051000", "1.33.5-gke.2118000"),
     "STABLE": ("1.33.5-gke.2118000", "1.32.9-gke.1728000"),
     "EXTENDED": ("1.33.5-gke.2118000", "1.31.14-gke.1033000"),

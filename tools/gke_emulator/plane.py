@@ -21,8 +21,8 @@ class Nodes(Protocol):
     server: str
     authority: bytes
 
-    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
-        """Ensure that nodes with these names exist."""
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str], *, provision_only: bool = False) -> None:
+        """Ensure that nodes with these names exist; `provision_only`: their chips are not connected."""
 
     def remove(self, target: Target, names: list[str]) -> None:
         """Delete nodes."""
@@ -55,7 +55,7 @@ class NoNodes:
     server = "127.0.0.1:9"
     authority = _NOBODY
 
-    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str], *, provision_only: bool = False) -> None:
         """Do nothing."""
 
     def remove(self, target: Target, names: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from google.cloud.container_v1 import Cluster, NodePool, Operation
 
 from tools.gke_emulator import defaults
 from tools.gke_emulator.capacity import hosts_of
-from tools.gke_emulator.checks import check_pool, complete_topology
+from tools.gke_emulator.checks import check_pool, complete_topology, is_provision_only
 from tools.gke_emulator.names import Target, check_name, region_of, target_of
 from tools.gke_emulator.operations import OperationError
 from tools.gke_emulator.plane import Plane
@@ -161,7 +161,7 @@ class Pools:
             plane.store.put_pool(path, pool)
             everyone = list(pool.nodes)
         # Includes existing nodes, because an interrupted operation is repeated from the start.
-        plane.nodes.add(plane.store.clusters[target.of_cluster.path], target, pool.message, everyone)
+        self._register(target, pool.message, everyone)
         if error is not None:
             raise error
 
@@ -210,9 +210,14 @@ class Pools:
     def _settle(self, work: Work) -> None:
         pool = self._plane.store.pools[work.args["path"]]
         if work.message.operation_type == Type.UPGRADE_NODES:
-            plane, target = self._plane, _target(work.args["path"])
-            plane.nodes.add(plane.store.clusters[target.of_cluster.path], target, pool.message, list(pool.nodes))
+            self._register(_target(work.args["path"]), pool.message, list(pool.nodes))
             self.finish(work.args["path"])
+
+    def _register(self, target: Target, message: Any, nodes: Sequence[str]) -> None:
+        """Ensure that a pool's nodes exist in the API server of its cluster."""
+        cluster = self._plane.store.clusters[target.of_cluster.path]
+        cubes = is_provision_only(self._plane, target, message)
+        self._plane.nodes.add(cluster, target, message, [*nodes], provision_only=cubes)
 
     def _failed(self, work: Work, error: OperationError) -> None:
         self.finish(work.args["path"], error)

@@ -7,6 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -16,7 +17,7 @@ from xpk.model.options import option_of
 
 _STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 # Parameters that make no sense in a tool: callbacks, files of this machine, and what the server decides itself.
-_HIDDEN = {"self", "on_progress", "dry_run", "follow", "path", "options", "wait", "timeout", "output_root"}
+_HIDDEN = {"self", "on_progress", "dry_run", "follow", "path", "options", "wait", "timeout", "output_root", "prices"}
 NAMES_HIDDEN = re.compile(rf"`({'|'.join(sorted(_HIDDEN))})`|xpk\.GkeOptions")
 
 Fields = dict[str, Any]  # type and default of each argument
@@ -30,7 +31,9 @@ def model(name: str, fields: Fields) -> type[BaseModel]:
 
 def of_function(function: Callable[..., Any]) -> Fields:
     """Return the arguments of a function or method, without those that agents do not set."""
-    hints, fields = get_type_hints(function), {}
+    # Without the result, whose type may only be imported by type checkers.
+    annotated = SimpleNamespace(__annotations__={**function.__annotations__, "return": None})
+    hints, fields = get_type_hints(annotated, function.__globals__), {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in _HIDDEN:
             default = ... if parameter.default is parameter.empty else parameter.default

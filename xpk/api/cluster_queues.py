@@ -39,8 +39,18 @@ def allotments(cluster_queue: Obj) -> dict[Key, Allotment]:
 
 def queued_flavors(cluster_queue: Obj) -> frozenset[str]:
     """Return the flavors of a ClusterQueue whose nodes are created when a ProvisioningRequest is granted."""
+    return _checked_flavors(cluster_queue, names.PROVISIONING_CHECK)
+
+
+def cube_flavors(cluster_queue: Obj) -> frozenset[str]:
+    """Return the flavors of a ClusterQueue whose nodes are cubes, from which slices are formed."""
+    return _checked_flavors(cluster_queue, names.SLICE_CHECK)
+
+
+def _checked_flavors(cluster_queue: Obj, name: str) -> frozenset[str]:
+    """Return the flavors of a ClusterQueue to which an admission check applies."""
     checks = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
-    check = next((candidate for candidate in checks if candidate["name"] == names.PROVISIONING_CHECK), None)
+    check = next((candidate for candidate in checks if candidate["name"] == name), None)
     if check is None:
         return frozenset()
     return frozenset(check.get("onFlavors") or (flavor for flavor, _ in allotments(cluster_queue)))

@@ -68,6 +68,7 @@ INSTALLED_KINDS = {
         Kind("APIService", "apiregistration.k8s.io/v1", "apiservices", namespaced=False),
         Kind("Network", _GKE_NETWORKS, "networks", namespaced=False),
         Kind("GKENetworkParamSet", _GKE_NETWORKS, "gkenetworkparamsets", namespaced=False),
+        Kind("Slice", "accelerator.gke.io/v1beta1", "slices", namespaced=False),
         Kind("MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False),
         Kind("ValidatingAdmissionPolicy", _ADMISSION, "validatingadmissionpolicies", namespaced=False),
         Kind("ValidatingAdmissionPolicyBinding", _ADMISSION, "validatingadmissionpolicybindings", namespaced=False),

@@ -76,6 +76,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], options: WorkloadOption
     tpus = all(spec.shape.kind == "tpu" for spec in specs)
 
     shared = [spec.shape.name for spec in specs if spec.sub_slicing]
+    cubes = [spec.shape.name for spec in specs if spec.super_slicing]
 
     def kept(key: str, value: str | None) -> str:
         return before.get(key, "") if value is None else value
@@ -93,6 +94,7 @@ def record(api: ObjectApi, specs: Sequence[ClusterSpec], options: WorkloadOption
             **({"region": region} if region else {}),
             **({_TAKE_OVER: "true"} if options.take_over or before.get(_TAKE_OVER) else {}),
             **({"sub-slicing": shared[0]} if shared else {}),
+            **({"super-slicing": cubes[0]} if cubes else {}),
             **_bought(specs),
         }
     )
@@ -122,6 +124,7 @@ def target_of(api: ObjectApi, hint: str) -> Target:
         trainer_image=data["trainer-image"] or None,
         region=data.get("region"),
         sub_slicing=data.get("sub-slicing"),
+        super_slicing=data.get("super-slicing"),
         capacities={kind: tuple(items) for kind, items in json.loads(data.get("capacities", "{}")).items()},
         autoprovisioned=autoprovisioned_in(data),
     )

@@ -48,7 +48,6 @@ CLUSTER = {
     "--managed-mldiagnostics": Ignored(_REPORT),
     "--enable-mtc": Ignored(_NO_MTC),
     **dict.fromkeys(("--mtc-ramdisk-size", "--mtc-gcs-bucket", "--mtc-toleration-key"), Ignored(_NO_MTC, True)),
-    "--super-slicing": Ignored("each cube is one slice; --num-slices gives a workload several"),
     **dict.fromkeys(("--cpu-limit", "--memory-limit"), Ignored(_WHOLE_MACHINES, True, unneeded=True)),
     "--cluster-state-gcs-bucket": Ignored("the state is read from the cluster itself", takes_value=True, unneeded=True),
     "--project-number": Ignored("the project's ID is sufficient", takes_value=True, unneeded=True),

@@ -21,6 +21,7 @@ from xpk.cli.terminal.repeat import repeat
 from xpk.cli.terminal.tables import Column
 from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError
+from xpk.model.evidence import NEEDED_PASSES
 
 if TYPE_CHECKING:
     from xpk.capacity.quarantine.listing import NodeInfo
@@ -35,6 +36,7 @@ _COLUMNS = (
     Column("EVIDENCE", lambda n: _kinds(n) or "-"),
     Column("SINCE", lambda n: age(n.since) if n.since else "-", drop=2),
     Column("WORKLOAD", lambda n: n.workload or "-", drop=1),
+    Column("CHECKS", lambda n: f"{n.passes} of {NEEDED_PASSES}" if n.since else "-", drop=3),
     Column("REASON", lambda n: n.reason or _newest(n), wrap=True),
 )
 _VERDICT_COLUMNS = (
@@ -137,15 +139,18 @@ def quarantine(
 @node.command("return")
 @click.argument("name", metavar="NODE", shell_complete=complete.nodes)
 @cluster_option
+@click.option("--force", is_flag=True, help="Return a slice that has not passed two preflight checks.")
 @_dry_run
 @output_option
 @click.pass_obj
-def return_(console: Console, /, name: str, cluster: str | None, dry_run: bool, output: str | None) -> None:
+def return_(
+    console: Console, /, name: str, cluster: str | None, force: bool, dry_run: bool, output: str | None
+) -> None:
     """Return the slice of NODE to service and forget the evidence against it.
 
-    Nothing is checked first: repair or replace the machine, or test it, before.
+    The slice must have passed two preflight checks in a row: run `xpk cluster preflight --node NODE` twice.
     """
-    verdict = _nodes(cluster).return_to_service(name, dry_run=dry_run)
+    verdict = _nodes(cluster).return_to_service(name, force=force, dry_run=dry_run)
     _show(console.choosing(output), [verdict], "returned to service", dry_run=dry_run)
 
 

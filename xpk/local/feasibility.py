@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.store import Transaction
+from xpk.model import names
 
 POOLS = "node pools"
 Pools = Mapping[str, Sequence[Obj]]
@@ -14,16 +15,28 @@ Slices = frozenset[tuple[frozenset[tuple[str, float]], int]]  # requests of a ho
 
 
 def needs_of(jobset: Obj) -> dict[str, int]:
-    """Return the requests of all hosts of a JobSet, and its number of node pools."""
+    """Return the requests of all hosts of a JobSet, and its number of usable node pools.
+
+    One that checks a quarantined slice needs none of those: it runs where no other may.
+    """
     total: dict[str, float] = {}
     for job in jobset["spec"]["replicatedJobs"]:
         spec = job["template"]["spec"]
         for name, amount in o.requests(spec["template"]["spec"]).items():
             total[name] = total.get(name, 0) + amount * job["replicas"] * spec["parallelism"]
     needs = {name: int(amount) for name, amount in total.items()}
-    if o.TOPOLOGY in jobset["metadata"].get("annotations", {}):
+    if o.TOPOLOGY in jobset["metadata"].get("annotations", {}) and not _checks_quarantined(jobset):
         needs[POOLS] = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
     return needs
+
+
+def _checks_quarantined(jobset: Obj) -> bool:
+    """Return whether hosts of a JobSet tolerate the quarantine of their slice."""
+    return any(
+        toleration.get("key") == names.QUARANTINE_TAINT
+        for job in jobset["spec"]["replicatedJobs"]
+        for toleration in job["template"]["spec"]["template"]["spec"].get("tolerations", ())
+    )
 
 
 def usable_pools(tx: Transaction, flavor: str) -> dict[str, list[Obj]]:

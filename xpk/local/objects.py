@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -129,11 +130,22 @@ def is_fenced(node: Obj) -> bool:
     return any(taint.get("effect") == "NoExecute" for taint in node.get("spec", {}).get("taints", ()))
 
 
-def is_closed(node: Obj) -> bool:
-    """Return whether a node accepts no new hosts: it is cordoned, or has a taint, which no host tolerates here."""
-    spec = node.get("spec", {})
-    has_taint = any(taint.get("effect") in ("NoSchedule", "NoExecute") for taint in spec.get("taints", ()))
-    return bool(spec.get("unschedulable")) or has_taint
+def is_closed(node: Obj, tolerations: Iterable[Obj] = ()) -> bool:
+    """Return whether a node accepts no new hosts with these tolerations: it is cordoned, or has another taint."""
+    spec, tolerated = node.get("spec", {}), list(tolerations)
+    taints = [taint for taint in spec.get("taints", ()) if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    return bool(spec.get("unschedulable")) or any(
+        not any(_tolerates(toleration, taint) for toleration in tolerated) for taint in taints
+    )
+
+
+def _tolerates(toleration: Obj, taint: Obj) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    same = toleration.get("key") == taint.get("key")
+    return same and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def merge_patch(target: object, patch: object) -> Any:

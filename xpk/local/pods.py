@@ -29,9 +29,9 @@ def _address(node: Obj) -> str:
     return next((str(a["address"]) for a in addresses if a["type"] == "InternalIP"), "127.0.0.1")
 
 
-def _is_open(node: Obj) -> bool:
-    """Return whether new hosts may be placed on a node."""
-    return o.is_true(node, "Ready") and not o.is_closed(node)
+def _is_open(node: Obj, tolerations: Sequence[Obj]) -> bool:
+    """Return whether new hosts with these tolerations may be placed on a node."""
+    return o.is_true(node, "Ready") and not o.is_closed(node, tolerations)
 
 
 class Placement:
@@ -40,7 +40,6 @@ class Placement:
     def __init__(self, tx: Transaction) -> None:
         every = sorted(tx.list("Node"), key=lambda n: _natural(n["metadata"]["name"]))
         self._every = {n["metadata"]["name"]: n for n in every}
-        self.nodes = {name: n for name, n in self._every.items() if _is_open(n)}
         self.free = {
             name: {k: o.quantity(v) for k, v in node.get("status", {}).get("allocatable", {}).items()}
             for name, node in self._every.items()
@@ -59,10 +58,19 @@ class Placement:
         owner = o.owner_uid(pod)
         self.tenants[node].add(owner) if sign > 0 else self.tenants[node].discard(owner)
 
+    def open_to(self, pod: Obj) -> dict[str, Obj]:
+        """Return the nodes on which new hosts may be placed that tolerate what a pod tolerates, by name."""
+        tolerations = pod["spec"].get("tolerations", ())
+        return {name: node for name, node in self._every.items() if _is_open(node, tolerations)}
+
     def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
         """Return the groups of nodes that may run all these pods of one Job."""
         selector = pods[0]["spec"].get("nodeSelector", {}).items()
-        names = [name for name, n in self.nodes.items() if selector <= n["metadata"].get("labels", {}).items()]
+        names = [
+            name
+            for name, node in self.open_to(pods[0]).items()
+            if selector <= node["metadata"].get("labels", {}).items()
+        ]
         topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
         if not topology:
             return [names]
@@ -88,7 +96,7 @@ class Placement:
                 return None
             best = min(fitting, key=lambda name: self.load[name])
             self.add(pod, best)
-            plan.append((pod, self.nodes[best]))
+            plan.append((pod, self._every[best]))
         return plan
 
 
@@ -158,7 +166,8 @@ def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: 
         brothers = [p for p in pods if o.owner_uid(p) == uid and not o.has_ended(p)]
         homes = {p["spec"]["nodeName"] for p in brothers if "nodeName" in p["spec"]}
         topology = job_pods[0]["metadata"]["annotations"].get(o.TOPOLOGY, "")
-        fixed = next((o.label(placement.nodes[n], topology) for n in homes if n in placement.nodes), None)
+        nodes = placement.open_to(job_pods[0])
+        fixed = next((o.label(nodes[name], topology) for name in homes if name in nodes), None)
         part = next(
             filter(None, (placement.place(job_pods, group) for group in placement.pools(job_pods, fixed))), None
         )
@@ -171,7 +180,7 @@ def _place(tx: Transaction, placement: Placement, pods: Sequence[Obj], waiting: 
     for placed, node in plan:
         placement.add(placed, node["metadata"]["name"], -1)
     for pod in waiting:
-        message = f"0/{len(placement.nodes)} nodes are available for all hosts of this JobSet at once"
+        message = f"0/{len(placement.open_to(pod))} nodes are available for all hosts of this JobSet at once"
         if o.set_condition(pod, "PodScheduled", False, "Unschedulable", message):
             tx.event(pod, "FailedScheduling", message, warning=True)
         tx.put(pod)

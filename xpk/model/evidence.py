@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import comb
 
 THRESHOLD = 1.0  # score from which a node is a suspect
+NEEDED_PASSES = 2  # preflight checks in a row, before a quarantined slice returns to service
 HALF_LIFE = timedelta(days=7)
 _CHANCE = 0.1  # probability up to which repeated failures on the same nodes count as no coincidence
 _KEPT = 32  # pieces of evidence of a node

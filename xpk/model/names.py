@@ -11,10 +11,12 @@ SLICE_JOB = "slice-job"  # the replicated job's name in Google's xpk: both tools
 QUEUE = "multislice-queue"
 CLUSTER_QUEUE = "cluster-queue"
 PROVISIONING_CHECK, PROVISIONING_CONFIG = "dws-prov", "dws-config"  # of slices that come by ProvisioningRequests
+SLICE_CHECK = "ss-kueue-operator"  # of slices that are formed from cubes, as Google's xpk names it
 COHORT = "cluster-cohort"  # of the ClusterQueues that lend to each other
 ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")  # of Google Cloud, such as us-central1-a
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
+QUARANTINE_TAINT = "xpk.dev/quarantined"  # of the nodes of slices that evidence speaks against
 WORKLOAD_LABEL = "xpk.google.com/workload"
 GCLUSTER_LABEL = "gcluster.google.com/workload"  # of workloads that Google's Cluster Toolkit has submitted
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xpk.model import names, sub_slices
+from xpk.model import names, sub_slices, super_slices
 from xpk.model.accelerators import SliceShape
 from xpk.model.errors import UsageError
 from xpk.model.mounts import Mount, mount_problems
@@ -48,6 +48,7 @@ class ClusterSpec(_Slices):
 
     name: str
     sub_slicing: bool = False  # workloads may use parts of a slice
+    super_slicing: bool = False  # the slices are cubes, from which those of workloads are formed
     queued: bool = False  # nodes are created when a workload requests them
     max_slices: int | None = None  # limit of node autoprovisioning; None without it
     provisions: str = ""  # default capacity of autoprovisioned slices
@@ -56,10 +57,19 @@ class ClusterSpec(_Slices):
     def problems(self) -> list[str]:
         """Return all problems of the spec, one line each."""
         problems = cluster_problems(self.name, self.num_slices if self.num_slices or not self.max_slices else 1)
-        if self.sub_slicing and not sub_slices.parts(self.shape):
-            families = " and ".join(sub_slices.FAMILIES)
-            problems.append(f"--sub-slicing: slices of {self.shape.name} cannot be shared; use {families}-8 or larger")
-        return problems
+        return [*problems, *self._slicing_problems()]
+
+    def _slicing_problems(self) -> list[str]:
+        cube, name = super_slices.CUBE, self.shape.name
+        if self.super_slicing:
+            right = name == cube
+            return [] if right else [f"--super-slicing: workloads' slices are formed from {cube}, not from {name}"]
+        if not self.sub_slicing or sub_slices.parts(self.shape):
+            return []
+        if name == cube:
+            return [f"--sub-slicing: parts of {cube} are formed like larger slices: add --super-slicing"]
+        families = " and ".join(sub_slices.FAMILIES)
+        return [f"--sub-slicing: slices of {name} cannot be shared; use {families}-8 or larger"]
 
     @property
     def quota(self) -> int:
@@ -86,6 +96,7 @@ class SliceQuota:
     borrowing_limit: float | None = None  # None: unlimited
     lending_limit: float | None = None  # of its own slices; None: all
     queued: bool = False  # nodes are created when a workload requests them
+    super_slicing: bool = False  # cubes, from which the slices of workloads are formed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +126,7 @@ class Target:
     region: str | None = None  # of a cloud that charges for the slices
     on_this_machine: bool = False  # hosts are local processes, which see all files and need no image
     sub_slicing: str | None = None  # type of the slices that are shared by parts
+    super_slicing: str | None = None  # type of the cubes that slices are formed from
     capacities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the slices, by type
     autoprovisioned: Mapping[str, str] = field(default_factory=dict)  # default capacity by autoprovisioned type
 
@@ -145,7 +157,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
     non_root: bool = False  # refuse to run as root
     code: Code | None = None
     user: str = ""
-    within: SliceShape | None = None  # with sub-slicing: the type of the whole slices
+    within: SliceShape | None = None  # with sub- or super-slicing: the type of the whole slices, or of the cubes
     peer_watch: bool = False  # a lost host ends the command on all others at once
     restart_in_place: bool = False  # a command that fails is started again on all hosts, without new pods
     ray: bool = False  # the command makes the hosts a Ray cluster

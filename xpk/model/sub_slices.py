@@ -15,7 +15,7 @@ TOPOLOGY = "sub-slice-topology"  # the Topology object, as Google's xpk names it
 LABEL = "xpk.dev/sub-slicing"  # on nodes of slices that are shared by parts
 TOPOLOGY_ANNOTATION = "cloud.google.com/gke-tpu-slice-topology"  # GKE's webhook reads a part's topology from it
 _FEWEST_CHIPS = 8
-_HOST = "kubernetes.io/hostname"
+HOST = "kubernetes.io/hostname"
 
 
 def parts(shape: SliceShape) -> list[SliceShape]:
@@ -35,7 +35,7 @@ def level(part: SliceShape) -> str:
 
 def levels(shape: SliceShape) -> list[str]:
     """Return the node labels from the whole slice to a host: the levels of a Kueue Topology."""
-    return [*map(level, parts(shape)), _HOST]
+    return [*map(level, parts(shape)), HOST]
 
 
 def placement(part: SliceShape) -> dict[str, str]:

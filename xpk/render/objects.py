@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from xpk.model import capacities, names, sub_slices
+from xpk.model import capacities, names, sub_slices, super_slices
 from xpk.model.accelerators import NODEPOOL_LABEL
 from xpk.model.specs import ClusterSpec, ImageCacheSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import mounts
@@ -25,7 +25,7 @@ from xpk.render.environment import host_fields, host_values
 from xpk.render.pause_program import hold_program
 from xpk.render.peer_secret import mounted_peer_secret
 from xpk.render.priority_limit import limit_view
-from xpk.render.provisioning import flavor_labels, managed_resources
+from xpk.render.provisioning import admission_checks, flavor_labels, managed_resources, topologies, topology_of
 from xpk.render.supervisor import START, is_supervised, restart_values
 from xpk.render.template import render_template
 from xpk_shared.supervisor.names import EXHAUSTED
@@ -53,7 +53,12 @@ def render_queues(
     no other queues.
     """
     unallotted = [
-        SliceQuota(shape=spec.shape, num_slices=max(0, spec.quota_slices - promised_slices), queued=spec.queued)
+        SliceQuota(
+            shape=spec.shape,
+            num_slices=max(0, spec.quota_slices - promised_slices),
+            queued=spec.queued,
+            super_slicing=spec.super_slicing,
+        )
         for spec, promised_slices in ((item, (promised or {}).get(item.shape.name, 0)) for item in specs)
     ]
     total = {spec.shape.name: spec.quota_slices for spec in specs}
@@ -61,21 +66,21 @@ def render_queues(
     own_queue = _cluster_queue(names.CLUSTER_QUEUE, unallotted, "LowerPriority", cohort=promised is not None)
     if promised is not None:
         own_queue["annotations"] = {names.SLICES_ANNOTATION: json.dumps(total)}
-    shared = next((spec.shape for spec in specs if spec.sub_slicing), None)
     view = {
         "flavors": [
             {
                 "name": spec.shape.name,
                 "labels": flavor_labels(spec),
                 "queued": spec.queued,
-                "topology": sub_slices.TOPOLOGY if spec.sub_slicing else None,
+                "topology": topology_of(spec),
             }
             for spec in specs
         ],
         "namespace": namespace,
         "managed_resources": managed_resources(specs),
         "priorities": names.PRIORITIES,
-        "topology": {"name": sub_slices.TOPOLOGY, "levels": sub_slices.levels(shared)} if shared else None,
+        "topologies": list(topologies(specs)),
+        "forms_slices": any(spec.super_slicing for spec in specs),
     }
     return render_template("kueue/queues.yaml.j2", q=view, c=own_queue)
 
@@ -122,7 +127,7 @@ def _cluster_queue(name: str, quotas: Sequence[SliceQuota], reclaim: str, *, coh
         "annotations": None,
         "cohort": names.COHORT if cohort else None,
         "preemption": preemption,
-        "queued": [quota.shape.name for quota in quotas if quota.queued],
+        "checks": admission_checks(quotas),
         "groups": groups,
     }
 
@@ -212,9 +217,13 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "pod_annotations": _pod_annotations(spec),
         "fatal_exit_codes": sorted(fatal),
         "judged_exit_codes": sorted({143, *fatal}),  # codes that have rules of their own
-        "node_selector": {**(spec.within or spec.shape).node_labels, **capacities.node_selector(spec.capacity)},
+        "node_selector": {
+            **_type_selector(spec),
+            **capacities.node_selector(spec.capacity),
+            **({NODEPOOL_LABEL: spec.quarantined_slice} if spec.quarantined_slice else {}),
+        },
         "no_topology": names.NO_TOPOLOGY_LABEL,
-        "tolerated": capacities.tolerated(spec.capacity),
+        "tolerated": {**capacities.tolerated(spec.capacity), **_tolerated_quarantine(spec)},
         "command": [*START] if supervised else command,
         "args": command if supervised else [],
         "working_dir": CODE_FOLDER if unpack else spec.working_dir,
@@ -272,7 +281,28 @@ def _annotations(spec: WorkloadSpec) -> dict[str, str]:
 def _pod_annotations(spec: WorkloadSpec) -> dict[str, str]:
     # Kueue may declare the pod dead if its node is lost; without this the JobSet waits forever.
     fenced = {"kueue.x-k8s.io/safe-to-forcefully-delete": "true"} if spec.target.fenced else {}
-    return fenced | mounts.pod_annotations(spec.mounts) | (sub_slices.placement(spec.shape) if spec.within else {})
+    return fenced | mounts.pod_annotations(spec.mounts) | _placement(spec)
+
+
+def _placement(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the pod annotations of a workload on parts of slices, or on slices formed from cubes."""
+    if spec.within is None:
+        return {}
+    return super_slices.placement(spec.shape) if _is_formed(spec) else sub_slices.placement(spec.shape)
+
+
+def _tolerated_quarantine(spec: WorkloadSpec) -> dict[str, str]:
+    return {names.QUARANTINE_TAINT: "true"} if spec.quarantined_slice else {}
+
+
+def _type_selector(spec: WorkloadSpec) -> Mapping[str, str]:
+    """Return the node labels of the slices that a workload uses."""
+    return super_slices.node_selector(spec.shape) if _is_formed(spec) else (spec.within or spec.shape).node_labels
+
+
+def _is_formed(spec: WorkloadSpec) -> bool:
+    """Return whether the workload's slices are formed from cubes."""
+    return spec.within is not None and spec.within.family == super_slices.FAMILY
 
 
 def _unpack(spec: WorkloadSpec) -> dict[str, Any] | None:

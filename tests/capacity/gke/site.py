@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tests.capacity.machine import CONTROLLER, _react
 from tools.gke_emulator.emulator import GkeEmulator
+from tools.gke_emulator.nodes import as_cube
 from xpk.api.base import Keep, Obj, ObjectApi, Selector
 from xpk.capacity.gke.api_access import ClusterLocation
 from xpk.capacity.gke.cloud.configuration import Endpoints
@@ -20,6 +21,7 @@ from xpk.capacity.gke.observed.state import shape_of_pool
 from xpk.capacity.gke.provider import GkeProvider
 from xpk.capacity.gke.request.options import GkeOptions
 from xpk.capacity.plan.plan import Plan
+from xpk.model import super_slices
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.specs import ClusterSpec
 from xpk.testing import FakeApi
@@ -154,7 +156,9 @@ class RegisteredApi(FakeApi):
                 labels = body["config"].get("labels", {}) | dict(shape.node_labels if shape else {})
                 has = {shape.resource: str(shape.resource_per_host)} if shape else {}
                 for node in missing & {f"{name}-{host}" for host in range(len(there[name].nodes))}:
-                    self.create(_node(name, node, labels, has))
+                    obj = _node(name, node, labels, has)
+                    host = int(node.rpartition("-")[2])
+                    self.create(as_cube(obj, name, host) if super_slices.LABEL in labels else obj)
 
 
 def _react_deployments(kind: str, obj: Obj) -> None:

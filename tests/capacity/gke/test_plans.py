@@ -38,6 +38,7 @@ OTHERS = {
 # These options give the location, are compared with the result, or control the speed.
 NOT_SHOWN = {"--project", "--zone", "--region", "--at-once", "--timeout", "--max-cost", "--prices"}
 NOT_SHOWN |= {"--trainer-image", "--gpudirect-manifests"}
+NOT_SHOWN |= {"--super-slicing"}  # of tpu7x only: test_super_slicing.py
 DEFAULT = {"--enable-workload-identity"}
 
 

@@ -64,7 +64,7 @@ def test_workloads_take_parts_of_slices(shared: Site) -> None:
     queue = read_queue(shared.api, "multislice-queue", "default", cluster="c")
 
     def workload(tpu_type: str | None, num_slices: int = 1) -> WorkloadSpec:
-        shape, within = choose_shape(queue, tpu_type, cluster="c", sub_slicing=target.sub_slicing)
+        shape, within = choose_shape(queue, tpu_type, target, cluster="c")
         return WorkloadSpec(
             name="w", shape=shape, within=within, num_slices=num_slices, command=("true",), target=target, image="i"
         )

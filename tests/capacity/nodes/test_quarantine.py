@@ -57,6 +57,27 @@ def test_all_nodes_of_the_slice_get_a_taint_a_reason_and_an_event() -> None:
     assert events["n0"] == "Quarantined slice np-0: in the slice of n1: 2 signal"
 
 
+def test_checks_count_from_the_last_failure_and_from_the_quarantine() -> None:
+    api = cluster()
+    put_into_quarantine(api, "n1")
+
+    def record(*, passed: bool) -> int:
+        _, members = slice_of(nodes_of_slices(api), "n0")
+        return marks.record_check(api, members, passed=passed)
+
+    assert [record(passed=passed) for passed in (True, False, True, True)] == [1, 0, 1, 2]
+    quarantine = marks.quarantine_of(api.get("Node", "n0"))
+    assert quarantine and (quarantine.passes, quarantine.since) == (2, "2026-11-24T12:00:00Z")
+    assert taints(api, "n1") == [OTHER["key"], marks.TAINT]
+    api.patch("Node", "n0", {"metadata": {"annotations": {"xpk.dev/preflight-passes": "many"}}})
+    assert marks.passes_of(slice_of(nodes_of_slices(api), "n0")[1]) == 0, "a damaged count is none"
+    put_into_quarantine(api, "n1")
+    assert record(passed=True) == 1
+    _, members = slice_of(nodes_of_slices(api), "n0")
+    marks.release(api, members, NOW)
+    assert "xpk.dev/preflight-passes" not in api.get("Node", "n1")["metadata"]["annotations"]
+
+
 def test_a_quarantined_slice_is_not_healthy_and_names_the_next_command() -> None:
     api = cluster()
     put_into_quarantine(api, "n1")

@@ -34,6 +34,9 @@ if "preflight" in sys.orig_argv and "--" not in sys.orig_argv:
         (("dev", "--min-dcn-gbps", "-1"), 2, "-1.0 is not in the range x>=0"),
         (("dev", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
         (("dev", "--queue", "nope"), 3, "queue 'nope' not found in namespace 'default'"),
+        (("dev", "--node", "dev-np-0-7"), 3, "no slice has a node 'dev-np-0-7'"),
+        (("dev", "--node", "dev-np-0-0"), 4, "node 'dev-np-0-0' is not quarantined"),
+        (("dev", "--node", "dev-np-0-0", "--num-slices", "1"), 2, "--node and --num-slices exclude each other"),
     ],
 )
 def test_bad_input_is_rejected(dev: Xpk, arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -92,3 +95,25 @@ def test_a_restart_in_place_does_not_repeat_checks_that_have_passed(dev: Xpk) ->
     lines = dev("workload", "logs", "w", "--slice", "0", "--host", "0").out
     assert lines.count("all 4 hosts passed") == 1
     assert "attempt 0" in lines and "attempt 1" in lines
+
+
+@pytest.mark.slow
+def test_a_quarantined_slice_returns_after_two_checks_in_a_row(dev: Xpk) -> None:
+    assert dev("node", "quarantine", "dev-np-0-1", "--reason", "slow").code == 0
+    busy = dev("workload", "create", "busy", "--command", "sleep 1000")
+    assert busy.code == 0, "the other slice is in use"
+    refused = dev("node", "return", "dev-np-0-0")
+    assert refused.code != 0 and "has passed 0 of 2 preflight checks" in refused.err
+    for passes in (1, 2):
+        done = dev("cluster", "preflight", "dev", "--node", "dev-np-0-0", "-o", "json")
+        assert done.code == 0, done.err
+        assert [host["node"] for host in done.data["hosts"]] == ["dev-np-0-0", "dev-np-0-1"]
+        assert f"slice dev-np-0 has passed {passes} of 2 checks in a row" in done.err
+    failing = dev("cluster", "preflight", "dev", "--node", "dev-np-0-0", "--min-ici-gbps", "100000")
+    assert failing.code == 1 and "has passed 0 of 2 checks in a row" in failing.err, "a failure counts from the start"
+    listed = {item["name"]: item["passes"] for item in dev("node", "list", "-o", "json").data}
+    assert listed == {"dev-np-0-0": 0, "dev-np-0-1": 0, "dev-np-1-0": 0, "dev-np-1-1": 0}
+    for _ in range(2):
+        assert dev("cluster", "preflight", "dev", "--node", "dev-np-0-1", "-q").code == 0
+    assert dev("node", "return", "dev-np-0-0").code == 0
+    assert {item["state"] for item in dev("node", "list", "-o", "json").data} == {"InService"}

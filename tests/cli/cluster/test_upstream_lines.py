@@ -82,9 +82,9 @@ PLANS: dict[str, tuple[str, int]] = {
     f"cluster create {GOLDEN} --tpu-type=tpu7x-8 --spot --adapt-from-ct": ("1 x tpu7x-8", 0),
     f"cluster create {GOLDEN} --tpu-type=v6e-4x4 --reservation=golden-reservation --sub-slicing": ("by parts", 0),
     f"cluster create {GOLDEN} --tpu-type=tpu7x-4x4x4 --reservation=golden-reservation/reservationBlocks/block "
-    "--super-slicing --num-cubes=3": ("3 x tpu7x-128", 1),
+    "--super-slicing --num-cubes=3": ("cubes that form slices for workloads", 0),
     "cluster create --cluster xpk-test --super-slicing --tpu-type=tpu7x-4x4x4 --reservation=r --num-cubes=2": (
-        "2 x tpu7x-128", 1,
+        "--super-slicing requires a block", 1,
     ),
     f"cluster create {GOLDEN} --tpu-type=tpu7x-8 --spot --cpu-limit=20 --memory-limit=1Gi": ("1 x tpu7x-8", 2),
     f"cluster create {GOLDEN} --tpu-type=tpu7x-8 --spot --cpu-limit=1 --memory-limit=1Mi": ("1 x tpu7x-8", 2),

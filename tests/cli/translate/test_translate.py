@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import xpk
 from tests.cli.conftest import Xpk
 from tests.docs.parsing import parse
 from xpk.cli import google_xpk
@@ -318,3 +319,11 @@ def test_commands_of_gcluster_run_their_translation(dev: Xpk) -> None:
 def test_gcluster_is_not_in_the_help_but_has_its_own(xpk: Xpk) -> None:
     assert "gcluster job" not in xpk("--help").out
     assert "xpk gcluster job list" in xpk("gcluster", "--help").out
+
+
+def test_a_program_translates_command_lines() -> None:
+    first, second = xpk.translate("gcluster job list --cluster prod\nxpk workload list --cluster prod")
+    assert first.command == second.command == "xpk workload list --cluster prod"
+    assert first.complete and first.words == ("workload", "list", "--cluster", "prod")
+    with pytest.raises(xpk.UsageError, match="'kubectl' is neither gcluster nor xpk"):
+        xpk.translate("kubectl get pods")

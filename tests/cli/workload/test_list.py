@@ -11,6 +11,7 @@ from typing import Any
 from tests.cli.conftest import Xpk
 from tests.cli.terminal.pseudo_terminal import on_terminal
 from tests.jobs.objects import jobset
+from tests.waiting import until
 from xpk.api.base import Change, Obj
 from xpk.jobs.watch import Changes
 from xpk.testing import FakeApi
@@ -53,6 +54,24 @@ def test_every_list_is_sorted_and_headers_are_optional(xpk: Xpk) -> None:
 def test_an_offline_list_can_be_json(xpk: Xpk) -> None:
     result = xpk("cluster", "list", "--dry-run", "-o", "json")
     assert result.data == [] and "changes nothing" in result.err
+
+
+def test_a_wide_list_has_the_progress_of_each_program(dev: Xpk) -> None:
+    line = '{\\"step\\": 12, \\"steps\\": 48, \\"time\\": $(date +%s)}'
+    command = f'echo "{line}" >> "$XPK_PROGRESS_FILE"; sleep 100'
+    done = dev("workload", "create", "one", "--command", command)
+    assert done.code == 0, done.err
+    create(dev, "two")
+
+    def shown() -> list[str]:
+        lines = dev("workload", "list", "-o", "wide", "--sort-by", "name").out.splitlines()
+        assert "PROGRESS" in lines[0]
+        return lines[1:]
+
+    until(lambda: "step 12" in shown()[0], seconds=60)
+    one, two = shown()
+    assert "step 12 of 48 (25 %)" in one and "step" not in two
+    assert "PROGRESS" not in dev("workload", "list").out
 
 
 def test_lists_are_filtered_by_labels(dev: Xpk) -> None:

@@ -18,9 +18,8 @@ from xpk.capacity.gke.cloud.configuration import Endpoints
 from xpk.capacity.gke.cloud.machines import read_machines
 from xpk.capacity.gke.desired.checks import check, fitted, lacks, warnings, with_room
 from xpk.capacity.gke.desired.networks import data_network
-from xpk.capacity.gke.desired.queued_provisioning import is_queued
 from xpk.capacity.gke.observed import gpudirect
-from xpk.capacity.gke.observed.slices import is_shared, slices_of_pools, specs_of_cluster
+from xpk.capacity.gke.observed.slices import slices_of_pools, spec_like, specs_of_cluster
 from xpk.capacity.gke.observed.state import Observed, find_cluster, is_there, observe, own_networks, running_operations
 from xpk.capacity.gke.planning import adapting, offline_plans, resizing
 from xpk.capacity.gke.planning.difference import Change
@@ -155,11 +154,8 @@ class GkeProvider:
         pools = {pool["name"]: pool for pool in cluster.get("node_pools", [])}
         shape = resizing.the_shape(name, pools, self._options.tpu_type)
         slices = Observed(cluster=cluster, pools=pools).slices(shape)
-        shared, queued = (any(map(test, slices.values())) for test in (is_shared, is_queued))
         limited = {other.shape: other.max_slices for other in self._specs(name, cluster)}.get(shape)
-        spec = ClusterSpec(
-            name=name, shape=shape, num_slices=num_slices, sub_slicing=shared, queued=queued, max_slices=limited
-        )  # without any, GKE adds slices on demand
+        spec = replace(spec_like(name, shape, slices, num_slices), max_slices=limited)
         if problems := spec.problems():
             raise UsageError(f"cluster '{name}' cannot be resized", problems=problems, hint="--num-slices N")
         summary = f"cluster '{name}': {num_slices} x {shape.name}, {spec.num_chips} chips"

@@ -12,7 +12,7 @@ from xpk.api.quantities import requests
 from xpk.capacity.provider import ClusterInfo, SliceInfo
 from xpk.capacity.queues.foreign import has_quota, is_foreign, with_quota
 from xpk.capacity.queues.reading import promised, quotas_of
-from xpk.model import names
+from xpk.model import names, super_slices
 from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, all_shapes, find_shape
 from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, XpkError
 from xpk.model.specs import ClusterSpec
@@ -56,6 +56,8 @@ def shape_of(node: Obj) -> SliceShape | None:
     labels = node["metadata"]["labels"]
     if names.TYPE_ANNOTATION in labels:
         return find_shape(labels[names.TYPE_ANNOTATION])
+    if labels.get(super_slices.MODE_LABEL) == super_slices.MODE:  # its topology label is that of the formed slice
+        return find_shape(super_slices.CUBE)
     for shape in all_shapes():
         if shape.kind != "cpu" and shape.node_labels.items() <= labels.items():
             has = node["status"].get("capacity", {}).get(shape.resource)

@@ -16,20 +16,22 @@ from xpk.model import names
 from xpk.model.errors import AuthorizationError, Modified, NotFoundError
 from xpk.model.evidence import Evidence, from_text, merged, to_text
 
-TAINT = "xpk.dev/quarantined"
+TAINT = names.QUARANTINE_TAINT
 _REASON = "xpk.dev/quarantine-reason"
 _TIME = "xpk.dev/quarantined-at"
 _RETURNED = "xpk.dev/returned-at"  # evidence from before counts no more
+_PASSES = "xpk.dev/preflight-passes"  # preflight checks that the slice has passed in a row since its quarantine
 _LONGEST = 1000  # characters of an event
 _TRIES = 5  # to change a node that others change, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantine of a node: its reason, and the time at which it began."""
+    """Quarantine of a node: its reason, the time at which it began, and the checks since."""
 
     reason: str
     since: str
+    passes: int = 0  # preflight checks that the slice has passed in a row since then
 
 
 def quarantine_of(node: Obj) -> Quarantine | None:
@@ -38,7 +40,11 @@ def quarantine_of(node: Obj) -> Quarantine | None:
     if taint is None:
         return None
     marks = _annotations(node)
-    return Quarantine(reason=str(marks.get(_REASON) or ""), since=str(marks.get(_TIME) or taint.get("timeAdded") or ""))
+    since = str(marks.get(_TIME) or taint.get("timeAdded") or "")
+    passes = str(marks.get(_PASSES) or "")
+    return Quarantine(
+        reason=str(marks.get(_REASON) or ""), since=since, passes=int(passes) if passes.isdecimal() else 0
+    )
 
 
 def kept_evidence(node: Obj) -> list[Evidence]:
@@ -76,7 +82,7 @@ def quarantine(api: ObjectApi, nodes: Objs, suspect: str, reason: str, now: date
     for node in nodes:
         name = str(node["metadata"]["name"])
         why = reason if name == suspect else f"in the slice of {suspect}: {reason}"
-        if _change(api, name, [taint], {_REASON: why, _TIME: time}, {}):
+        if _change(api, name, [taint], {_REASON: why, _TIME: time, _PASSES: None}, {}):
             _event(api, node, "Quarantined", f"Quarantined slice {pool_of(node)}: {why}", now, is_warning=True)
 
 
@@ -91,9 +97,27 @@ def complete(api: ObjectApi, nodes: Objs, now: datetime) -> None:
             quarantine(api, missing, str(node["metadata"]["name"]), reason, now)
 
 
+def record_check(api: ObjectApi, nodes: Objs, *, passed: bool) -> int:
+    """Record a preflight check of a quarantined slice; return how many it has passed in a row.
+
+    Raises Modified if others change a node again and again.
+    """
+    passes = passes_of(nodes) + 1 if passed else 0
+    for node in nodes:
+        if (mark := quarantine_of(node)) is not None:
+            taint = next(taint for taint in node["spec"]["taints"] if taint.get("key") == TAINT)
+            _change(api, str(node["metadata"]["name"]), [taint], {_PASSES: str(passes), _REASON: mark.reason}, {})
+    return passes
+
+
+def passes_of(nodes: Objs) -> int:
+    """Return how many preflight checks all quarantined nodes of a slice have passed in a row."""
+    return min((mark.passes for node in nodes if (mark := quarantine_of(node))), default=0)
+
+
 def release(api: ObjectApi, nodes: Objs, now: datetime) -> None:
     """Return the nodes of a slice to service. Raises Modified if others change a node again and again."""
-    marks = {_REASON: None, _TIME: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
+    marks = {_REASON: None, _TIME: None, _PASSES: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
     for node in nodes:
         if _change(api, str(node["metadata"]["name"]), [], marks, {names.EVIDENCE_LABEL: None}):
             message = f"Returned slice {pool_of(node)} to service"

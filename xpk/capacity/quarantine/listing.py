@@ -27,6 +27,7 @@ class NodeInfo:
     score: float  # sum of the decayed weights of the evidence; a node is a suspect from 1
     reason: str = ""  # reason of the quarantine
     since: str | None = None  # time of the quarantine
+    passes: int = 0  # preflight checks that its slice has passed in a row since the quarantine
     workload: str | None = None  # workload on the node; null if there is none
     evidence: tuple[Evidence, ...] = ()  # evidence, oldest first
 
@@ -52,6 +53,7 @@ def list_nodes(api: ObjectApi, nodes: Objs, observed: Sequence[Evidence], now: d
                 score=round(score, 2),
                 reason=quarantine.reason if quarantine else "",
                 since=quarantine.since or None if quarantine else None,
+                passes=quarantine.passes if quarantine else 0,
                 workload=workloads.get(name),
                 evidence=tuple(one for one in evidence if one.node == name),
             )

@@ -41,7 +41,7 @@ def plan_create(api: ObjectApi, request: QueueRequest) -> Plan:
     check_passed_on(queues)
     have = queues.find(request.name)
     info = queues.info(have) if have else None
-    spec, before = spec_of(request, info, total, problems, queues.queued), as_spec(info) if info else None
+    spec, before = spec_of(request, info, total, problems, queues), as_spec(info) if info else None
     refuse(request, problems, over(queues, spec, before), new)
     remaining = _left(queues, spec, total)
     steps = [*_namespace_steps(api, new), *priority_limit.lifting(api, spec, before)]
@@ -72,7 +72,8 @@ def settle(api: ObjectApi, coming: Mapping[str, Mapping[str, float]] | None = No
 def _own(queues: Queues, coming: Mapping[str, Mapping[str, float]]) -> Objs:
     """Return the new state of the cluster's own queue."""
     promised = _promised(queues, coming) if coming or queues.promised() else None
-    return _of_kind("ClusterQueue", render_queues(*specs_of(queues.total(), queues.queued), promised=promised))
+    specs = specs_of(queues.total(), queues.queued, queues.cubes)
+    return _of_kind("ClusterQueue", render_queues(*specs, promised=promised))
 
 
 def _of_kind(kind: str, objects: Objs) -> Objs:

@@ -1,4 +1,4 @@
-"""The admission check that requests slices from GKE: set on every queue with such slices, deleted with the last one."""
+"""The admission checks by which GKE provides slices: set on every queue with such slices, deleted with the last one."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.model.specs import QueueSpec
 from xpk.render import render_queue
 
-_OBJECTS = (  # in order of deletion: references first
+_PROVISIONING = (  # in order of deletion: references first
     ("AdmissionCheck", names.PROVISIONING_CHECK),
     ("ProvisioningRequestConfig", names.PROVISIONING_CONFIG),
 )
+_SLICES = (("AdmissionCheck", names.SLICE_CHECK),)
 
 
 def is_settled(api: ObjectApi) -> bool:
     """Return whether `settle` would change nothing."""
     queues = Queues.read(api)
-    return not any(_outdated(queues)) and (bool(queues.queued) or not any(_ours(api)))
+    return not any(_outdated(queues)) and not any(_unused(api, queues))
 
 
 def settle(api: ObjectApi) -> None:
-    """Set the check on other queues for the same types as on the cluster's own; delete it if it has no types."""
+    """Set the checks on other queues for the same types as on the cluster's own; delete those without types."""
     queues = Queues.read(api)
     for spec in _outdated(queues):
         for obj in render_queue(spec):
             if obj["kind"] == "ClusterQueue":
                 api.apply(obj)
-    if not queues.queued:
-        for kind, name in _ours(api):
-            api.delete(kind, name)
+    for kind, name in list(_unused(api, queues)):
+        api.delete(kind, name)
 
 
 def _outdated(queues: Queues) -> Iterator[QueueSpec]:
@@ -44,14 +44,17 @@ def _outdated(queues: Queues) -> Iterator[QueueSpec]:
         if maker_of(team) != "xpk":
             continue  # it may be a flavor that is not an accelerator type
         have = as_spec(queues.info(team))
-        quotas = tuple(replace(quota, queued=quota.shape.name in queues.queued) for quota in have.quotas)
+        quotas = tuple(
+            replace(quota, queued=quota.shape.name in queues.queued, super_slicing=quota.shape.name in queues.cubes)
+            for quota in have.quotas
+        )
         if quotas != have.quotas:
             yield replace(have, quotas=quotas)
 
 
-def _ours(api: ObjectApi) -> Iterator[tuple[str, str]]:
-    """Return the existing objects of the check if xpk created it; none if this user may not read them."""
-    for kind, name in _OBJECTS:
+def _unused(api: ObjectApi, queues: Queues) -> Iterator[tuple[str, str]]:
+    """Yield objects that xpk created for checks without types; none if this user may not read them."""
+    for kind, name in (*(() if queues.queued else _PROVISIONING), *(() if queues.cubes else _SLICES)):
         with suppress(NotFoundError, MissingToolError, AuthorizationError):
             if maker_of(api.get(kind, name)) == "xpk":
                 yield kind, name

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, type_of, types_of
+from xpk.api.cluster_queues import (
+    allotments,
+    cohort_of,
+    cube_flavors,
+    max_priority_of,
+    members,
+    queued_flavors,
+    type_of,
+    types_of,
+)
 from xpk.model import names
 from xpk.model.accelerators import SliceShape, find_shape, units_of
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError
@@ -23,7 +32,7 @@ class TypeShare:
     """A queue's share of one accelerator type, in slices.
 
     `most`: including everything that others lend; `free`: available now.
-    `queued`: nodes are created when a workload requests them.
+    `queued`: nodes are created when a workload requests them; `super_slicing`: the slices are cubes.
     """
 
     type: str  # accelerator type
@@ -34,6 +43,7 @@ class TypeShare:
     borrowing_limit: float | None  # limit beyond its own quota; null without one
     lending_limit: float | None  # limit for lending its own quota; null without one
     queued: bool = False  # whether nodes are created only when a workload requests them
+    super_slicing: bool = False  # whether the slices of workloads are formed from these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,11 @@ class Queues:
     def queued(self) -> frozenset[str]:
         """Return the types of slices whose nodes are created on request. Raises NotFoundError as `own`."""
         return frozenset(self.types.get(flavor, flavor) for flavor in queued_flavors(self.own))
+
+    @property
+    def cubes(self) -> frozenset[str]:
+        """Return the types of slices from which those of workloads are formed. Raises NotFoundError as `own`."""
+        return frozenset(self.types.get(flavor, flavor) for flavor in cube_flavors(self.own))
 
     def find(self, name: str) -> Obj | None:
         """Return a ClusterQueue by its name."""
@@ -158,7 +173,7 @@ class Queues:
 
     def _shares(self, queue: Obj) -> list[TypeShare]:
         cohort = [allotments(member) for member in members(queue, self.cluster_queues)]
-        queued, shares = queued_flavors(queue), []
+        queued, cubes, shares = queued_flavors(queue), cube_flavors(queue), []
         for (flavor, resource), allotment in allotments(queue).items():
             kind = self.types.get(flavor, flavor)
             if not _counts(kind, resource):
@@ -179,6 +194,7 @@ class Queues:
                     borrowing_limit=slices(allotment.borrowing_limit),
                     lending_limit=slices(allotment.lending_limit),
                     queued=flavor in queued,
+                    super_slicing=flavor in cubes,
                 )
             )
         return shares
@@ -227,10 +243,21 @@ def check_passed_on(queues: Queues) -> None:
         )
 
 
-def specs_of(slices: Mapping[str, float], queued: Collection[str] = ()) -> list[ClusterSpec]:
-    """Return a cluster's slices as specs, by type; `queued`: types whose nodes are created on request."""
+def specs_of(
+    slices: Mapping[str, float], queued: Collection[str] = (), cubes: Collection[str] = ()
+) -> list[ClusterSpec]:
+    """Return a cluster's slices as specs, by type.
+
+    `queued`: types whose nodes are created on request; `cubes`: types from which slices are formed.
+    """
     return [
-        ClusterSpec(name="any", shape=find_shape(kind), num_slices=int(number), queued=kind in queued)
+        ClusterSpec(
+            name="any",
+            shape=find_shape(kind),
+            num_slices=int(number),
+            queued=kind in queued,
+            super_slicing=kind in cubes,
+        )
         for kind, number in slices.items()
     ]
 

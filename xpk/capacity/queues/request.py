@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xpk.capacity.queues.reading import QueueInfo, Queues
@@ -38,12 +38,13 @@ def spec_of(
     have: QueueInfo | None,
     total: Mapping[str, float],
     problems: list[str],
-    queued: Collection[str] = (),
+    queues: Queues | None = None,
 ) -> QueueSpec:
     """Return the requested queue; problems are added to `problems`.
 
-    `queued`: the types whose nodes are created on request.
+    `queues`: those of the cluster, whose own queue tells which slices are created or formed on request.
     """
+    queued, cubes = (queues.queued, queues.cubes) if queues else ((), ())
     quota = parse_amounts("--quota", request.quota, total, problems)
     borrowing = parse_amounts("--borrowing-limit", request.borrowing_limit, total, problems, limit=True)
     lending = parse_amounts("--lending-limit", request.lending_limit, total, problems, limit=True)
@@ -79,6 +80,7 @@ def spec_of(
                 borrowing_limit=borrows,
                 lending_limit=lends,
                 queued=kind in queued,
+                super_slicing=kind in cubes,
             )
             for kind, number in numbers.items()
             for borrows, lends in [limits_of[kind]]
@@ -160,6 +162,7 @@ def as_spec(have: QueueInfo) -> QueueSpec:
                 borrowing_limit=share.borrowing_limit,
                 lending_limit=share.lending_limit,
                 queued=share.queued,
+                super_slicing=share.super_slicing,
             )
             for share in have.shares
         ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xpk.api.text import counted
+from xpk.cli import complete
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import accelerator_option, context_option, name_argument, namespace_option, output_option
 from xpk.cli.target import the_cluster
@@ -16,7 +17,7 @@ from xpk.cli.terminal.output import Console
 from xpk.cli.terminal.tables import Column
 from xpk.model import names
 from xpk.model.durations import parse_duration
-from xpk.model.errors import XpkError
+from xpk.model.errors import UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ _COLUMNS = (
 @name_argument("cluster")
 @accelerator_option("Check slices of this type. [default: the type of the free slices]")
 @click.option("--num-slices", type=click.IntRange(1), metavar="N", help="Number of slices. [default: all free slices]")
+@click.option(
+    "--node",
+    metavar="NODE",
+    shell_complete=complete.nodes,
+    help="Check the quarantined slice of NODE, as `xpk node return` requires.",
+)
 @click.option("--min-ici-gbps", type=click.FloatRange(0), metavar="GB/S", help="Minimum bandwidth within a slice.")
 @click.option("--min-dcn-gbps", type=click.FloatRange(0), metavar="GB/S", help="Minimum bandwidth between slices.")
 @click.option("--queue", help=f"LocalQueue of the checks. [default: {names.QUEUE}, or the only queue of the namespace]")
@@ -78,6 +85,7 @@ def preflight(
     name_flag: str | None,
     accelerator_type: str | None,
     num_slices: int | None,
+    node: str | None,
     min_ici_gbps: float | None,
     min_dcn_gbps: float | None,
     queue: str | None,
@@ -88,7 +96,7 @@ def preflight(
     namespace: str,
     output: str | None,
 ) -> None:
-    """Check chips, memory, network, clocks and disks of all hosts of free slices.
+    """Check chips, memory, network, clocks and disks of all hosts of free slices, or of a quarantined one.
 
     The checks run as a workload of the lowest priority, which is deleted afterwards. Exit code 1 if a host fails.
     """
@@ -97,12 +105,15 @@ def preflight(
     from xpk.client import Cluster
 
     console = console.choosing(output)
+    if node and (num_slices or accelerator_type):
+        raise UsageError(f"--node and {'--num-slices' if num_slices else '--tpu-type'} exclude each other: choose one")
     floors = {"ici": min_ici_gbps, "dcn": min_dcn_gbps}
     seconds = parse_duration(timeout, "--timeout")
     result = check_hosts(
         Cluster(the_cluster(name or name_flag)),
         num_slices,
         accelerator_type=accelerator_type,
+        node=node,
         namespace=namespace,
         queue=queue,
         image=image,

@@ -19,7 +19,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Capacity": (
         "--tpu-type", "--num-slices", "--num-nodes", "--nodes-per-slice", "--spare-slices", "--on-demand", "--spot",
-        "--reservation", "--flex", "--queued-provisioning", "--sub-slicing", "--ignore-nodepool-creation-errors",
+        "--reservation", "--flex", "--queued-provisioning", "--sub-slicing", "--super-slicing",
+        "--ignore-nodepool-creation-errors",
         "--at-once", "--roll-back", "--retain", "--emulated", "--fenced",
     ),
     "Code and image": (

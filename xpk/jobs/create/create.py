@@ -13,7 +13,7 @@ from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, membe
 from xpk.jobs.code import upload
 from xpk.jobs.status.fields import when
 from xpk.jobs.status.jobset import maker_of
-from xpk.model import names, sub_slices
+from xpk.model import names, sub_slices, super_slices
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import (
     AuthorizationError,
@@ -27,7 +27,7 @@ from xpk.model.errors import (
     XpkError,
 )
 from xpk.model.quotas import ceiling
-from xpk.model.specs import WorkloadSpec
+from xpk.model.specs import Target, WorkloadSpec
 from xpk.render import render_network_policy, render_peer_secret, render_workload
 
 _TRIES = 5
@@ -76,23 +76,34 @@ def _queue_hint(namespace: str, cluster: str) -> str:
 
 
 def choose_shape(
-    queue: Queue, accelerator_type: str | None, *, cluster: str, sub_slicing: str | None = None
+    queue: Queue, accelerator_type: str | None, target: Target | None = None, *, cluster: str
 ) -> tuple[SliceShape, SliceShape | None]:
     """Return the requested slice shape, or the only one of the queue. Raises UsageError if the queue lacks it.
 
-    `sub_slicing`: the type of slices that workloads share. The second value is the shape of the whole slices if the
-    requested ones are parts of them.
+    The second value is the shape of the whole slices if the requested ones are parts of them, or of the cubes that
+    they are formed from. `target`: of the cluster; None if it does not matter.
     """
     have = list(queue.most)
+    divided, formed = (target.sub_slicing, target.super_slicing) if target else (None, None)
     if accelerator_type is None and len(have) != 1:
         raise UsageError(
             f"no accelerator type given; cluster '{cluster}' has {', '.join(have) or 'none'}",
             hint="pass --tpu-type TYPE",
         )
+    cubes = formed if formed in have else None
+    if cubes and (problem := super_slices.topology_problem(accelerator_type or "")):
+        raise UsageError(problem, hint="`xpk accelerator list` shows all types")
     shape = find_shape(accelerator_type or have[0])
-    shared = find_shape(sub_slicing) if sub_slicing in have and sub_slicing else None
+    if cubes and super_slices.is_formable(shape, parts=divided == cubes):
+        return shape, find_shape(cubes)
+    shared = find_shape(divided) if divided in have and divided else None
     if shared and shape in sub_slices.parts(shared):
         return shape, shared
+    if cubes and super_slices.is_formable(shape, parts=True):
+        raise UsageError(
+            f"slices of {shape.name} are parts of a cube, which workloads of cluster '{cluster}' cannot use",
+            hint=f"use {cubes} or a larger type, or a cluster created with --super-slicing --sub-slicing",
+        )
     if shape.name not in have:
         raise UsageError(
             f"cluster '{cluster}' has slices of type {', '.join(have)}, not {shape.name}",

@@ -132,9 +132,7 @@ def _choose(
     archive = wrong.read(None, script.pack, Path(request.script_dir)) if request.script_dir else None
     elastic.check_jobset(request, destination, report)
     target, queue, cluster = destination.target, destination.queue, destination.cluster
-    shape, within = create.choose_shape(
-        queue, request.accelerator_type, cluster=cluster, sub_slicing=target.sub_slicing
-    )
+    shape, within = create.choose_shape(queue, request.accelerator_type, target, cluster=cluster)
     request = _fit(request, target, shape, report)
     choice = _Choice(
         shape=shape,

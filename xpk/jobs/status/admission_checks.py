@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from xpk.api.base import Obj
 from xpk.api.text import short
 from xpk.jobs.status.fields import condition
+from xpk.jobs.status.slices import unformed
 from xpk.model import names
 from xpk.model.status import Check
 
@@ -14,6 +16,10 @@ _READY, _RETRY = "Ready", "Retry"
 _LENGTH = 300
 # In Kueue's conditions: AdmissionCheck in Rejected state: "dws-prov" (what the autoscaler said)
 _VERDICT = re.compile(r'AdmissionChecks? in (?P<state>\w+) state: "(?P<name>[^"]+)"(?: \((?P<message>.*)\))?')
+_OUTCOMES = {
+    names.PROVISIONING_CHECK: "GKE created no nodes: {}",
+    names.SLICE_CHECK: "GKE formed no slices: {}",
+}
 _RETRYING = re.compile(r"Retrying after (failure|booking expired): ")
 
 
@@ -33,9 +39,13 @@ def checks_of(workload: Obj | None) -> tuple[Check, ...]:
     )
 
 
-def pending_checks_reason(workload: Obj) -> str:
-    """Return the pending checks of a workload with reserved quota, in words; "" if none is pending."""
-    return "; ".join(_words(check) for check in checks_of(workload) if check.state != _READY)
+def pending_checks_reason(workload: Obj, slices: Iterable[Obj] = ()) -> str:
+    """Return the pending checks of a workload with reserved quota, in words; "" if none is pending.
+
+    `slices`: those that GKE forms for it.
+    """
+    waiting = unformed(slices)
+    return "; ".join(_words(check, waiting) for check in checks_of(workload) if check.state != _READY)
 
 
 def eviction_reason(workload: Obj) -> str:
@@ -56,12 +66,14 @@ def deactivation_reason(workload: Obj) -> str:
     return f"given up: {_said(verdict['name'], verdict['message'])} (admission check '{verdict['name']}' is Rejected)"
 
 
-def _words(check: Check) -> str:
-    is_ours = check.name == names.PROVISIONING_CHECK
+def _words(check: Check, unformed_slices: str) -> str:
     failed = f"; {_failed(check.failures)}" if check.failures else ""
     if check.state == _RETRY:  # the quota is not given back yet, and this attempt not counted
         return _retry_text(check.name, check.message, check.failures + 1, check.next_attempt)
-    if not is_ours:
+    if check.name == names.SLICE_CHECK:
+        message = unformed_slices or short(check.message, _LENGTH) or "no Slice exists yet"
+        return f"waiting for GKE to form its slices: {message} (admission check '{check.name}' is {check.state})"
+    if check.name != names.PROVISIONING_CHECK:
         return f"admission check '{check.name}' is {check.state}: {short(check.message)}".rstrip(": ") + failed
     # After an earlier attempt, Kueue's message only says that the check was reset.
     message = "" if check.message.startswith("Reset to Pending") else short(check.message, _LENGTH)
@@ -76,7 +88,7 @@ def _retry_text(name: str, message: str | None, failures: int, retry_time: str |
 
 def _said(name: str, message: str | None) -> str:
     text = short(_RETRYING.sub("", message or ""), _LENGTH) or "no reason was given"
-    return f"GKE created no nodes: {text}" if name == names.PROVISIONING_CHECK else f"admission check '{name}': {text}"
+    return _OUTCOMES.get(name, f"admission check '{name}': {{}}").format(text)
 
 
 def _failed(count: int) -> str:

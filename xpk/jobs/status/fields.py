@@ -24,7 +24,7 @@ class Snapshot:
     """All objects that determine the status of the workloads in a namespace, read once.
 
     `workloads` and `local_queues` are those of all namespaces, if the user may read them. `all_up`: UIDs of JobSets
-    whose hosts that are not in `pods` are all running.
+    whose hosts that are not in `pods` are all running. `slices`: those that GKE forms for a named workload.
     """
 
     jobsets: list[Obj]
@@ -34,6 +34,7 @@ class Snapshot:
     pods: list[Obj] = field(default_factory=list)
     events: list[Obj] = field(default_factory=list)
     all_up: Collection[str] = ()
+    slices: list[Obj] = field(default_factory=list)
 
     @cached_property
     def workload_of(self) -> Mapping[str, Obj]:

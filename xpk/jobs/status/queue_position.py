@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from xpk.api.base import Obj
@@ -50,26 +50,35 @@ def pending_reason(workload: Obj) -> str:
     return "" if reason in _UNTYPED else reason
 
 
-def waiting_reason(workload: Obj, workloads: Iterable[Obj]) -> str:
+def waiting_reason(workload: Obj, snapshot: Snapshot) -> str:
     """Return the reason why a workload is not admitted, in words."""
     evicted, reserved = condition(workload, "Evicted"), condition(workload, "QuotaReserved")
     if reserved.get("status") != "True":
-        text = short(reserved.get("message"), 300)
+        text = _with_cause(short(reserved.get("message"), 300), cluster_queue_of(workload, snapshot), snapshot)
     else:
-        text = pending_checks_reason(workload) or "quota reserved, about to be admitted"
+        text = pending_checks_reason(workload, snapshot.slices) or "quota reserved, about to be admitted"
     if evicted.get("status") != "True":
         return text or "waiting for the queue"
     if unready := eviction_reason(workload):
         return unready
     if evicted.get("reason") == "Preempted":
         match = _PREEMPTOR.search(str(evicted.get("message")))
-        winner = next((item for item in workloads if match and item["metadata"].get("uid") == match[1]), None)
+        winner = next((item for item in snapshot.workloads if match and item["metadata"].get("uid") == match[1]), None)
         why = f"preempted by {_name(winner, workload)}" if winner else "preempted by a workload of a higher priority"
     else:
         why = f"evicted, {evicted.get('reason')}: {short(evicted.get('message'))}"
     if is_true(workload, "QuotaReserved"):
         return f"{why}; its hosts are terminating"
     return why if not text or text == short(evicted.get("message"), 300) else f"{why}; {text}"
+
+
+def _with_cause(text: str, name: str | None, snapshot: Snapshot) -> str:
+    """Return Kueue's message; if the queue is inactive, with the cause, such as a check that no controller answers."""
+    queue = next((item for item in snapshot.cluster_queues if item["metadata"]["name"] == name), None)
+    active = condition(queue, "Active")
+    if active.get("status") != "False" or "inactive" not in text:
+        return text
+    return f"{text}: {short(active.get('message'), 200)}"
 
 
 def cluster_queue_of(workload: Obj, snapshot: Snapshot) -> str | None:

@@ -32,6 +32,7 @@ from xpk.jobs.status.fields import (
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.jobset import maker_of, pod_spec_of, priority_of, size_of, type_of
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
+from xpk.jobs.status.slices import read_slices
 from xpk.jobs.status.suspects import with_suspects
 from xpk.model import names
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
@@ -142,6 +143,7 @@ def take(
         pods=pods,
         events=api.list("Event", namespace, fields=routine) if name else [],
         all_up=all_up,
+        slices=[obj for jobset in jobsets for obj in read_slices(api, jobset, workloads)] if name else [],
     )
 
 
@@ -256,7 +258,7 @@ def _phase(
     if workload and workload["spec"].get("active") is False:
         return Phase.SUSPENDED, deactivation_reason(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):
-        return Phase.QUEUED, queue_position.waiting_reason(workload, snapshot.workloads)
+        return Phase.QUEUED, queue_position.waiting_reason(workload, snapshot)
     if jobset["spec"].get("suspend") and not workload:
         queued = bool(label(jobset, QUEUE_LABEL))
         return (Phase.QUEUED, "waiting for the queue") if queued else (Phase.SUSPENDED, "not started yet")

@@ -13,6 +13,7 @@ from xpk.model import names
 from xpk.model.errors import UsageError
 from xpk.model.specs import ClusterSpec
 
+_SLICE_CONTROLLER = "install Kueue's slice controller yourself, without which no slice is formed: `xpk docs gke`"
 _NAME_LENGTH = 63  # of Compute Engine's resources
 
 
@@ -23,7 +24,13 @@ def fitted(spec: ClusterSpec, request: GkeOptions) -> ClusterSpec:
         if request.enable_autoprovisioning and request.autoprovisioning_max_chips
         else None
     )
-    return replace(spec, sub_slicing=request.sub_slicing, queued=request.queued_provisioning, max_slices=most)
+    return replace(
+        spec,
+        sub_slicing=request.sub_slicing,
+        super_slicing=request.super_slicing,
+        queued=request.queued_provisioning,
+        max_slices=most,
+    )
 
 
 def with_room(spec: ClusterSpec, request: GkeOptions) -> GkeOptions:
@@ -37,12 +44,13 @@ def with_room(spec: ClusterSpec, request: GkeOptions) -> GkeOptions:
 
 
 def warnings(original: GkeOptions, request: GkeOptions) -> tuple[str, ...]:
-    """Return how the plan deviates from `original`, one line each."""
+    """Return how the plan deviates from `original`, and what it leaves to you, one line each."""
+    notes = (_SLICE_CONTROLLER,) if request.super_slicing else ()
     before, now = original.autoprovisioning_max_chips, request.autoprovisioning_max_chips
     if before == now:
-        return ()
+        return notes
     most = f"raised from {before} to {now} chips, those of the slices"
-    return (f"warning: --autoprovisioning-max-chips {most}: GKE adds no slices beyond that",)
+    return (*notes, f"warning: --autoprovisioning-max-chips {most}: GKE adds no slices beyond that")
 
 
 def lacks(request: GkeOptions) -> list[str]:
@@ -50,6 +58,11 @@ def lacks(request: GkeOptions) -> list[str]:
     problems = []
     if request.capacity is None:
         problems.append("no capacity given: pass one of --on-demand, --spot, --flex, --reservation R")
+    problems += [
+        f"--super-slicing requires a block: --reservation {reservation}/reservationBlocks/B"
+        for reservation in request.reservation
+        if request.super_slicing and "/reservationBlocks/" not in reservation
+    ]
     return [*problems, *unknown_arguments(request.custom_cluster_arguments, request.custom_pool)]
 
 
@@ -92,8 +105,9 @@ def _name_problems(spec: ClusterSpec, request: GkeOptions) -> list[str]:
 def _limit_problems(request: GkeOptions) -> list[str]:
     """Return conflicts with node autoprovisioning, one line each."""
     problems = []
-    if request.sub_slicing:
-        problems.append("--sub-slicing and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
+    for flag, is_given in (("--sub-slicing", request.sub_slicing), ("--super-slicing", request.super_slicing)):
+        if is_given:
+            problems.append(f"{flag} and --enable-autoprovisioning exclude each other: GKE adds whole slices only")
     if len(request.reservation) > 1:
         problems.append("--enable-autoprovisioning allows only one --reservation, which GKE uses for new slices")
     return problems

@@ -9,7 +9,7 @@ from xpk.capacity.gke.desired.limits import MULTI_NETWORK_NODES, Sizing
 from xpk.capacity.gke.desired.networks import DataNetwork
 from xpk.capacity.gke.request.gcloud_arguments import apply_cluster, apply_pool, put, scopes
 from xpk.capacity.gke.request.options import DRIVERS, GkeOptions
-from xpk.model import names, sub_slices
+from xpk.model import names, sub_slices, super_slices
 from xpk.model.accelerators import SliceShape
 from xpk.model.specs import ClusterSpec
 
@@ -92,6 +92,8 @@ def changeable(request: GkeOptions) -> dict[str, Dict]:
     if request.workload_identity:
         bodies["workload_identity_config"] = {"workload_pool": f"{request.project}.svc.id.goog"}
     addons: Dict = {DRIVERS[flag][0]: {"enabled": True} for flag in request.drivers}
+    if request.super_slicing:
+        addons["slice_controller_config"] = {"enabled": True}
     if request.enable_legacy_lustre_port:
         addons["lustre_csi_driver_config"]["enable_legacy_lustre_port"] = True
     if addons:
@@ -151,7 +153,7 @@ def pool_body(
     if not all(management.values()):
         pool["management"] = management
     _capacity(pool, shape, request, reservation)
-    _placement(pool, shape)
+    _placement(pool, shape, request)
     if shape.kind == "gpu":
         config["accelerators"] = [_gpu(shape)]
     if shape.family in _NETWORK_PROFILE:
@@ -163,6 +165,8 @@ def pool_body(
         pool["max_pods_constraint"] = {"max_pods_per_node": pods}
     if request.sub_slicing:
         config["labels"][sub_slices.LABEL] = "true"
+    if request.super_slicing:
+        config["labels"][super_slices.LABEL] = "true"
     if request.is_maintained_periodically:
         config[MAINTENANCE] = {"maintenance_interval": "PERIODIC"}
     if request.workload_identity:
@@ -176,19 +180,23 @@ def needs_beta(pool: Mapping[str, Any]) -> bool:
     return MAINTENANCE in pool.get("config", {})
 
 
-def policy_name(shape: SliceShape) -> str | None:
+def policy_name(shape: SliceShape, *, super_slicing: bool = False) -> str | None:
     """Return the workload policy for the placement of a type's slices, None if they need none."""
     if domain := _DOMAINS.get(shape.family):
         return f"{shape.name}-{domain}-placement-policy"
     if shape.family in _POLICY_FAMILIES and shape.hosts > 1:
-        return f"{shape.name}-{shape.topology}-placement-policy"
+        return f"{shape.name}-{shape.topology}{'-ss' if super_slicing else ''}-placement-policy"
     return None
 
 
-def policy_body(name: str, shape: SliceShape) -> Dict:
-    """Return a workload policy: the body of Compute Engine's resourcePolicies.insert."""
-    topology = _DOMAINS.get(shape.family, shape.topology)
-    return {"name": name, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}}
+def policy_body(name: str, shape: SliceShape, *, super_slicing: bool = False) -> Dict:
+    """Return a workload policy: the body of Compute Engine's resourcePolicies.insert.
+
+    `super_slicing`: the chips of a slice's hosts are not connected before a Slice object asks for it.
+    """
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": _DOMAINS.get(shape.family, shape.topology)}
+    mode = {"acceleratorTopologyMode": super_slices.MODE} if super_slicing else {}
+    return {"name": name, "workloadPolicy": policy | mode}
 
 
 def pods_per_node(shape: SliceShape, request: GkeOptions) -> int:
@@ -222,8 +230,8 @@ def _capacity(pool: Dict, shape: SliceShape, request: GkeOptions, reservation: s
         }
 
 
-def _placement(pool: Dict, shape: SliceShape) -> None:
-    policy = policy_name(shape)
+def _placement(pool: Dict, shape: SliceShape, request: GkeOptions) -> None:
+    policy = policy_name(shape, super_slicing=request.super_slicing)
     if policy is None and (shape.kind != "tpu" or shape.hosts == 1):  # one host is placed by its machine type
         return
     pool["placement_policy"] = (

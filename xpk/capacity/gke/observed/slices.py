@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from xpk.capacity.gke.desired.queued_provisioning import is_queued
+from xpk.capacity.gke.desired.request_bodies import policy_name
 from xpk.capacity.gke.observed.state import capacity_of, is_autoprovisioned, shape_of_pool
-from xpk.model import sub_slices
+from xpk.model import sub_slices, super_slices
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.specs import ClusterSpec
 
@@ -18,24 +19,30 @@ Pools = Mapping[str, Mapping[str, Any]]
 
 def specs_of_pools(name: str, pools: Pools) -> list[ClusterSpec]:
     """Return the slices of a cluster's ready node pools, by type; without autoprovisioned ones."""
-    shared = {shape_of_pool(pool) for pool in pools.values() if is_shared(pool)}
-    queued = {shape_of_pool(pool) for pool in pools.values() if is_queued(pool)}
     types = slices_of_pools(pools)
+    alike: dict[SliceShape | None, dict[str, Mapping[str, Any]]] = {}
+    for key, pool in pools.items():
+        alike.setdefault(shape_of_pool(pool), {})[key] = pool
     bought = {
         shape: sorted({capacity_of(pools[key]) for key in types if types[key] == shape}) for shape in types.values()
     }
     ordered = sorted(Counter(types.values()).items(), key=lambda item: item[0].name)
     return [
-        ClusterSpec(
-            name=name,
-            shape=shape,
-            num_slices=count,
-            sub_slicing=shape in shared,
-            queued=shape in queued,
-            capacities=tuple(bought[shape]),
-        )
+        replace(spec_like(name, shape, alike[shape], count), capacities=tuple(bought[shape]))
         for shape, count in ordered
     ]
+
+
+def spec_like(name: str, shape: SliceShape, pools: Pools, num_slices: int) -> ClusterSpec:
+    """Return a number of slices of a type that are used like existing ones, `pools`."""
+    return ClusterSpec(
+        name=name,
+        shape=shape,
+        num_slices=num_slices,
+        sub_slicing=any(map(is_shared, pools.values())),
+        super_slicing=any(map(is_cube, pools.values())),
+        queued=any(map(is_queued, pools.values())),
+    )
 
 
 def slices_of_pools(pools: Pools, *, with_nodes: bool = False, every: bool = False) -> dict[str, SliceShape]:
@@ -57,6 +64,13 @@ def slices_of_pools(pools: Pools, *, with_nodes: bool = False, every: bool = Fal
 def is_shared(pool: Mapping[str, Any]) -> bool:
     """Return whether a node pool's slice is shared by parts."""
     return sub_slices.LABEL in pool.get("config", {}).get("labels", {})
+
+
+def is_cube(pool: Mapping[str, Any]) -> bool:
+    """Return whether a node pool is a cube, from which slices are formed; Google's xpk names the policy alike."""
+    is_ours = super_slices.LABEL in pool.get("config", {}).get("labels", {})
+    policy = pool.get("placement_policy", {}).get("policy_name")
+    return is_ours or policy == policy_name(find_shape(super_slices.CUBE), super_slicing=True)
 
 
 def specs_of_cluster(

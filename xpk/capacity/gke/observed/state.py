@@ -104,7 +104,7 @@ def observe(google: Google, request: GkeOptions, name: str, shape: SliceShape) -
     """Return the observed state; the calls run in parallel. Raises XpkError."""
     parent, region = request.parent, f"projects/{request.project}/regions/{request.region}"
     zone = f"projects/{request.project}/zones/{request.zone}"
-    policy = request_bodies.policy_name(shape)
+    policy = request_bodies.policy_name(shape, super_slicing=request.super_slicing)
     _, quota = quota_of(shape, spot=request.capacity in ("spot", "flex"))
     paths = [reservation_path(reservation, request.project) for reservation in request.reservation]
     asks: dict[str, Callable[[], Dict | None]] = {
@@ -157,11 +157,16 @@ def shape_of_pool(pool: Mapping[str, Any]) -> SliceShape | None:
             continue
         if (
             shape.topology == topology
-            or policy == request_bodies.policy_name(shape)
+            or (policy and policy in _policies(shape))
             or (not topology and not policy and shape.hosts == 1 and (count == 1 or shape.kind == "gpu"))
         ):
             return shape
     return None
+
+
+def _policies(shape: SliceShape) -> list[str | None]:
+    """Return the workload policies of a type's slices: connected ones, and cubes."""
+    return [request_bodies.policy_name(shape, super_slicing=is_cube) for is_cube in (False, True)]
 
 
 def is_autoprovisioned(pool: Mapping[str, Any]) -> bool:

@@ -11,10 +11,11 @@ from xpk.capacity.gke.desired import limits, request_bodies
 from xpk.capacity.gke.desired.limits import Limit, Sizing
 from xpk.capacity.gke.desired.networks import DATA_NICS, DataNetwork, data_networks, description, network_limits
 from xpk.capacity.gke.desired.queued_provisioning import check_alike
-from xpk.capacity.gke.observed.slices import is_shared, specs_of_pools, with_limits
+from xpk.capacity.gke.observed.slices import specs_of_pools, with_limits
 from xpk.capacity.gke.observed.state import Observed, capacity_of, shape_of_pool
 from xpk.capacity.gke.planning.cost import Cost, check_cost, cost_of
 from xpk.capacity.gke.planning.difference import Change, cluster_changes, covers, missing_names, pool_changes
+from xpk.capacity.gke.planning.slicing import check_slicing, check_version, version_numbers
 from xpk.capacity.gke.request.gcloud_arguments import default_nodes
 from xpk.capacity.gke.request.option_lines import option_lines
 from xpk.capacity.gke.request.options import GkeOptions, provisions_of, region_of, reservation_path
@@ -64,7 +65,7 @@ def draft(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Draft:
     refusal.
     """
     shape, slices = spec.shape, have.slices(spec.shape)
-    _check_sub_slicing(spec, request, have)
+    check_slicing(spec, request, have)
     check_alike(spec, slices)
     if len(slices) > spec.num_slices:
         raise ConflictError(
@@ -80,13 +81,14 @@ def draft(spec: ClusterSpec, request: GkeOptions, have: Observed) -> Draft:
     )
     sizing = _sizing(spec, request, have)
     version = choose_version(have.server, request)
+    check_version(spec, version, have)
     body = request_bodies.cluster_body(spec, request, version, sizing)
     desired = request_bodies.changeable(request)
     if nap := request_bodies.autoprovisioning(shape, request, _chips_alike(spec, have)):
         desired["autoscaling"] = _with_others(nap, have.cluster)
         body["autoscaling"] |= nap
     networks = _data_networks(spec, request, have, sizing) if missing else []
-    changes = _policy_changes(shape, have) + _network_changes(networks, spec.name, request, have)
+    changes = _policy_changes(spec, have) + _network_changes(networks, spec.name, request, have)
     changes += cluster_changes(have, body, desired)
     after = [change.key for change in changes]
     pools = _assigned(missing, shape, request, have, version, networks)
@@ -146,12 +148,12 @@ def choose_version(server: Mapping[str, Any], request: GkeOptions) -> str | None
     if not server or request.gke_version in ("latest", "-"):
         return request.gke_version
     if not fitting:
-        newest = sorted(offered, key=_numbers, reverse=True)
+        newest = sorted(offered, key=version_numbers, reverse=True)
         raise UsageError(
             f"GKE does not offer version {request.gke_version} in {request.region}",
             hint=f"choose from {', '.join(newest[:6])}",
         )
-    return max(fitting, key=_numbers)
+    return max(fitting, key=version_numbers)
 
 
 def summary_of(spec: ClusterSpec, request: GkeOptions) -> str:
@@ -162,33 +164,12 @@ def summary_of(spec: ClusterSpec, request: GkeOptions) -> str:
     )
 
 
-def _check_sub_slicing(spec: ClusterSpec, request: GkeOptions, have: Observed) -> None:
-    """Raise ConflictError if slices cannot be shared, or are shared by other parts."""
-    for name, pool in have.pools.items():
-        if shape_of_pool(pool) == spec.shape and is_shared(pool) != spec.sub_slicing:
-            preposition = "with" if is_shared(pool) else "without"
-            raise ConflictError(
-                f"slice {name} was created {preposition} --sub-slicing", hint="use the same option, or another cluster"
-            )
-        if spec.sub_slicing and is_shared(pool) and shape_of_pool(pool) != spec.shape:
-            raise ConflictError(
-                f"slices of another type are shared already: {name}",
-                hint="use another cluster: only one type of a cluster can be shared",
-            )
-    for path, reservation in have.reservations.items():
-        is_sliceable = reservation and "resource" not in reservation  # only such reservations have blocks
-        if request.sub_slicing and is_sliceable and reservation and reservation.get("deploymentType") != "DENSE":
-            raise ConflictError(
-                f"reservation {path} is not a Cluster Director reservation, which --sub-slicing requires",
-                hint='`gcloud compute reservations list --filter="deploymentType=DENSE"` lists the existing ones',
-            )
-
-
-def _policy_changes(shape: SliceShape, have: Observed) -> list[Change]:
-    policy = request_bodies.policy_name(shape)
+def _policy_changes(spec: ClusterSpec, have: Observed) -> list[Change]:
+    policy = request_bodies.policy_name(spec.shape, super_slicing=spec.super_slicing)
     if policy is None or have.policy is not None:
         return []
-    return [Change("create-policy", policy, request_bodies.policy_body(policy, shape))]
+    body = request_bodies.policy_body(policy, spec.shape, super_slicing=spec.super_slicing)
+    return [Change("create-policy", policy, body)]
 
 
 def _data_networks(spec: ClusterSpec, request: GkeOptions, have: Observed, sizing: Sizing) -> list[DataNetwork]:
@@ -390,7 +371,3 @@ def _with_others(nap: Dict, cluster: Mapping[str, Any] | None) -> Dict:
         if limit.get("resource_type") not in ours
     ]
     return {**nap, "resource_limits": [*nap["resource_limits"], *others]}
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]

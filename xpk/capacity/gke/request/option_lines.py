@@ -58,7 +58,9 @@ def _nodes(request: GkeOptions) -> Iterator[str]:
         yield f"{word} {' '.join(request.reservation)}"
     if request.queued_provisioning:
         yield "queued provisioning"
-    if request.sub_slicing:
+    if request.super_slicing:
+        yield f"cubes that form {'slices and parts of them' if request.sub_slicing else 'slices'} for workloads"
+    elif request.sub_slicing:
         yield "slices shared by parts"
     if request.is_maintained_periodically:
         yield "periodic host maintenance"

@@ -81,6 +81,7 @@ def _unused(options: GkeOptions) -> list[str]:
     """Return flags without effect, because another one is missing."""
     needs = {
         "--sub-slicing": (options.capacity == "reservation", "--reservation of Cluster Director"),
+        "--super-slicing": (options.capacity == "reservation", "--reservation in All Capacity mode"),
         "--queued-provisioning": (options.capacity == "flex", "--flex"),
         "--enable-legacy-lustre-port": (options.enable_lustre_csi_driver, "--enable-lustre-csi-driver"),
         "--private-endpoint-subnetwork": (options.is_private, "--private"),
@@ -108,6 +109,9 @@ def _contradictions(options: GkeOptions) -> list[str]:
             for flag, is_given in both.items()
             if is_given
         ]
+    channel = options.release_channel or ("REGULAR" if options.gke_version else "RAPID")
+    if options.super_slicing and channel != "RAPID":
+        problems.append(f"--super-slicing requires --release-channel rapid, got {channel.lower()}")
     if options.roll_back and options.ignore_nodepool_creation_errors:
         problems.append("--roll-back and --ignore-nodepool-creation-errors exclude each other: choose one")
     max_chips = options.autoprovisioning_max_chips

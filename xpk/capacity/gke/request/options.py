@@ -121,6 +121,9 @@ class GkeOptions(ControllerOptions):
     )
     flex: bool = _switch("use flex-start capacity, provisioned when available.")
     sub_slicing: bool = _switch("let workloads use parts of a slice; requires v6e in a Cluster Director reservation.")
+    super_slicing: bool = _switch(
+        "form the slices of workloads from cubes; requires tpu7x-128 in an All Capacity mode reservation."
+    )
     queued_provisioning: bool = _switch("provision nodes only when a workload needs them; requires --flex.")
 
     # Control plane and nodes

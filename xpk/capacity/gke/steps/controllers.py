@@ -71,7 +71,8 @@ def steps_for(
     if api is None or not is_set_up(api, *planned) or recorded(api) != data:
         quota = ", ".join(f"{spec.quota} {spec.shape.resource} ({spec.shape.name})" for spec in planned)
         title = f"set up queue '{names.QUEUE}' with a quota of {quota or 'the slices that it has'}"
-        title += " and an admission check that requests slices from GKE" if any(spec.queued for spec in planned) else ""
+        needs_check = any(spec.queued or spec.super_slicing for spec in planned)
+        title += " and an admission check that requests slices from GKE" if needs_check else ""
         before = (*after, *(step.key for step in steps))
         step = partial(_queue, connect, specs, request)
         then = f"# then: xpk cluster adapt {name} --provider gke --project {request.project} --zone {request.zone}"

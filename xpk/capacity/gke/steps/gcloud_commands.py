@@ -55,6 +55,7 @@ _SWITCHES = {
         "--enable-master-authorized-networks"
     ),
     "addons_config.lustre_csi_driver_config.enable_legacy_lustre_port": "--enable-legacy-lustre-port",
+    "addons_config.slice_controller_config.enabled": "--enable-slice-controller",
     "autoscaling.enabled": "--enable-autoscaling",
     "autoscaling.enable_node_autoprovisioning": "--enable-autoprovisioning",
     "config.spot": "--spot",
@@ -103,10 +104,13 @@ def commands_of(change: Change, project: str, location: str, cluster: str) -> tu
     if change.kind in ("create-network", "delete-network"):
         return _network_commands(change, project, location)
     if change.kind == "create-policy":
-        topology = body["workloadPolicy"]["acceleratorTopology"]
+        policy = body["workloadPolicy"]
+        flags = [f"--accelerator-topology={policy['acceleratorTopology']}"]
+        if mode := policy.get("acceleratorTopologyMode"):
+            flags.append(f"--accelerator-topology-mode={mode.lower()}")
         words = ["gcloud", "compute", "resource-policies", "create", "workload-policy", pool]
         words += [f"--project={project}", f"--region={location}", "--type=HIGH_THROUGHPUT"]
-        return (shlex.join([*words, f"--accelerator-topology={topology}"]),)
+        return (shlex.join([*words, *flags]),)
     operation = str(body.get("name", "OPERATION"))
     return (shlex.join([*container, "operations", "wait", operation, *place]),)
 
