@@ -185,6 +185,8 @@ class WorkloadSpec(WorkloadOptions, _Slices):
             problems.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
         elif self.standby_imports and not self.restart_in_place:
             problems.append("--standby-imports requires --restart-in-place")
+        if self.quarantined_slice and self.num_slices != 1:
+            problems.append(f"a workload on a quarantined slice has one slice, got {self.num_slices}")
         problems += self._min_slices_problems()
         if self.node_folder is not None:
             problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)

@@ -1,4 +1,4 @@
-"""Progress of several workloads, for a list: one read of each output folder, regardless of the number of hosts."""
+"""Progress of several workloads, for a list: as many reads of each output folder for one host as for thousands."""
 
 from __future__ import annotations
 
