@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.forecast.jobs import job
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import Price, best_handling, forecast_goodput
+from xpk_shared.goodput.failures import FailureRate
 
 PRICE = Price(dollars=2.0, source="test")
 

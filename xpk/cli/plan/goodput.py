@@ -18,12 +18,12 @@ from xpk.cli.terminal.tables import Column, wrapped
 from xpk.client import Cluster
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.forecast.assumptions import Assumptions
-from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.forecast.forecast import GoodputForecast, HandlingForecast
 from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError
 from xpk.planning.goodput import TPU_TYPE, forecast_goodput
 from xpk.planning.prices import REGION
+from xpk_shared.goodput.failures import PRIOR_MTBF
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True, max=1e15)

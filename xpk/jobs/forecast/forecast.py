@@ -10,15 +10,15 @@ from typing import Literal
 
 from xpk.jobs.forecast.assumptions import Assumption, Assumptions, default_assumptions, named
 from xpk.jobs.forecast.elastic import ElasticJob, Outage, poisson
-from xpk.jobs.forecast.failures import FailureRate
-from xpk.jobs.forecast.restarts import Failures, Intervals, Restarts, Tier, best_intervals
 from xpk.jobs.forecast.simulation import Pattern, Simulated, elastic_run, restart_run, simulate
+from xpk_shared.goodput.auto import ELASTIC_SECONDS
+from xpk_shared.goodput.failures import FailureRate
+from xpk_shared.goodput.restarts import Failures, Intervals, Restarts, Tier, best_intervals
 
 TOLERANCE = 0.01  # of goodput, between the closed form and the simulation
 _FAILURES = 3000  # in a simulation
 _HARDLY = 0.05  # goodput
 _MAX_SPARES = 64
-_ELASTIC_SAVE_SECONDS = 3600.0  # between checkpoints of elastic slices, which only the loss of all slices needs
 
 Handling = Literal["new pods", "in place", "elastic"]
 
@@ -276,7 +276,7 @@ def elastic_of(job: Job, assumed: Assumptions, rate: float, spares: int) -> Elas
 
 def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
     """Return the plan of elastic slices."""
-    every = max(1, round(max(_ELASTIC_SAVE_SECONDS, assumed.commit) / job.step_seconds))
+    every = max(1, round(max(ELASTIC_SECONDS, assumed.commit) / job.step_seconds))
     seconds = every * job.step_seconds
 
     def at_rate(rate: float, spares: int) -> float:
