@@ -29,7 +29,8 @@ def planner(**changes: Any) -> Planner:
 
 
 def plan(planner: Planner, former: Plan, at: int, costs: Any = COSTS, seconds: float = 1.0, **tally: Any) -> Plan:
-    return planner.plan(former, at, step_seconds=seconds, costs=costs, recovery=30.0, tally=Tally(**tally))
+    known = Tally(**({"run_seconds": 1e5} | tally))
+    return planner.plan(former, at, step_seconds=seconds, costs=costs, recovery=30.0, tally=known)
 
 
 def test_the_first_save_comes_once_a_step_is_known_and_measures_its_cost() -> None:
@@ -38,7 +39,7 @@ def test_the_first_save_comes_once_a_step_is_known_and_measures_its_cost() -> No
     assert (waiting.save, waiting.next) == (Schedule(0), 10)
     first = plan(one, waiting, 10, UNKNOWN)
     assert first.save.is_due(11) and not first.save.is_due(10) and first.next == 20
-    planned = plan(one, first, 20)
+    planned = plan(one, first, 20, failures=28)  # in 100,000 seconds
     assert planned.save.first == 11 + planned.save.every
     assert 60 < planned.save.every < 110  # sqrt(2 x 1 s x an hour) = 85 s
     assert planned.next == 50  # half a minute later
@@ -67,6 +68,12 @@ def test_failures_shorten_the_interval() -> None:
     rare = plan(one, NO_PLAN, 10)
     frequent = plan(one, NO_PLAN, 10, failures=10, run_seconds=6000.0)
     assert frequent.save.every < 50 < rare.save.every
+
+
+def test_no_interval_is_longer_than_the_run() -> None:
+    one = planner(mtbf_chip_hours=50_000.0)
+    lengths = [plan(one, NO_PLAN, 10, run_seconds=seconds).save.every for seconds in (0.0, 40.0, 70.0, 1e4)]
+    assert lengths[:3] == [4, 32, 64] and lengths[3] > 500  # a share of a fifth has precedence
 
 
 def test_a_plan_survives_json() -> None:

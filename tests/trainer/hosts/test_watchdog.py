@@ -23,7 +23,7 @@ from trainer.config import Config, Observe
 from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.peers import Peers
-from trainer.hosts.time_limits import TimeLimits
+from trainer.hosts.time_limits import STEP_START, TimeLimits
 from trainer.hosts.watchdog import Wait, Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
@@ -233,6 +233,28 @@ def test_a_longer_timeout_replaces_the_previous_timer(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAITS_LONG, str(tmp_path)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
     assert ran.returncode == 0, ran.stderr
+
+
+MEASURED = ["run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=1000", "observe.min_hang_seconds=6"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_measured_limit_detects_a_hang_sooner_than_the_fixed_one(tmp_path: Path) -> None:
+    job = start(tmp_path, [*MEASURED, "run.steps=1000"], slices=1, chips=1, faults={0: "hang:150"})
+    assert job.exit_codes(200) == [ExitCode.HUNG], job.logs()
+    (hang,) = [event for event in job.events(0) if event["event"] == "hang"]
+    assert 5 < hang["seconds"] < 60 < STEP_START
+    assert max(job.losses()) > 140
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_step_that_is_slower_than_any_before_is_not_ended_by_a_measured_limit(tmp_path: Path) -> None:
+    job = start(tmp_path, [*MEASURED, "run.steps=154"], slices=1, chips=1, faults={0: "slow:150"})
+    assert job.exit_codes(200) == [0], job.logs()
+    seconds = job.step_seconds()
+    assert max(seconds[step] for step in range(150, 155)) > 0.9
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ the leading one plans, and its plan is part of each step's decisions.
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ class Planner:
     chips: int  # of all slices
     has_copies: bool = False  # True if replicas on other slices have the same state
     is_elastic: bool = False
+    period_seconds: float = PERIOD_SECONDS  # from one plan to the next, at least
 
     @property
     def is_on(self) -> bool:
@@ -64,7 +66,7 @@ class Planner:
             return dataclasses.replace(former, next=at + _FEW)
         tiers = {kind: Tier(save=cost[0], commit=cost[1]) for kind, cost in costs.items() if cost}
         measured = self._measured(step_seconds, tiers, recovery, tally)
-        bounds = self._bounds()
+        bounds = self._bounds(tally.run_seconds)
         chosen = choose_intervals(measured, bounds)
         most = bounds.clamp(2**30, step_seconds, Tier(save=0.0, commit=0.0))
         save, local, is_known = former.save, former.local, True
@@ -74,7 +76,7 @@ class Planner:
         if self.settings.local_every == AUTO:
             is_known &= chosen.local_every is not None
             local = self._changed(local, chosen.local_every, at, Schedule(most, last=local.last, first=at + 2))
-        steps = max(_FEW, round(PERIOD_SECONDS / step_seconds)) if is_known else _FEW
+        steps = max(_FEW, round(self.period_seconds / step_seconds)) if is_known else _FEW
         return Plan(save, local, at + steps, _basis(measured, tally))
 
     def _measured(self, step_seconds: float, tiers: Mapping[str, Tier], recovery: float, tally: Tally) -> Measured:
@@ -92,12 +94,17 @@ class Planner:
             is_elastic=self.is_elastic,
         )
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self, run_seconds: float) -> Bounds:
+        """Return the bounds of the intervals, which are no longer than the run itself, in powers of two.
+
+        New runs fail early, and the prior may be wrong by orders of magnitude. The few saves more cost little.
+        """
         settings = self.settings
+        age = 2.0 ** math.floor(math.log2(max(1.0, run_seconds)))
         return Bounds(
             every=None if settings.every == AUTO else settings.every,
             local_every=None if settings.local_every == AUTO else settings.local_every,
-            max_seconds=settings.auto_max_seconds,
+            max_seconds=min(settings.auto_max_seconds, age),
             max_share=settings.auto_max_share,
         )
 
@@ -163,9 +170,9 @@ class IntervalTuner:
         every, local_every = self._plan.save.every, self._plan.local.every
         basis = self._plan.basis
         self._job.events.write("intervals", at, every=every, local_every=local_every, **basis)
-        local = f", locally every {local_every}" if local_every else ""
+        local = f", checkpoint.local_every is {local_every}" if local_every else ""
         seconds = every * basis["step_seconds"]
-        say(f"checkpoints every {every} steps ({seconds:.0f} s){local} (auto, after step {at})")
+        say(f"after step {at}: checkpoint.every is {every} ({seconds:.0f} s){local}")
 
 
 def own_costs(measured: Measurements) -> dict[str, list[float] | None]:

@@ -13,7 +13,7 @@ PRIOR_SOURCE = (
 PROCESS_SHARE = 0.22  # of failures: interruptions of Llama 3 (section 3.3.4) that are not attributed to hardware
 LOCAL_SHARE = 0.9  # assumed share of lost machines after which the local tier is complete
 _ITERATIONS = 200
-_LOWEST, _HIGHEST, _POINTS = -15.0, 25.0, 801  # log rates relative to the prior's
+_LOWEST, _HIGHEST, _POINTS = -15.0, 25.0, 401  # log rates relative to the prior's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

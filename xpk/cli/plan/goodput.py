@@ -176,6 +176,7 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
     low, high = forecast.goodput_low, forecast.goodput_high
     echo(f"Best: {forecast.best}, with a goodput of {low:.1%} to {high:.1%} within the interval.")
     echo(f"Settings: {' '.join(forecast.settings)}")
+    echo(_auto(forecast.handlings[0]))
     for note in forecast.notes:
         echo(wrapped(f"Note: {note}", console.width, 6))
     if forecast.price_source:
@@ -185,6 +186,12 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
         echo(console.table(forecast.assumptions, _ASSUMPTIONS))
     else:
         console.tell("  next: -o wide shows the assumptions and their sources; each has an option")
+
+
+def _auto(best: HandlingForecast) -> str:
+    """Return what a run with these measurements chooses itself."""
+    local = f" and checkpoint.local_every=auto {best.auto_local_every}" if best.auto_local_every else ""
+    return f"Automatic: checkpoint.every=auto would choose {best.auto_every}{local}, and adapt to the run."
 
 
 def _hours(hours: float) -> str:
