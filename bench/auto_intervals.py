@@ -1,6 +1,6 @@
 """Goodput of runs that choose their checkpoint intervals, next to a sweep of fixed intervals, in virtual time.
 
-    python -m bench.auto_intervals [--runs 20] [--failures 100] [--output bench/results/auto-intervals-<date>.json]
+    python -m bench.auto_intervals [--runs 10] [--failures 100] [--output bench/results/auto-intervals-<date>.json]
 
 Failures are a Poisson process with the same times for all intervals. The plans are those of the trainer's own code
 (trainer/checkpoint/intervals.py), which sees noisy durations, its restarts and nothing else. Each case is a run of an
@@ -32,7 +32,7 @@ from xpk_shared.goodput.restarts import Tier
 
 PLANS = 20  # between two failures; a real run plans every half minute
 NOISE = 0.2  # standard deviation of the logarithm of measured durations
-FACTORS = tuple(2 ** (power / 2) for power in range(-6, 7))  # of the sweep, times the first-order optimum
+FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))  # of the sweep, times the first-order optimum
 LOCAL_FACTORS = FACTORS[::2]
 
 
@@ -235,7 +235,7 @@ def compare(case: Case, runs: int, failures: int) -> dict[str, Any]:
 def main() -> int:
     """Compare all cases, print and write the result; return 0 if each is within a hundredth of the best."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=20, help="runs of each case and interval")
+    parser.add_argument("--runs", type=int, default=10, help="runs of each case and interval")
     parser.add_argument("--failures", type=int, default=100, help="mean number of failures of a run")
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--output", type=Path, default=Path(f"bench/results/auto-intervals-{today}.json"))

@@ -33,6 +33,12 @@ def test_steps_have_a_fixed_limit_until_enough_are_measured() -> None:
     assert limits("step", [60.0] * 100).step() == 300.0
 
 
+def test_steps_of_elastic_slices_may_take_many_times_as_long() -> None:
+    """A slice computes the shares of those that are lost."""
+    measured = limits("step", [60.0] * 100).measured
+    assert TimeLimits(Config(), measured, is_elastic=True).step() == 1200.0
+
+
 def test_an_attempt_has_the_fixed_limit_until_it_has_measured_steps_itself() -> None:
     """Steps may be slower than those of the attempt before."""
     assert limits("step", [], [1.0] * 200).step() == 300.0

@@ -99,7 +99,9 @@ def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
 def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
     """Return a run of one host, with only these parts."""
     chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
-    host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
+    host = SimpleNamespace(
+        process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0, is_elastic=False
+    )
     quiet = SimpleNamespace(write=lambda *words, **more: None)
     job = SimpleNamespace(
         config=chosen, watchdog=Noted(), host=host, is_first=False, leads=False, slices=None, out=folder, events=quiet

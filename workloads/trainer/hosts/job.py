@@ -113,7 +113,7 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
-    limits = TimeLimits(config, measurements)
+    limits = TimeLimits(config, measurements, host.is_elastic)
     watchdog = Watchdog(host, limits, events, out, peers.broadcast, peers.reply, finish)
     stop, stop_step = _open_stop(host, lease, events, peers, finish, lambda: leave(job))
     slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))

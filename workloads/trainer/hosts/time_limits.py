@@ -25,6 +25,7 @@ class TimeLimits:
 
     config: Config = dataclasses.field(default_factory=Config)
     measured: Measurements = dataclasses.field(default_factory=Measurements)
+    is_elastic: bool = False  # True if a step takes several times as long once slices are lost
 
     @property
     def is_on(self) -> bool:
@@ -42,7 +43,8 @@ class TimeLimits:
         start = max(STEP_START, observe.min_hang_seconds, of_median)
         if own < _OWN_STEPS:
             return start
-        return time_limit(steps, start=start, floor=observe.min_hang_seconds, factor=FACTOR, enough=_STEPS)
+        floor = max(observe.min_hang_seconds, of_median if self.is_elastic else 0.0)
+        return time_limit(steps, start=start, floor=floor, factor=FACTOR, enough=_STEPS)
 
     def evaluation(self) -> float:
         """Return the limit of a batch of an evaluation, if it is above that of a step."""

@@ -18,7 +18,7 @@ class Busy(Protocol):
 
 def limits(job: Job) -> TimeLimits:
     """Return the time limits of this host."""
-    return TimeLimits(job.config, job.measurements)
+    return TimeLimits(job.config, job.measurements, job.host.is_elastic)
 
 
 def storage(job: Job, subject: str, step: int, part: Busy, kind: str = "") -> AbstractContextManager[None]:
