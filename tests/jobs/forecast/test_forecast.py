@@ -19,6 +19,12 @@ def test_all_ways_are_compared_and_the_best_comes_first() -> None:
     assert not forecast.notes
 
 
+def test_a_run_chooses_the_planned_intervals_within_its_bounds() -> None:
+    for one in forecast_goodput(job()).handlings:
+        assert one.auto_every == pytest.approx(min(one.every, 360), rel=0.05)
+        assert bool(one.auto_local_every) == bool(one.local_every)
+
+
 def test_a_restart_in_place_is_never_worse_than_new_pods() -> None:
     goodput = {one.handling: one.goodput for one in forecast_goodput(job()).handlings}
     assert goodput["in place"] >= goodput["new pods"]

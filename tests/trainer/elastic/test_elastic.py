@@ -65,8 +65,8 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_slices_follow_the_intervals_that_the_leading_one_chooses(start: functools.partial[ElasticRun]) -> None:
-    expected = undisturbed(start)
-    run = start("disturbed", [*SETTINGS, "checkpoint.every=auto", "checkpoint.auto_max_seconds=1"])
+    expected = undisturbed(start, chips=1)
+    run = start("disturbed", [*SETTINGS, "checkpoint.every=auto", "checkpoint.auto_max_seconds=1"], chips=1)
     run.wait_for_step(25)
     run.kill(0)  # which leads; the other one goes on with its plan
     run.wait_for_slices([1])

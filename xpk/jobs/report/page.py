@@ -116,7 +116,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
         "shape": _shape(facts),
         "began": clock(run.origin) if run.attempts else "",
         "wall": duration(run.wall),
-        "figures": key_figures(run, len(facts.restarts)) + _intervals(run) + _slices(run, facts.end),
+        "figures": key_figures(run, len(facts.restarts)) + _slices(run, facts.end),
         "by_step": _both(loss_by_step(run)) if record.steps or record.lost_steps else (),
         "by_time": _both(loss_by_time(run)) if record.steps or record.lost_steps else (),
         "active": _both(active_slices(run)) if record.is_elastic else (),
@@ -195,7 +195,7 @@ def key_figures(run: Run, restarts: int) -> list[Figure]:
         slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
         which = "" if len(run.recoveries) == 1 else "slowest: "
         figures.append(Figure("Recovery", duration(slowest.seconds), f"{which}from failure to next step"))
-    return figures
+    return figures + _intervals(run)
 
 
 def _intervals(run: Run) -> list[Figure]:
