@@ -49,8 +49,10 @@ def test_both_tiers_are_measured_one_after_the_other() -> None:
     one = planner(local_every="auto")
     first = plan(one, NO_PLAN, 10, UNKNOWN)
     assert (first.save.first, first.local.first, first.local.last) == (11, 12, 999)
+    unsaved = plan(one, first, 20, UNKNOWN)
+    assert (unsaved.save, unsaved.local, unsaved.next) == (first.save, first.local, 30)
     partly = plan(one, first, 20, UNKNOWN | {"save": [1.0, 4.0]})
-    assert (partly.save, partly.local, partly.next) == (first.save, first.local, 30)
+    assert (partly.local, partly.next) == (first.local, 30) and partly.save != first.save
     planned = plan(one, partly, 30)
     assert 0 < planned.local.every < planned.save.every
 
@@ -74,6 +76,11 @@ def test_no_interval_is_longer_than_the_run() -> None:
     one = planner(mtbf_chip_hours=50_000.0)
     lengths = [plan(one, NO_PLAN, 10, run_seconds=seconds).save.every for seconds in (0.0, 40.0, 70.0, 1e4)]
     assert lengths[:3] == [4, 32, 64] and lengths[3] > 500  # a share of a fifth has precedence
+
+
+def test_elastic_slices_save_every_hour_whatever_the_age_of_the_leading_slice() -> None:
+    one = dataclasses.replace(planner(), is_elastic=True)
+    assert plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=5.0).save == Schedule(3600, first=3610)
 
 
 def test_a_plan_survives_json() -> None:

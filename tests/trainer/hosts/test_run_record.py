@@ -56,7 +56,7 @@ def test_durations_of_other_settings_are_forgotten_but_not_the_failures(tmp_path
     assert record.tally().failures == 1 and not job.measurements.seconds("step")
 
 
-def test_after_a_hang_limits_begin_with_their_fixed_numbers(tmp_path: Path) -> None:
+def test_the_attempt_after_a_hang_is_told_of_it(tmp_path: Path) -> None:
     run_attempt(tmp_path, stops=False)
     job, record = begin(tmp_path)
     job.watchdog.on_hang()

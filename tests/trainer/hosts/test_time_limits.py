@@ -57,9 +57,13 @@ def test_saves_programs_and_joins_have_limits_of_their_own() -> None:
     assert limits("join", [1.0] * 3).join() == 60.0 and limits("join", [1.0] * 2).join() == 300.0
 
 
-def test_after_a_hang_former_durations_shorten_no_limit() -> None:
+def test_the_attempt_after_a_hang_has_the_fixed_limits() -> None:
     after = limits("save", [1.0] * 9)
+    for _ in range(100):
+        after.measured.record_step(1.0)
+    assert after.step() == 180.0
     after.measured.trusts_former = False
+    assert after.step() == 300.0
     assert (after.storage("save"), after.join(), after.compilation("train")) == (1800.0, 300.0, 7200.0)
 
 

@@ -50,8 +50,8 @@ def test_a_given_interval_is_not_chosen_and_the_other_one_follows_it(given_steps
 
 def test_nothing_is_chosen_before_the_cost_is_known() -> None:
     nothing = AutoIntervals(every=None, local_every=None)
-    assert choose_intervals(measured(persistent=None), Bounds()) == nothing
-    assert choose_intervals(measured(), Bounds(local_every=None)) == nothing
+    assert choose_intervals(measured(persistent=None, local=LOCAL), Bounds(local_every=None)) == nothing
+    assert choose_intervals(measured(), Bounds(local_every=None)) == choose_intervals(measured(), Bounds())
 
 
 def test_elastic_slices_save_every_hour() -> None:

@@ -68,7 +68,7 @@ class Planner:
         measured = self._measured(step_seconds, tiers, recovery, tally)
         bounds = self._bounds(tally.run_seconds)
         chosen = choose_intervals(measured, bounds)
-        most = bounds.clamp(2**30, step_seconds, Tier(save=0.0, commit=0.0))
+        most = max(1, math.floor(self.settings.auto_max_seconds / step_seconds))
         save, local, is_known = former.save, former.local, True
         if self.settings.every == AUTO:
             is_known &= chosen.every is not None
@@ -97,10 +97,11 @@ class Planner:
     def _bounds(self, run_seconds: float) -> Bounds:
         """Return the bounds of the intervals, which are no longer than the run itself, in powers of two.
 
-        New runs fail early, and the prior may be wrong by orders of magnitude. The few saves more cost little.
+        New runs fail early, and the prior may be wrong by orders of magnitude. The few saves more cost little. With
+        elastic slices the age of the run is unknown, and hardly a failure needs a checkpoint.
         """
         settings = self.settings
-        age = 2.0 ** math.floor(math.log2(max(1.0, run_seconds)))
+        age = math.inf if self.is_elastic else 2.0 ** math.floor(math.log2(max(1.0, run_seconds)))
         return Bounds(
             every=None if settings.every == AUTO else settings.every,
             local_every=None if settings.local_every == AUTO else settings.local_every,

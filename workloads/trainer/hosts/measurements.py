@@ -26,7 +26,7 @@ class Measurements:
         self._lock = threading.Lock()
         self._seconds: dict[str, deque[float]] = {}
         self._own: dict[str, int] = {}
-        self.trusts_former = True  # False after a hang: limits begin with their fixed numbers
+        self.trusts_former = True  # False after a hang: this attempt has the fixed limits
         self.adopt(former or {})
 
     def adopt(self, former: Mapping[str, Iterable[float]]) -> None:

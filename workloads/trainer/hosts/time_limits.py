@@ -2,7 +2,8 @@
 
 A measured limit is a multiple of the 99th percentile and never below its floor. That of steps is above the time for
 which a request to a bucket is retried, because steps wait for data. Until an attempt has finished `_OWN_STEPS` steps
-itself, its steps have the fixed limit, so that a run whose steps have become slower is not ended.
+itself, its steps have the fixed limit, so that a run whose steps have become slower is not ended. The attempt after a
+hang has the fixed limits, so that one that was too short does not end attempt after attempt.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class TimeLimits:
         if observe.hang_seconds != AUTO:
             return max(observe.hang_seconds, of_median)
         start = max(STEP_START, observe.min_hang_seconds, of_median)
-        if own < _OWN_STEPS:
+        if own < _OWN_STEPS or not self.measured.trusts_former:
             return start
         floor = max(observe.min_hang_seconds, of_median if self.is_elastic else 0.0)
         return time_limit(steps, start=start, floor=floor, factor=FACTOR, enough=_STEPS)

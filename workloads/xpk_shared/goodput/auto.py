@@ -56,18 +56,15 @@ class AutoIntervals:
 def choose_intervals(measured: Measured, bounds: Bounds) -> AutoIntervals:
     """Return the best intervals within the bounds, of the tiers whose interval is not given and whose cost is known.
 
-    Those of `best_intervals`; of elastic slices: an hour, as in `xpk plan goodput`.
+    Those of `best_intervals`, without a local tier until its cost is known; of elastic slices: an hour, as in
+    `xpk plan goodput`.
     """
     seconds, persistent, local = measured.step_seconds, measured.persistent, measured.local
     if measured.is_elastic:
-        hour = max(1, round(ELASTIC_SECONDS / seconds))
-        return AutoIntervals(
-            every=None
-            if bounds.every is not None
-            else bounds.clamp(hour, seconds, persistent or Tier(save=0.0, commit=0.0)),
-            local_every=None,
-        )
-    if persistent is None or (bounds.local_every != 0 and local is None):
+        hour, tier = max(1, round(ELASTIC_SECONDS / seconds)), persistent or Tier(save=0.0, commit=0.0)
+        every = bounds.clamp(hour, seconds, tier) if bounds.every is None else None
+        return AutoIntervals(every=every, local_every=None)
+    if persistent is None:
         return AutoIntervals(every=None, local_every=None)
     best = best_intervals(
         restarts_of(measured), seconds, every=bounds.every or 0, local_every=(bounds.local_every or 0) if local else 0
