@@ -119,8 +119,9 @@ def join(job: Job, coordinator_future: "Future[Address]") -> tuple[consistency.T
     if not job.host.is_elastic:
         job.stop.arm()
     consistency.check_agreement(job.peers, job.host, traits)
-    record = RunRecord(job, traits)
-    record.share()
+    record, limit = RunRecord(job, traits), timeouts.limits(job).storage()
+    with job.watchdog.waiting("the record of earlier attempts", 0, is_own=lambda: job.is_first, min_seconds=limit):
+        record.share()
     if job.host.processes > 1:
         began = time.monotonic()
         bootstrap.join(job.host, *address, job.peers, timeouts.limits(job).join())
