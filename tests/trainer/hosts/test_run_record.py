@@ -1,4 +1,4 @@
-"""What a run keeps from one attempt to the next."""
+"""The record that a run keeps from one attempt to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run keeps from one attempt to the next: its durations, its failures, and the time in which it ran.
+"""The record that a run keeps from one attempt to the next: its durations, failures, and the time in which it ran.
 
 Process 0 reads the file in the output folder when an attempt begins, tells the other hosts, and writes it while the
 attempt runs. Durations are of the same settings, code and hosts only. An attempt that has neither ended in order nor

@@ -18,7 +18,7 @@ _CHANGE = 0.1  # relative change of an interval, below which it is kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the best intervals depend on. A tier of which no save is known has no interval yet."""
+    """Measurements that the best intervals depend on. A tier of which no save is known has no interval yet."""
 
     step_seconds: float
     persistent: Tier | None
