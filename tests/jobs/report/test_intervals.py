@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.jobs.report.runs import RunWriter
 from xpk.jobs.report.intervals import ChosenIntervals, chosen_intervals
@@ -10,12 +11,12 @@ from xpk.jobs.report.page import derive, key_figures
 from xpk.jobs.report.programs import read_folder
 
 
-def run_with(folder: Path, *choices: dict[str, object]) -> RunWriter:
+def run_with(folder: Path, *choices: dict[str, Any]) -> RunWriter:
     run = RunWriter(folder)
     run.train(0, 20)
     for choice in choices:
         run.now += 1
-        run.event("intervals", (0, 0), **choice)  # type: ignore[arg-type]
+        run.event("intervals", (0, 0), **choice)
     return run
 
 

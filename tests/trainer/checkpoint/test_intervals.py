@@ -24,7 +24,7 @@ UNKNOWN: dict[str, list[float] | None] = {"save": None, "local_save": None}
 
 
 def planner(**changes: Any) -> Planner:
-    settings = {"every": "auto", "mtbf_chip_hours": 16.0} | changes
+    settings: dict[str, Any] = {"every": "auto", "mtbf_chip_hours": 16.0} | changes
     return Planner(settings=Checkpoint(**settings), chips=16, has_copies=True)
 
 
@@ -89,7 +89,7 @@ def test_a_plan_survives_json() -> None:
 
 
 def test_the_slowest_host_counts() -> None:
-    reports = [COSTS, {"save": [2.0, 1.0], "local_save": None}, UNKNOWN]
+    reports: list[Any] = [COSTS, {"save": [2.0, 1.0], "local_save": None}, UNKNOWN]
     assert largest_costs(reports) == {"save": [2.0, 4.0], "local_save": [0.1, 0.5]}
     assert largest_costs([UNKNOWN]) == UNKNOWN
 
