@@ -28,13 +28,13 @@ from bench.recovery import EVERY, SLICES, endless_trainer
 from e2e.harness import DrillError, Lab, Workload
 from e2e.machine import machine
 from xpk.client import Cluster
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import assumptions_of, restarts_of
 from xpk.jobs.forecast.measured import job_of_run
-from xpk.jobs.forecast.restarts import Restarts
 from xpk.jobs.forecast.simulation import Pattern, advance, restart_run
 from xpk.jobs.report.goodput import goodput, lost_steps
 from xpk.jobs.report.programs import read_folder
+from xpk_shared.goodput.failures import FailureRate
+from xpk_shared.goodput.restarts import Restarts
 
 CLUSTER = "bench-forecast"
 TPU_TYPE = "v5litepod-4"

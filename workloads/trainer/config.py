@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -17,6 +17,8 @@ from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
+AUTO: Literal["auto"] = "auto"
+Auto = Literal["auto"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +154,13 @@ class Optim:
 class Checkpoint:
     """Checkpoint intervals, retention and timeouts."""
 
-    every: int = 50  # steps between checkpoints; the last step is always saved
+    every: int | Auto = 50  # steps between checkpoints, or auto; the last step is always saved
     max_to_keep: int = 3  # number of newest committed checkpoints to keep
-    local_every: int = 0  # steps between local checkpoints of each host's chips in local_path; 0 = no local checkpoints
-    hang_seconds: float = 1800.0  # timeout of a save or a restore, in seconds; the job then ends and restarts
+    local_every: int | Auto = 0  # steps between local checkpoints of each host's chips in local_path, or auto; 0 = none
+    mtbf_chip_hours: float = 50_000.0  # auto: chip-hours for each failure, until the run has failed itself
+    auto_max_seconds: float = 3600.0  # auto: maximum time between two checkpoints, in seconds
+    auto_max_share: float = 0.2  # auto: maximum share of the time in which steps wait for the saves of a tier
+    hang_seconds: float | Auto = "auto"  # timeout of a save or a restore, in seconds; the job then ends and restarts
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
@@ -163,10 +168,11 @@ class Checkpoint:
 class Observe:
     """Timeouts, checks and profiles (docs/observability.md)."""
 
-    hang_seconds: float = 300.0  # timeout of a step or of waiting for data, in seconds; 0 = no watchdog
-    compile_hang_seconds: float = 7200.0  # timeout of compiling a program, in seconds; the job then ends and restarts
+    hang_seconds: float | Auto = "auto"  # timeout of a step or of waiting for data, in seconds; 0 = no watchdog
+    min_hang_seconds: float = 180.0  # auto: minimum timeout of a step, in seconds
+    compile_hang_seconds: float | Auto = "auto"  # timeout of compiling a program, in seconds; the job then restarts
     data_hang_seconds: float = 43200.0  # timeout of preparing the data set or copying it to a host, in seconds
-    hang_factor: float = 20.0  # minimum timeout of a step, as a multiple of the recent steps' median
+    hang_factor: float = 20.0  # minimum timeout of a step, as a multiple of the recent steps' median; auto: at first
     straggler_check_every: int = 100  # steps between comparisons of hosts, which name the stragglers; 0 = never
     checksum_every: int = 0  # steps between comparisons of the state's replicas, also before each checkpoint; 0 = never
     profile_start: int = 0  # first step to profile (JAX profiler), counted over the whole run; 0 = no profile
@@ -306,7 +312,9 @@ def _typed(key: str, value: Any) -> Any:
     if key not in fields:
         hint = _closest(key, list(fields)) or f"Valid sections: {', '.join(sections())}"
         return Problem(f"unknown setting {key!r}", hint)
-    kind = fields[key]
+    kind, *others = typing.get_args(fields[key]) or (fields[key],)
+    if others and value == AUTO:
+        return AUTO
     if kind is bool and isinstance(value, bool):
         return value
     if kind is str:
@@ -321,7 +329,8 @@ def _typed(key: str, value: Any) -> Any:
         if number is not None and (kind is float or number.is_integer()):
             return kind(number) if kind is float else int(number)
     words = {int: "an integer", float: "a number", bool: "true or false"}
-    return Problem(f"{key}={value!r} is not {words[typing.cast(type, kind)]}", f"Write --set {key}=VALUE")
+    expected = f"{words[typing.cast(type, kind)]}{' or auto' if others else ''}"
+    return Problem(f"{key}={value!r} is not {expected}", f"Write --set {key}=VALUE")
 
 
 def _closest(word: str, known: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 
 from trainer.data import batches as data
+from trainer.hosts import timeouts
+from trainer.hosts.measurements import EVALUATION
 from trainer.resume import get_compiled
 from trainer.setup import Run
 from trainer.step.programs import State
@@ -56,12 +58,15 @@ def sum_batches(run: Run, program: Any, state: State, rows: slice, *, step: int)
     ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
     batches = data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
     while True:
-        with watchdog.waiting(f"its data of the evaluation after step {step}", step, is_own=lambda: True):
+        least, data_of = timeouts.limits(run.job).evaluation(), f"its data of the evaluation after step {step}"
+        with watchdog.waiting(data_of, step, is_own=lambda: True, min_seconds=least):
             blocks = next(batches, None)
         if blocks is None:
             return total
-        with watchdog.waiting(f"the evaluation after step {step}", step):
+        began = time.monotonic()
+        with watchdog.waiting(f"the evaluation after step {step}", step, min_seconds=least):
             sums = jax.device_get(program(state["params"], blocks, state.get("averages")))
+        run.job.measurements.record(EVALUATION, time.monotonic() - began)
         correct = math.nan if sums.correct is None else float(sums.correct)
         counted = 0.0 if math.isnan(total.correct) else total.correct
         total = EvalSums(total.loss + float(sums.loss), total.weight + float(sums.weight), counted + correct)

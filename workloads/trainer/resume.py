@@ -48,6 +48,7 @@ def first_state(run: Run) -> tuple[Any, int, int]:
             state, read = finish()
             jax.block_until_ready(state)
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)
+        run.record.count_restore(source)
         origin = ("local checkpoint" if source == "local" else "storage") if read else "peer"
         host = job.host.name(job.host.process_id)
         metrics.say(f"{host}: attempt {job.host.attempt} resuming from step {start} ({origin})")
@@ -103,7 +104,7 @@ def _check_notes(run: Run, location: str, notes: dict[str, Any]) -> None:
 
 def get_compiled(run: Run, name: str, program: Any, *arguments: Any) -> Any:
     """Return a program compiled for these arguments, with the watchdog's timeout of a compilation."""
-    with timeouts.compilation(run.job, f"the program {name!r}", 0, is_own=lambda: run.compiler.busy):
+    with timeouts.compilation(run.job, f"the program {name!r}", 0, lambda: run.compiler.busy, name):
         executable, _ = compile_program(run, name, program, *arguments)
     return executable
 

@@ -11,6 +11,7 @@ import jax
 from trainer.checkpoint import manager
 from trainer.errors import FatalError, SaveError
 from trainer.hosts import timeouts
+from trainer.hosts.measurements import LOCAL_SAVE, SAVE
 from trainer.schedule import ANY_SAVE, Action
 from trainer.setup import Run
 from trainer.step.programs import State
@@ -25,14 +26,15 @@ def warm_up(run: Run) -> None:
 
 def save_locally(run: Run, step: int, state: State, *, tokens: int) -> None:
     """Save the state to the local tier in the background."""
-    with timeouts.storage(run.job, f"the local checkpoint of step {step}, or the one before it", step, run.local):
+    subject = f"the local checkpoint of step {step}, or the one before it"
+    with timeouts.storage(run.job, subject, step, run.local, LOCAL_SAVE):
         run.local.save(step, state, tokens=tokens)
 
 
 def save(run: Run, step: int, state: State, *, tokens: int, disk_low: bool, is_final: bool) -> None:
     """Save the state in the background, or wait for it if `is_final`. Raises SaveError if a final save fails."""
     failure, checkpoints = "", run.checkpoints
-    with timeouts.storage(run.job, f"the checkpoint of step {step}, or the one before it", step, checkpoints):
+    with timeouts.storage(run.job, f"the checkpoint of step {step}, or the one before it", step, checkpoints, SAVE):
         if disk_low:
             free, need = checkpoints.free_and_needed_bytes(state)
             checkpoints.wait()
@@ -55,7 +57,7 @@ def save_final(run: Run, step: int, state: State, *, tokens: int, checked: Actio
     The local tier is not sufficient: it is cleared at the end. `checked` are the actions whose checks were made.
     """
     with timeouts.storage(
-        run.job, f"the save in progress before the last checkpoint, of step {step}", step, run.checkpoints
+        run.job, f"the save in progress before the last checkpoint, of step {step}", step, run.checkpoints, SAVE
     ):
         run.checkpoints.wait()
     if run.checkpoints.last != step:
@@ -66,7 +68,7 @@ def save_final(run: Run, step: int, state: State, *, tokens: int, checked: Actio
 
 
 def _wait_for_local(run: Run, step: int) -> None:
-    with timeouts.storage(run.job, "the last local checkpoint", step, run.local):
+    with timeouts.storage(run.job, "the last local checkpoint", step, run.local, LOCAL_SAVE):
         run.local.wait()
 
 
@@ -84,7 +86,7 @@ def check_finite(run: Run, step: int, state: State) -> jax.Array:
     run.finite.compile(run.compiler)
     if not run.finite.is_ready:
         began = time.monotonic()
-        with timeouts.compilation(run.job, "the program 'finite'", step, is_own=lambda: run.compiler.busy):
+        with timeouts.compilation(run.job, "the program 'finite'", step, lambda: run.compiler.busy, "finite"):
             cached = run.finite.wait()
             run.job.events.write("compile", None, time.monotonic() - began, cached=cached, program="finite")
     return run.finite.begin(state)
@@ -99,7 +101,7 @@ def finishing_saves(run: Run) -> Iterator[None]:
     try:
         yield
     except FatalError:
-        deadline = time.monotonic() + run.job.config.checkpoint.hang_seconds
+        deadline = time.monotonic() + timeouts.limits(run.job).storage(SAVE)
         for tier in (run.checkpoints, run.local):
             if not tier.join(max(0.0, deadline - time.monotonic())):
                 metrics.say("warning: timed out waiting for the save in progress")

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint import manager
 from trainer.checkpoint.finite_check import Finite
+from trainer.checkpoint.intervals import IntervalTuner, Planner
 from trainer.checkpoint.local import LocalTier
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
@@ -30,6 +31,8 @@ from trainer.estimate import flops
 from trainer.former_names import SYNTHETIC
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
+from trainer.hosts.measurements import JOIN
+from trainer.hosts.run_record import RunRecord
 from trainer.models import registry
 from trainer.observe.chip_benchmark import chip_benchmark
 from trainer.observe.profiler import Profiler
@@ -37,6 +40,7 @@ from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import StragglerCheck
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
+from trainer.schedule import RunSchedule
 from trainer.step import programs as step
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -68,6 +72,7 @@ class Run:
     stragglers: StragglerCheck
     profiler: Profiler
     read: Reader | None  # None on a host that does not load
+    record: RunRecord
 
     @property
     def held_out(self) -> int:
@@ -84,6 +89,17 @@ class Run:
         """Tokens or images in a step."""
         return self.batch * self.example.items
 
+    def tuner(self, schedule: RunSchedule) -> IntervalTuner:
+        """Return the tuner of the checkpoint intervals, which `schedule` follows."""
+        host = self.job.host
+        planner = Planner(
+            settings=self.job.config.checkpoint,
+            chips=self.mesh.size * host.replicas,
+            has_copies=self.mesh.shape["dp"] > 1,
+            is_elastic=host.is_elastic,
+        )
+        return IntervalTuner(self.job, self.record, schedule, planner)
+
     def blocks(self, ids_B: Any) -> batches.Blocks:
         """Read this host's part of a batch and put it on its chips."""
         return batches.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
@@ -96,26 +112,31 @@ def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
     return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
-def join(job: Job, coordinator_future: "Future[Address]") -> consistency.Traits:
-    """Join the other hosts if all agree on the traits of the run; return the traits."""
+def join(job: Job, coordinator_future: "Future[Address]") -> tuple[consistency.Traits, RunRecord]:
+    """Join the other hosts if all agree on the traits of the run; return these, and the record of earlier attempts."""
     traits = consistency.traits(job.config, os.environ)
     address = coordinator_future.result()
     if not job.host.is_elastic:
         job.stop.arm()
     consistency.check_agreement(job.peers, job.host, traits)
+    record, limit = RunRecord(job, traits), timeouts.limits(job).storage()
+    with job.watchdog.waiting("the record of earlier attempts", 0, is_own=lambda: job.is_first, min_seconds=limit):
+        record.share()
     if job.host.processes > 1:
-        bootstrap.join(job.host, *address, job.peers)
+        began = time.monotonic()
+        bootstrap.join(job.host, *address, job.peers, timeouts.limits(job).join())
+        job.measurements.record(JOIN, time.monotonic() - began)
     seconds = time.monotonic() - job.events.began
     job.events.write("init", None, seconds, processes=job.host.processes, devices=jax.device_count())
-    return traits
+    return traits, record
 
 
 def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:
     """Join the other hosts and prepare everything; compiles nothing. Raises FatalError."""
-    return prepare_run(job, join(job, coordinator_future))
+    return prepare_run(job, *join(job, coordinator_future))
 
 
-def prepare_run(job: Job, traits: consistency.Traits) -> Run:
+def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
     """Prepare everything on hosts that have joined. Raises FatalError."""
     devices = jax.devices()
     if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
@@ -164,6 +185,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,
+        record=record,
     )
 
 

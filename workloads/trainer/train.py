@@ -66,19 +66,21 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
     Metrics of step N are recorded while step N+1 computes.
     """
     last, schedule = run.job.config.run.steps, RunSchedule(run.job.config, evaluates=run.held_out > 0)
-    batches, evaluate = _batches(run, at, last), Evaluation(run)
+    batches, evaluate, tuner = _batches(run, at, last), Evaluation(run), run.tuner(schedule)
     pending: Pending | None = None
     actions = Action.NONE
     if at >= last:
         saves.save_final(run, at, state, tokens=tokens)
     while at < last:
         yield at
+        tuner.agree(at)
         if not _try_start(run, at + 1):
             return _stop(run, at, state, pending, tokens=tokens, checked=actions)
         at, tokens, actions = at + 1, tokens + run.step_items, schedule.actions(at + 1)
         state, dispatched = _dispatch(run, train_step, state, batches, at=at, actions=actions, running=pending)
         if pending is not None:
             _await_step(run, pending)
+            run.record.keep()
             saves.warm_up(run)
         pending = dispatched
         if not actions & STEP_ENDING:
@@ -108,6 +110,7 @@ def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: i
     saves.save_final(run, at, state, tokens=tokens, checked=checked)
     job = run.job
     run.profiler.close()
+    run.record.stop()
     job.events.write("preempt", at)
     metrics.say(f"{job.host.name(job.host.process_id)}: stopped and saved after step {at}")
     leave(job)
@@ -182,11 +185,12 @@ def _placed_flags(sharding: Any, chips: int, *, disk_low: bool, data_ms: int) ->
 def _finish(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> ExitCode:
     """Write the result, clear the local tier and disconnect from the other hosts."""
     job = run.job
-    min_seconds = job.config.checkpoint.hang_seconds
+    min_seconds = timeouts.limits(job).storage()
     run.profiler.close()
     if job.leads:
         with job.watchdog.waiting("the write of result.json", at, is_own=lambda: True, min_seconds=min_seconds):
             write_result(run, at, tokens=tokens, eval_loss=eval_loss)
+    run.record.stop()
     job.events.write("done", at, data_bytes=run.read.bytes if run.read else 0)
     with timeouts.storage(run.job, "the removal of its local checkpoints", at, run.local):
         run.local.clear()

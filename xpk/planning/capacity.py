@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from xpk.jobs.create.notice import Notice, ignore
-from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.forecast.forecast import Price
 from xpk.jobs.search.candidates import RankBy, Space, default_numbers, default_shapes, find_candidates
 from xpk.jobs.search.choices import Choice, Goal, Market, evaluate, select, with_details
@@ -17,6 +16,7 @@ from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 from xpk.model.errors import Problems, UsageError
 from xpk.planning.prices import REGION, price_of
 from xpk.proc import LocalRunner, Runner
+from xpk_shared.goodput.failures import PRIOR_MTBF
 
 MAX_CHIPS = 65_536  # that are searched by default
 MAX_TOKENS = 1e18

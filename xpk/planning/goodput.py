@@ -10,7 +10,6 @@ from xpk.client import WorkloadHandle
 from xpk.jobs.create import memory_estimate
 from xpk.jobs.create.memory_estimate import Estimate
 from xpk.jobs.forecast.assumptions import Assumptions
-from xpk.jobs.forecast.failures import PRIOR_MTBF, FailureRate
 from xpk.jobs.forecast.forecast import GoodputForecast, Job, assumptions_of
 from xpk.jobs.forecast.forecast import forecast_goodput as forecast_job
 from xpk.jobs.forecast.measured import job_of_run
@@ -20,6 +19,7 @@ from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import Problems, UsageError
 from xpk.planning.prices import REGION, price_of
 from xpk.proc import LocalRunner, Runner
+from xpk_shared.goodput.failures import PRIOR_MTBF, FailureRate
 
 TPU_TYPE = "v5litepod-256"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from xpk.jobs.forecast.elastic import ElasticJob, Outage
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import Job
-from xpk.jobs.forecast.restarts import Failures, Restarts, Tier
+from xpk_shared.goodput.failures import FailureRate
+from xpk_shared.goodput.restarts import Failures, Restarts, Tier
 
 
 def restarts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpk.jobs.forecast.failures import FailureRate
+from xpk_shared.goodput.failures import FailureRate
 
 
 def test_many_observations_outweigh_the_prior() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.forecast.jobs import job
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import Price, best_handling, forecast_goodput
+from xpk_shared.goodput.failures import FailureRate
 
 PRICE = Price(dollars=2.0, source="test")
 
@@ -17,6 +17,12 @@ def test_all_ways_are_compared_and_the_best_comes_first() -> None:
     assert forecast.best == forecast.handlings[0].handling == best_handling(job())[0]
     assert forecast.goodput_low < forecast.handlings[0].goodput < forecast.goodput_high
     assert not forecast.notes
+
+
+def test_a_run_chooses_the_planned_intervals_within_its_bounds() -> None:
+    for one in forecast_goodput(job()).handlings:
+        assert one.auto_every == pytest.approx(min(one.every, 360), rel=0.05)
+        assert bool(one.auto_local_every) == bool(one.local_every)
 
 
 def test_a_restart_in_place_is_never_worse_than_new_pods() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.jobs.report.runs import RunWriter, one_kill
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import assumptions_of
 from xpk.jobs.forecast.measured import job_of_run
 from xpk.jobs.report.programs import read_folder
 from xpk.jobs.report.record import RunRecord
 from xpk.model.errors import NotFoundError
 from xpk.model.status import Phase, WorkloadStatus
+from xpk_shared.goodput.failures import FailureRate
 
 PRIOR = FailureRate.prior(1000.0)
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.jobs.forecast.jobs import restarts
 from xpk.jobs.forecast.forecast import TOLERANCE
-from xpk.jobs.forecast.restarts import Failures, Restarts, Tier, best_intervals
 from xpk.jobs.forecast.simulation import Pattern, restart_run, simulate
+from xpk_shared.goodput.restarts import Failures, Restarts, Tier, best_intervals
 
 MTBFS = (1800.0, 7200.0, 86400.0, 1e7)
 

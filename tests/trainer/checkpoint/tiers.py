@@ -12,6 +12,7 @@ from trainer.hosts.lease import Lease
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.stop_step import StopStep
+from trainer.hosts.time_limits import TimeLimits
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
@@ -25,7 +26,7 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
     events = Events(JsonLines(open_place(folder / f"events-{peers.process_id}")), host.slice_id, 0, 0, time.monotonic())
     stop = Stop(lambda code: None, lambda code: None)
     made, out = config.load("tiny", settings), open_place(folder / "out")
-    watchdog = Watchdog(host, made.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
+    watchdog = Watchdog(host, TimeLimits(made), events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
     return Job(
         made,
         host,

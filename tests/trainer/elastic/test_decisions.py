@@ -12,6 +12,8 @@ from trainer.hosts.peers import Peers
 from trainer.storage import open_place
 from xpk_shared.slices.roster import ACTIVE, READY, Entry, View
 
+FIXED: Any = SimpleNamespace(decide=lambda at: None)  # intervals of checkpoints
+
 
 def recorded(tmp_path: Path, *sets: list[tuple[int, str]]) -> list[list[int]]:
     """Return the sets of slices in the file, after steps with decisions on these active slices."""
@@ -19,7 +21,7 @@ def recorded(tmp_path: Path, *sets: list[tuple[int, str]]) -> list[list[int]]:
     host = Host(num_slices=3, min_slices=1)
     job: Any = SimpleNamespace(host=host, events=events, leads=True, out=open_place(tmp_path))
     membership: Any = None
-    decisions = Decisions(job, membership)
+    decisions = Decisions(job, membership, FIXED)
     for step, active in enumerate(sets):
         decisions.record(step, {"active": active, "stop": []})
     return [json.loads(line)["slices"] for line in (tmp_path / FILE).read_text().splitlines()]
@@ -39,7 +41,7 @@ def test_slices_that_end_on_request_are_not_recorded_as_lost(tmp_path: Path) -> 
     events = SimpleNamespace(write=lambda *words, **named: None)
     job: Any = SimpleNamespace(host=Host(num_slices=2), events=events, leads=True, out=open_place(tmp_path))
     membership: Any = None
-    Decisions(job, membership).record(1, {"active": [(0, "a")], "stop": "all"})
+    Decisions(job, membership, FIXED).record(1, {"active": [(0, "a")], "stop": "all"})
     assert not (tmp_path / FILE).exists()
 
 
@@ -54,7 +56,8 @@ def test_a_decision_has_the_slices_that_are_active_after_it() -> None:
 
     def decided(**stops: bool) -> Any:
         facts = {number: known | {"stop": stops.get(f"slice_{number}", False)} for number in (0, 1)}
-        return Decisions(SimpleNamespace(host=host), membership).decide(facts)["active"]  # type: ignore[arg-type]
+        job: Any = SimpleNamespace(host=host)
+        return Decisions(job, membership, FIXED).decide(facts, at=1)["active"]
 
     peers.announce("slices", View(2, entries | {1: Entry("b", ACTIVE, ())}).as_json())
     assert decided() == [[0, "a"], [1, "b"], [2, "c"]]

@@ -1,6 +1,7 @@
 """Runs whose slices are lost and join again: no finished step is lost, and the losses are the undisturbed ones."""
 
 import functools
+import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,21 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
     steps = run.recorded_steps()
     assert steps == list(range(1, 61)), "each step is recorded once"
     assert run.losses() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_slices_follow_the_intervals_that_the_leading_one_chooses(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start, chips=1)
+    run = start("disturbed", [*SETTINGS, "checkpoint.every=auto", "checkpoint.auto_max_seconds=1"], chips=1)
+    run.wait_for_step(25)
+    run.kill(0)  # which leads; the other one goes on with its plan
+    run.wait_for_slices([1])
+    run.restart(0)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+    lines = (run.out / "events" / "s0-h0.jsonl").read_text().splitlines()
+    assert [event["every"] for event in map(json.loads, lines) if event["event"] == "intervals"]
 
 
 @pytest.mark.slow

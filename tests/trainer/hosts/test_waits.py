@@ -24,6 +24,7 @@ from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
+from trainer.hosts.measurements import Measurements
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
@@ -98,11 +99,14 @@ def under_way(hang: Hang, action: Callable[[], Any]) -> Any:
 def run_of(folder: Path, *settings: str, **parts: Any) -> Any:
     """Return a run of one host, with only these parts."""
     chosen = config.load("tiny", [*SETTINGS, "checkpoint.hang_seconds=900", *settings])
-    host = SimpleNamespace(process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0)
+    host = SimpleNamespace(
+        process_id=0, name=lambda process: "host", slice_id=0, worker_id=0, attempt=0, is_elastic=False
+    )
     quiet = SimpleNamespace(write=lambda *words, **more: None)
     job = SimpleNamespace(
         config=chosen, watchdog=Noted(), host=host, is_first=False, leads=False, slices=None, out=folder, events=quiet
     )
+    job.measurements = Measurements()
     return SimpleNamespace(job=job, read=None, **parts)
 
 
@@ -153,7 +157,8 @@ def test_the_wait_for_the_last_local_checkpoint_has_a_timeout(tmp_path: Path, ha
 @pytest.mark.parametrize("cleared", [False, True])
 def test_the_end_of_a_run_has_a_timeout(cleared: bool, tmp_path: Path, hang: Hang) -> None:
     local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
-    run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
+    parts = {"profiler": SimpleNamespace(close=lambda: None), "record": SimpleNamespace(stop=lambda: None)}
+    run = run_of(tmp_path, local=local, **parts)
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
     run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
     with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):
@@ -177,7 +182,7 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:
-        assert watchdog.told == ("the evaluation after step 5", False, 0.0)
+        assert watchdog.told == ("the evaluation after step 5", False, 300.0)
         done.set()
         return sums
 
@@ -185,7 +190,7 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         assert not reads or done.wait(SECONDS)
         while len(watchdog.all) < 2 * reads + 1:  # it continues with the second batch
             pass
-        assert watchdog.told == ("its data of the evaluation after step 5", True, 0.0)
+        assert watchdog.told == ("its data of the evaluation after step 5", True, 300.0)
     assert watchdog.now is None
     assert watchdog.all.count("the evaluation after step 5") == 2
 

@@ -19,10 +19,11 @@ import pytest
 
 from tests.trainer.hosts.connections import together
 from tests.trainer.small import WORKLOADS, free_ports, start
-from trainer.config import Observe
+from trainer.config import Config, Observe
 from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.peers import Peers
+from trainer.hosts.time_limits import STEP_START, TimeLimits
 from trainer.hosts.watchdog import Wait, Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines
@@ -52,7 +53,8 @@ class Watched:
         out = open_place(folder)
         self.log = folder / f"events-{process}.jsonl"
         events = Events(JsonLines(out / self.log.name), process, 0, 0, time.monotonic())
-        limits, output = Observe(hang_seconds=hang_seconds), (self.peers.broadcast, self.peers.reply)
+        limits = TimeLimits(Config(observe=Observe(hang_seconds=hang_seconds)))
+        output = self.peers.broadcast, self.peers.reply
         self.dog = Watchdog(host, limits, events, out, *output, lambda code, seconds: self.ended.put(code))
         self.under_way = contextlib.ExitStack()
 
@@ -209,14 +211,16 @@ def test_a_stopped_watchdog_does_not_end_the_process(watch: Watch, timers: list[
 WAITS_LONG = """
 import sys, time
 from pathlib import Path
-from trainer.config import Observe
+from trainer.config import Config, Observe
 from trainer.hosts.bootstrap import Host
 from trainer.telemetry.metrics import Events, JsonLines
 from trainer.storage import open_place
+from trainer.hosts.time_limits import TimeLimits
 from trainer.hosts.watchdog import Watchdog
 out = open_place(Path(sys.argv[1]))
 events = Events(JsonLines(out / "events.jsonl"), 0, 0, 0, time.monotonic())
-dog = Watchdog(Host(), Observe(hang_seconds=1.0), events, out, print, print, lambda code, seconds: None)
+limits = TimeLimits(Config(observe=Observe(hang_seconds=1.0)))
+dog = Watchdog(Host(), limits, events, out, print, print, lambda code, seconds: None)
 time.sleep(0.5)  # the timer is set for a wait of a second
 with dog.waiting("a save", 7, min_seconds=30.0):
     time.sleep(3.0)
@@ -229,6 +233,28 @@ def test_a_longer_timeout_replaces_the_previous_timer(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAITS_LONG, str(tmp_path)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
     assert ran.returncode == 0, ran.stderr
+
+
+MEASURED = ["run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=1000", "observe.min_hang_seconds=6"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_measured_limit_detects_a_hang_sooner_than_the_fixed_one(tmp_path: Path) -> None:
+    job = start(tmp_path, [*MEASURED, "run.steps=1000"], slices=1, chips=1, faults={0: "hang:150"})
+    assert job.exit_codes(200) == [ExitCode.HUNG], job.logs()
+    (hang,) = [event for event in job.events(0) if event["event"] == "hang"]
+    assert 5 < hang["seconds"] < 60 < STEP_START
+    assert max(job.losses()) > 140
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_step_that_is_slower_than_any_before_is_not_ended_by_a_measured_limit(tmp_path: Path) -> None:
+    job = start(tmp_path, [*MEASURED, "run.steps=154"], slices=1, chips=1, faults={0: "slow:150"})
+    assert job.exit_codes(200) == [0], job.logs()
+    seconds = job.step_seconds()
+    assert max(seconds[step] for step in range(150, 155)) > 0.9
 
 
 @pytest.mark.slow

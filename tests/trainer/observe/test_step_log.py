@@ -19,6 +19,7 @@ from trainer.hosts.lease import Lease
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.stop_step import StopStep
+from trainer.hosts.time_limits import TimeLimits
 from trainer.hosts.watchdog import Watchdog
 from trainer.observe.step_log import Progress
 from trainer.storage import open_place
@@ -53,7 +54,9 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     out = open_place(folder)
     chosen = config.load("tiny", [*SETTINGS, "observe.hang_seconds=0", *settings])
-    watchdog = Watchdog(Host(), chosen.observe, events, out, peers.broadcast, peers.reply, lambda code, seconds: None)
+    watchdog = Watchdog(
+        Host(), TimeLimits(chosen), events, out, peers.broadcast, peers.reply, lambda code, seconds: None
+    )
     lease = Lease(out, Host(), lambda holder, ours: None)
     job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), StopStep(peers, lambda: None), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")

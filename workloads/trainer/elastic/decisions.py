@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.checkpoint.intervals import IntervalTuner
 from trainer.elastic.reduction import Facts
 from trainer.hosts.job import Job
 from trainer.hosts.membership import Membership, Peer
@@ -18,8 +19,8 @@ _WAIT_SECONDS = 0.2
 class Decisions:
     """Facts of this slice, and the leading slice's decisions from those of all."""
 
-    def __init__(self, job: Job, membership: Membership) -> None:
-        self._job, self._membership = job, membership
+    def __init__(self, job: Job, membership: Membership, tuner: IntervalTuner) -> None:
+        self._job, self._membership, self._tuner = job, membership, tuner
         self._is_starting = False
         self._recorded: set[Peer] = set()
         self._lines: JsonLines | None = None  # opened once this slice leads
@@ -29,12 +30,14 @@ class Decisions:
         free, need = run.checkpoints.free_and_needed_bytes(run.programs.state) if saves else (None, 0)
         return {"stop": self._job.stop.requested, "disk_low": free is not None and free < need, "saved": False}
 
-    def decide(self, facts: Mapping[int, Facts], *, grants: bool = True) -> dict[str, Any]:
+    def decide(self, facts: Mapping[int, Facts], *, at: int, grants: bool = True) -> dict[str, Any]:
         """Return the decisions at the end of a reduction; `grants` is False if no slice can receive the state after it.
+
+        `at`: the step that is finished after the reduction.
 
         grant: slices that become active. stop: slices that stop, or "all" if too few would be left. active: the slices
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
-        and hands over its state.
+        and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
@@ -60,6 +63,7 @@ class Decisions:
             "leader": list(membership.own),
             "disk_low": own["disk_low"],
             "saved": own["saved"],
+            "intervals": self._tuner.decide(at),
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
 

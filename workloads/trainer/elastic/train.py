@@ -58,13 +58,13 @@ _NOTHING = np.empty(0, np.float32)
 def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     """Run this slice's part of `job.config` to the end, or to a stop; return the exit code."""
     assert job.slices is not None
-    traits = join(job, coordinator_future)
+    traits, record = join(job, coordinator_future)
     slices = _Slices(job, job.slices)
     role = DONE if _has_finished(job) else slices.enter(coordinator_future.result()[0])
     if role == DONE:
         return _leave(job, ExitCode.DONE)
     job.slices.is_leading = role == FOUNDER
-    run = prepare_run(job, traits)
+    run = prepare_run(job, traits, record)
     digest = hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
     training = _Training(run, slices, digest)
     if role == JOINER:
@@ -177,7 +177,8 @@ class _Training:
             slices.membership, slices.connections, run.job.host.replicas, shares.vectors.dtype
         )
         self._reduce = slices.reductions
-        self._decisions = Decisions(run.job, slices.membership)
+        self._tuner = run.tuner(self._schedule)
+        self._decisions = Decisions(run.job, slices.membership, self._tuner)
         get = functools.partial(get_compiled, run)
         share = get("share", shares.share, run.programs.state, run.programs.blocks, seed)
         self._gradients = Gradients(run, share, self._batches, self._record_pending)
@@ -250,7 +251,8 @@ class _Training:
                 waited = {"data_ms": int(1000 * self._batches.waited_seconds)}
                 return self._decisions.facts(saves=saves_next, run=self._run) | waited
 
-            result = self._reduce(Seq(step + 1, TRAIN), compute, facts, self._decisions.decide)
+            decide = functools.partial(self._decisions.decide, at=step + 1)
+            result = self._reduce(Seq(step + 1, TRAIN), compute, facts, decide)
             self._record_pending()
             self._state, out = self._apply(result)
         self._at, self._tokens = step + 1, self._tokens + self._run.step_items
@@ -327,7 +329,7 @@ class _Training:
     def _exchange(self, seq: Seq, compute: Any, *, grants: bool = False, **facts: Any) -> Result:
         with self._run.job.watchdog.waiting(f"the other slices after step {self._at}", self._at):
             all_facts = self._decisions.facts(saves=False, run=self._run) | facts
-            decide = functools.partial(self._decisions.decide, grants=grants)
+            decide = functools.partial(self._decisions.decide, at=self._at, grants=grants)
             return self._reduce(seq, compute, lambda: all_facts, decide)
 
     def _take(self, flags: Mapping[str, Any]) -> None:
@@ -335,6 +337,7 @@ class _Training:
         self._flags = dict(flags)
         self._membership.is_leading = self._leads
         self._decisions.record(self._at, flags)
+        self._tuner.adopt(flags.get("intervals"), self._at)
 
     def _hand_over(self, flags: Mapping[str, Any]) -> None:
         """Send the state to the slices that join, if this slice is the one that leads."""

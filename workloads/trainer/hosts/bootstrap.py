@@ -8,6 +8,7 @@ Reading the environment does not need JAX; `join` does.
 import contextlib
 import dataclasses
 import errno
+import math
 import socket
 import threading
 import time
@@ -17,10 +18,10 @@ from pathlib import Path
 from trainer.errors import AddressError, FatalError, PeerAbsent, Problem
 from trainer.hosts.coordinator_tls import credentials
 from trainer.hosts.peers import Peers
+from trainer.hosts.time_limits import JOIN_START
 from xpk_shared.links.connection import listen
 from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY
 
-_JOIN_SECONDS = 300  # for jax.distributed to connect all hosts
 _POLL_SECONDS = 0.01
 _STALE_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 _LISTENING = "coordinator"  # key that process 0 announces once its service listens
@@ -185,20 +186,20 @@ def bracketed(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _announce_when_listening(address: str, port: int, peers: Peers) -> None:
+def _announce_when_listening(address: str, port: int, peers: Peers, seconds: float) -> None:
     """Announce that the coordinator's service listens; runs on a thread of process 0."""
-    deadline = time.monotonic() + _JOIN_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            socket.create_connection((address, port), timeout=_JOIN_SECONDS).close()
+            socket.create_connection((address, port), timeout=seconds).close()
             break
         time.sleep(_POLL_SECONDS)
     peers.announce(_LISTENING, None)
     peers.await_(_LISTENING)
 
 
-def join(host: Host, address: str, port: int, peers: Peers) -> None:
-    """Start jax.distributed with explicit arguments, among hosts that are connected by `peers`.
+def join(host: Host, address: str, port: int, peers: Peers, seconds: float = JOIN_START) -> None:
+    """Start jax.distributed with explicit arguments, among hosts that are connected by `peers`, in so many seconds.
 
     No host connects before process 0 listens, because a gRPC client whose first attempt fails waits for a second.
     Cluster auto-detection is disabled, because it can hang outside Google Cloud. Process 0 binds to one address only:
@@ -208,7 +209,7 @@ def join(host: Host, address: str, port: int, peers: Peers) -> None:
 
     if host.process_id == 0:
         threading.Thread(
-            target=_announce_when_listening, args=(address, port, peers), name="listens", daemon=True
+            target=_announce_when_listening, args=(address, port, peers, seconds), name="listens", daemon=True
         ).start()
     else:
         peers.await_(_LISTENING)
@@ -218,7 +219,7 @@ def join(host: Host, address: str, port: int, peers: Peers) -> None:
         coordinator_address=bracketed(address, port),
         num_processes=host.processes,
         process_id=host.process_id,
-        initialization_timeout=_JOIN_SECONDS,
+        initialization_timeout=math.ceil(seconds),
         # Only a fallback: peers.py detects dead hosts at once and hung hosts sooner, and exits with a more specific
         # code than JAX's abort.
         heartbeat_timeout_seconds=60,

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer.config import Config
 from trainer.errors import (
@@ -28,10 +28,12 @@ from trainer.errors import (
 )
 from trainer.hosts.bootstrap import Host, own_address, resolve
 from trainer.hosts.lease import Holder, Lease
+from trainer.hosts.measurements import Measurements
 from trainer.hosts.membership import Membership
 from trainer.hosts.peers import Peers
 from trainer.hosts.signals import Stop
 from trainer.hosts.stop_step import StopStep
+from trainer.hosts.time_limits import TimeLimits
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
@@ -62,6 +64,7 @@ class Job:
     stop_step: StopStep
     watchdog: Watchdog
     slices: Membership | None = None  # of elastic slices
+    measurements: Measurements = dataclasses.field(default_factory=Measurements)
 
     @property
     def is_first(self) -> bool:
@@ -82,7 +85,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     """
     finish, began = on_end or end, time.monotonic()
     out = open_place(config.run.output_dir or host.output_dir or f"output/{config.name}")
-    lease, events = _open_records(out, host, began, finish)
+    measurements = Measurements()
+    lease, events = _open_records(out, host, began, finish, measurements.take_event)
 
     def on_lost(peer: int) -> None:
         if watchdog.hung:
@@ -109,10 +113,11 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
     peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
-    watchdog = Watchdog(host, config.observe, events, out, peers.broadcast, peers.reply, finish)
+    limits = TimeLimits(config, measurements, host.is_elastic)
+    watchdog = Watchdog(host, limits, events, out, peers.broadcast, peers.reply, finish)
     stop, stop_step = _open_stop(host, lease, events, peers, finish, lambda: leave(job))
     slices = _open_slices(host, peers, watchdog, functools.partial(_end_dropped, host, events, finish))
-    job = Job(config, host, out, lease, events, peers, stop, stop_step, watchdog, slices)
+    job = Job(config, host, out, lease, events, peers, stop, stop_step, watchdog, slices, measurements)
     if on_end is None:
         stop.install()
     return job
@@ -179,7 +184,11 @@ def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float],
 
 
 def _open_records(
-    out: Place, host: Host, began: float, finish: Callable[[ExitCode, float], None]
+    out: Place,
+    host: Host,
+    began: float,
+    finish: Callable[[ExitCode, float], None],
+    on_event: Callable[[str, float | None, Mapping[str, Any]], None],
 ) -> tuple[Lease, Events]:
     """Take the lease, then write this host's first event to test the folder. Raises FatalError on failure."""
 
@@ -193,7 +202,7 @@ def _open_records(
         _take(lease, host)
         _record_restart(out, host, os.environ.get(CAUSE, ""))
         lines = JsonLines(out / "events" / f"s{host.slice_id}-h{host.worker_id}.jsonl")
-        events = Events(lines, host.slice_id, host.worker_id, host.attempt, began)
+        events = Events(lines, host.slice_id, host.worker_id, host.attempt, began, on_event)
         events.write("start", pid=os.getpid())
         lines.flush(_OPENING_SECONDS)
     except Unreachable as error:  # a warning was printed; training may continue and write it later

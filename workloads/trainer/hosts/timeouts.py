@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from trainer.hosts.job import Job
+from trainer.hosts.time_limits import TimeLimits
 
 
 class Busy(Protocol):
@@ -15,15 +16,22 @@ class Busy(Protocol):
         """True if this host itself is working, rather than waiting for others."""
 
 
-def storage(job: Job, subject: str, step: int, part: Busy) -> AbstractContextManager[None]:
-    """Watch a wait for a checkpoint; this host is at fault if its own part hangs."""
-    min_seconds = job.config.checkpoint.hang_seconds
+def limits(job: Job) -> TimeLimits:
+    """Return the time limits of this host."""
+    return TimeLimits(job.config, job.measurements, job.host.is_elastic)
+
+
+def storage(job: Job, subject: str, step: int, part: Busy, kind: str = "") -> AbstractContextManager[None]:
+    """Watch a wait for a checkpoint; this host is at fault if its own part hangs. `kind`: of a measured save."""
+    min_seconds = limits(job).storage(kind)
     return job.watchdog.waiting(subject, step, is_own=lambda: part.busy, min_seconds=min_seconds)
 
 
-def compilation(job: Job, subject: str, step: int, is_own: Callable[[], bool]) -> AbstractContextManager[None]:
+def compilation(
+    job: Job, subject: str, step: int, is_own: Callable[[], bool], program: str = ""
+) -> AbstractContextManager[None]:
     """Watch a wait for a program; this host is at fault if it is compiling, rather than waiting for process 0."""
-    min_seconds = job.config.observe.compile_hang_seconds
+    min_seconds = limits(job).compilation(program)
     return job.watchdog.waiting(f"the compilation of {subject}", step, is_own=is_own, min_seconds=min_seconds)
 
 

@@ -14,23 +14,20 @@ import contextlib
 import dataclasses
 import faulthandler
 import json
-import statistics
 import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainer.config import Observe
 from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
+from trainer.hosts.time_limits import TimeLimits
 from trainer.telemetry.metrics import Events, say
 from xpk_shared.storage import Place
 from xpk_shared.supervisor import termination_message
 
-_RECENT = 20  # steps
 _REPLY_SECONDS = 2.0  # for all hosts to answer process 0
 _ANNOUNCEMENT_SECONDS = 4.0  # for process 0 to announce the hosts at fault; else it is at fault itself
 _LAST_SECONDS = 1.0  # that process 0 stays, as JAX aborts the others once it has gone
@@ -58,7 +55,7 @@ class Watchdog:
     def __init__(
         self,
         host: Host,
-        limits: Observe,
+        limits: TimeLimits,
         events: Events,
         out: Place,
         broadcast: Callable[[str], None],
@@ -68,17 +65,19 @@ class Watchdog:
         self._host, self._limits, self._events, self._out = host, limits, events, out
         self._broadcast, self._reply, self._finish = broadcast, reply, finish
         self._wait: Wait | None = None
-        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._step_limit = 0.0
         self._replies: dict[int, bool] = {}  # other processes: True if it waits for something of its own
         self._hung_hosts: list[int] = []  # as announced by process 0
         self._is_decided = threading.Event()
         self._lock, self._arming = threading.Lock(), threading.Lock()
         self._armed, self._armed_for = 0.0, 0.0  # when Python's own C thread was set, and for which timeout
         self.is_held: Callable[[], bool] = lambda: False  # while it returns True, the time of waits does not count
+        self.on_hang: Callable[[], None] = lambda: None  # called on a thread; it may never return
         self.hung = False  # True if this host is about to end for a hang, its own or another's
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        if limits.hang_seconds > 0:
+        if limits.is_on:
+            self._step_limit = limits.step()
             self._thread.start()
 
     @contextlib.contextmanager
@@ -105,12 +104,12 @@ class Watchdog:
 
     def record_step(self, seconds: float) -> None:
         """Record the seconds that a step took."""
-        self._recent.append(seconds)
+        self._limits.measured.record_step(seconds)
+        self._step_limit = self._limits.step() if self._limits.is_on else 0.0
 
     def limit(self, wait: Wait) -> float:
         """Return the timeout of a wait, in seconds."""
-        recent = statistics.median(self._recent) if self._recent else 0.0
-        return max(self._limits.hang_seconds, self._limits.hang_factor * recent, wait.min_seconds)
+        return max(self._step_limit, wait.min_seconds)
 
     def receive(self, text: str, peer: int) -> None:
         """Handle another host's JSON message: a hang, its reply, or the hosts at fault."""
@@ -125,7 +124,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         """Measure the wait and postpone the timer of Python's own C thread; runs on the watchdog thread."""
-        tick = min(1.0, self._limits.hang_seconds / 10)
+        tick = min(1.0, self._step_limit / 10)
         woke = time.monotonic()
         while not (self.hung or self._is_stopped.is_set()):
             now, wait = time.monotonic(), self._wait
@@ -147,7 +146,7 @@ class Watchdog:
         wait's timer would let a short one hang for hours.
         """
         with self._arming:
-            if self.hung or self._is_stopped.is_set() or not self._limits.hang_seconds:
+            if self.hung or self._is_stopped.is_set() or not self._limits.is_on:
                 return
             now, limit = time.monotonic(), self.limit(self._wait or _NO_WAIT)
             if limit != self._armed_for or now - self._armed > limit / 4:
@@ -179,6 +178,7 @@ class Watchdog:
         records = [
             _start_write(lambda: self._events.write("hang", wait.step, wait.seconds, **details)),
             _start_write(lambda: (self._out / file).write(f"{summary}\n{stacks}\n".encode())),
+            _start_write(self.on_hang),
         ]
         hung_hosts = self._await_hung_hosts(start) if me else self._announce_hung_hosts(start, is_own=own)
         is_lost = bool(hung_hosts) and me not in hung_hosts

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from trainer.errors import reason
+from trainer.hosts import timeouts
 from trainer.hosts.job import Job
 from trainer.observe.step_log import Pending
 from trainer.telemetry.metrics import say
@@ -72,5 +73,5 @@ class Profiler:
 
     def _watch_wait(self, subject: str, step: int) -> contextlib.AbstractContextManager[None]:
         """Watch a wait for the profiler, or for the storage of a profile."""
-        min_seconds = self._job.config.checkpoint.hang_seconds
+        min_seconds = timeouts.limits(self._job).storage()
         return self._job.watchdog.waiting(subject, step, is_own=lambda: True, min_seconds=min_seconds)

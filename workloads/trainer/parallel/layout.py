@@ -278,6 +278,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
         *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
     }
     below_one = {"model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
+    below_one |= {"checkpoint.auto_max_share"}
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)

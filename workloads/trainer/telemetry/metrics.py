@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from trainer.errors import reason
@@ -89,12 +89,14 @@ class Events:
     host: int
     attempt: int
     began: float  # time.monotonic() at the process's start
+    on_event: Callable[[str, float | None, Mapping[str, Any]], None] = lambda event, seconds, details: None
 
     def write(
         self, event: str, step: int | None = None, seconds: float | None = None, *, at_once: bool = True, **more: Any
     ) -> None:
         """Append an event that has just ended and took `seconds`."""
         record = {"time": time.time(), "event": event, "slice": self.slice_id, "host": self.host}
+        self.on_event(event, seconds, more)
         rounded = None if seconds is None else round(seconds, 4)
         self.lines.write(record | {"attempt": self.attempt, "step": step, "seconds": rounded} | more, at_once=at_once)
 

@@ -16,10 +16,10 @@ from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column, wrapped
 from xpk.cli.workload.create import print_notices
 from xpk.jobs.create.trainer_preflight import InProcessRunner
-from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.search.choices import Choice
 from xpk.model.errors import Problems, UsageError
 from xpk.planning.capacity import MAX_CHIPS, MAX_TOKENS, CapacitySearch, search_capacity
+from xpk_shared.goodput.failures import PRIOR_MTBF
 
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True, max=1e30)
 _COUNT = click.IntRange(1, 10**9)

@@ -18,12 +18,12 @@ from xpk.cli.terminal.tables import Column, wrapped
 from xpk.client import Cluster
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.forecast.assumptions import Assumptions
-from xpk.jobs.forecast.failures import PRIOR_MTBF
 from xpk.jobs.forecast.forecast import GoodputForecast, HandlingForecast
 from xpk.model.durations import parse_duration
 from xpk.model.errors import UsageError
 from xpk.planning.goodput import TPU_TYPE, forecast_goodput
 from xpk.planning.prices import REGION
+from xpk_shared.goodput.failures import PRIOR_MTBF
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True, max=1e15)
@@ -176,6 +176,7 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
     low, high = forecast.goodput_low, forecast.goodput_high
     echo(f"Best: {forecast.best}, with a goodput of {low:.1%} to {high:.1%} within the interval.")
     echo(f"Settings: {' '.join(forecast.settings)}")
+    echo(_auto(forecast.handlings[0]))
     for note in forecast.notes:
         echo(wrapped(f"Note: {note}", console.width, 6))
     if forecast.price_source:
@@ -185,6 +186,12 @@ def _show(console: Console, forecast: GoodputForecast) -> None:
         echo(console.table(forecast.assumptions, _ASSUMPTIONS))
     else:
         console.tell("  next: -o wide shows the assumptions and their sources; each has an option")
+
+
+def _auto(best: HandlingForecast) -> str:
+    """Return what a run with these measurements chooses itself."""
+    local = f" and checkpoint.local_every=auto {best.auto_local_every}" if best.auto_local_every else ""
+    return f"Automatic: checkpoint.every=auto would choose {best.auto_every}{local}, and adapt to the run."
 
 
 def _hours(hours: float) -> str:

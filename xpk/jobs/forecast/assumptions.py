@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xpk_shared.goodput.failures import LOCAL_SHARE, PROCESS_SHARE
+
 GIB = 2**30
 _SAVES = "bench/results/saves-2026-11-22.json, 76 MB on one host of two cores"
 _RECOVERY = "bench/results/recovery-2026-11-25.json, 2 slices x 2 hosts"
@@ -22,6 +24,7 @@ _PROCESSES = ((4, 0.5), (256, 2.33))
 _PROCESSES_SOURCE = (
     "bench/results/recovery-2026-11-25.json (4 hosts) and restart-at-scale-2026-11-25.json (256), extrapolated"
 )
+_PROCESS_SHARE_SOURCE = "interruptions of Llama 3 (section 3.3.4) that are not attributed to hardware"
 _TINY = "of a state of a few MB"
 
 
@@ -84,8 +87,8 @@ def default_assumptions(
         "compilation": (0.3, f"{_RECOVERY}, a small program; no TPU has loaded one"),
         "stall": (0.15, "bench/results/soak-elastic-2026-11-25.json, faults of one slice"),
         "repair": (1800.0, "assumed"),
-        "process_share": (0.22, "interruptions of Llama 3 (section 3.3.4) that are not attributed to hardware"),
-        "local_share": (0.9 if num_slices > 1 else 0.0, "assumed" if num_slices > 1 else "one slice has no copies"),
+        "process_share": (PROCESS_SHARE, _PROCESS_SHARE_SOURCE),
+        "local_share": (LOCAL_SHARE, "assumed") if num_slices > 1 else (0.0, "one slice has no copies"),
         "elastic_overhead": (0.01, "assumed; on two cores there was none (bench/README.md)"),
     }
     for name, (rate, least, source) in _RATES.items():

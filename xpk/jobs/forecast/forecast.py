@@ -10,15 +10,15 @@ from typing import Literal
 
 from xpk.jobs.forecast.assumptions import Assumption, Assumptions, default_assumptions, named
 from xpk.jobs.forecast.elastic import ElasticJob, Outage, poisson
-from xpk.jobs.forecast.failures import FailureRate
-from xpk.jobs.forecast.restarts import Failures, Intervals, Restarts, Tier, best_intervals
 from xpk.jobs.forecast.simulation import Pattern, Simulated, elastic_run, restart_run, simulate
+from xpk_shared.goodput.auto import ELASTIC_SECONDS, AutoIntervals, Bounds, Measured, choose_intervals
+from xpk_shared.goodput.failures import FailureRate
+from xpk_shared.goodput.restarts import Failures, Intervals, Restarts, Tier, best_intervals
 
 TOLERANCE = 0.01  # of goodput, between the closed form and the simulation
 _FAILURES = 3000  # in a simulation
 _HARDLY = 0.05  # goodput
 _MAX_SPARES = 64
-_ELASTIC_SAVE_SECONDS = 3600.0  # between checkpoints of elastic slices, which only the loss of all slices needs
 
 Handling = Literal["new pods", "in place", "elastic"]
 
@@ -57,6 +57,8 @@ class HandlingForecast:
     every_seconds: float  # the same in seconds
     local_every: int  # best `checkpoint.local_every`, in steps; 0: no local tier
     local_every_seconds: float  # the same in seconds
+    auto_every: int  # what `checkpoint.every=auto` chooses first, in steps
+    auto_local_every: int  # what `checkpoint.local_every=auto` chooses first, in steps; 0: no local tier
     spares: int  # spare slices with the lowest cost of progress
     dollars_per_day: float | None  # cost of all slices with the spares; null without a price
     dollars_lost_per_day: float | None  # cost of the time without progress, and of the spares
@@ -169,6 +171,7 @@ class _Planned:
 
     handling: Handling
     intervals: Intervals
+    auto: AutoIntervals
     spares: int
     goodput: float
     num_slices: int
@@ -211,6 +214,7 @@ def _planned_restarts(handling: Handling, job: Job, assumed: Assumptions, rate: 
     return _Planned(
         handling=handling,
         intervals=intervals,
+        auto=_auto(tier, job.step_seconds),
         spares=spares,
         goodput=at_rate(rate),
         num_slices=job.num_slices,
@@ -252,6 +256,31 @@ def restarts_of(handling: Handling, assumed: Assumptions, rate: float, *, has_lo
     )
 
 
+def _auto(tier: Restarts, step_seconds: float) -> AutoIntervals:
+    """Return what a run of these failures and costs chooses itself."""
+    survive = sum(kind.per_second for kind in tier.failures if kind.local_survives)
+    measured = Measured(
+        step_seconds=step_seconds,
+        persistent=tier.persistent,
+        local=tier.local,
+        failures_per_second=tier.rate,
+        local_share=survive / tier.rate,
+        recovery_seconds=sum(kind.per_second * kind.recovery_seconds for kind in tier.failures) / tier.rate,
+    )
+    return choose_intervals(measured, Bounds(local_every=None if tier.local else 0))
+
+
+def _auto_elastic(job: Job, assumed: Assumptions, rate: float) -> AutoIntervals:
+    measured = Measured(
+        step_seconds=job.step_seconds,
+        persistent=Tier(save=assumed.save, commit=assumed.commit),
+        local=None,
+        failures_per_second=rate,
+        is_elastic=True,
+    )
+    return choose_intervals(measured, Bounds())
+
+
 def elastic_of(job: Job, assumed: Assumptions, rate: float, spares: int) -> ElasticJob:
     """Return the elastic slices of a job."""
     join = assumed.local_restore + assumed.compilation
@@ -276,7 +305,7 @@ def elastic_of(job: Job, assumed: Assumptions, rate: float, spares: int) -> Elas
 
 def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
     """Return the plan of elastic slices."""
-    every = max(1, round(max(_ELASTIC_SAVE_SECONDS, assumed.commit) / job.step_seconds))
+    every = max(1, round(max(ELASTIC_SECONDS, assumed.commit) / job.step_seconds))
     seconds = every * job.step_seconds
 
     def at_rate(rate: float, spares: int) -> float:
@@ -288,6 +317,7 @@ def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
     return _Planned(
         handling="elastic",
         intervals=Intervals(every=every, local_every=0, goodput=goodput),
+        auto=_auto_elastic(job, assumed, rate),
         spares=spares,
         goodput=goodput,
         num_slices=job.num_slices,
@@ -319,6 +349,8 @@ def _handling_forecast(plan: _Planned, job: Job, price: Price | None, seed: int)
         every_seconds=round(intervals.every * job.step_seconds, 1),
         local_every=intervals.local_every,
         local_every_seconds=round(intervals.local_every * job.step_seconds, 1),
+        auto_every=plan.auto.every or 0,
+        auto_local_every=plan.auto.local_every or 0,
         spares=plan.spares,
         dollars_per_day=None if daily is None else round(daily, 2),
         dollars_lost_per_day=None if lost is None else round(lost, 2),

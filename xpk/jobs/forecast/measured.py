@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from xpk.jobs.forecast.assumptions import default_assumptions
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import Job
 from xpk.jobs.report.goodput import Cause, goodput, recoveries
 from xpk.jobs.report.record import RunRecord
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import NotFoundError
 from xpk.model.status import WorkloadStatus
+from xpk_shared.goodput.failures import FailureRate
 
 _START = ("teardown", "start", "init", "data")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xpk.jobs.forecast.elastic import ElasticJob
-from xpk.jobs.forecast.restarts import Restarts, Tier
+from xpk_shared.goodput.restarts import Restarts, Tier
 
 RUNS = 20
 _STUDENT = 2.093  # 97.5 % of Student's t with RUNS - 1 degrees of freedom

@@ -13,6 +13,7 @@ from typing import Any
 
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import attempts, goodput, lost_steps, recovery_seconds
+from xpk.jobs.report.intervals import ChosenIntervals, chosen_intervals
 from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.programs import read_folder
 from xpk.jobs.report.record import RunRecord
@@ -54,6 +55,7 @@ class Figures:
     goodput: float  # share of the wall time in productive steps, 0 to 1
     wall_seconds: float  # seconds since the first start
     seconds_by_cause: dict[str, float]  # seconds by cause; they sum to `wall_seconds`
+    chosen_intervals: ChosenIntervals | None  # checkpoint intervals that the run has chosen; null if they are fixed
     fewer_slices_seconds: float | None  # seconds of training on fewer slices; null unless slices are elastic
 
 
@@ -127,6 +129,7 @@ def _figures(status: WorkloadStatus, record: RunRecord, facts: ReportFacts) -> F
         goodput=round(spent.goodput, 4),
         wall_seconds=spent.wall / 1e6,
         seconds_by_cause={str(cause): spent.seconds(cause) for cause in spent.microseconds},
+        chosen_intervals=chosen_intervals(record),
         fewer_slices_seconds=round(seconds_on_fewer(record, attempts(record), end=facts.end), 3)
         if record.is_elastic
         else None,

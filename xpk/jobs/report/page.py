@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.curves import Run, active_slices, failure_rules, gaps, loss_by_step, loss_by_time
 from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
+from xpk.jobs.report.intervals import chosen_intervals
 from xpk.jobs.report.record import RunRecord, StepRecord
 from xpk.jobs.report.restart_lines import RestartFact, restart_lines
 from xpk.jobs.report.signals import signal_plots
@@ -194,7 +195,18 @@ def key_figures(run: Run, restarts: int) -> list[Figure]:
         slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
         which = "" if len(run.recoveries) == 1 else "slowest: "
         figures.append(Figure("Recovery", duration(slowest.seconds), f"{which}from failure to next step"))
-    return figures
+    return figures + _intervals(run)
+
+
+def _intervals(run: Run) -> list[Figure]:
+    """Return the checkpoint interval that the run has chosen."""
+    chosen = chosen_intervals(run.record)
+    if chosen is None:
+        return []
+    long = f", {duration(chosen.every_seconds)}" if chosen.every_seconds is not None else ""
+    local = f", local ones every {chosen.local_every:,}" if chosen.local_every else ""
+    value = f"{chosen.every:,} steps"
+    return [Figure("Checkpoint interval", value, f"chosen after step {chosen.step:,}{long}{local}")]
 
 
 def _slices(run: Run, end: float | None) -> list[Figure]:

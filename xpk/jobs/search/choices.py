@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from xpk.jobs.forecast.failures import FailureRate
 from xpk.jobs.forecast.forecast import Job, Price, best_handling
 from xpk.jobs.search.candidates import RankBy
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import CapacityError
+from xpk_shared.goodput.failures import FailureRate
 
 _DAY = 86400.0
 _FEWEST_RESTARTS = 10  # that a run is allowed

@@ -121,8 +121,10 @@ class Intervals:
     goodput: float
 
 
-def best_intervals(job: Restarts, step_seconds: float) -> Intervals:
+def best_intervals(job: Restarts, step_seconds: float, *, every: int = 0, local_every: int = 0) -> Intervals:
     """Return the intervals with the highest goodput: whole steps, and no save before the preceding commit.
+
+    `every`, `local_every`: steps of an interval that is given, with two tiers; 0: choose it.
 
     The search begins at the first-order optimum of each tier, sqrt(2 save / rate of the failures that need it) (Young
     1974; Benoit et al. 2017), and evaluates the exact goodput around it.
@@ -138,10 +140,11 @@ def best_intervals(job: Restarts, step_seconds: float) -> Intervals:
         per_pattern = max(1.0, math.ceil(persistent / step_seconds / steps))
     best = Intervals(every=least, local_every=0, goodput=-1.0)
     for ratio in (1.6, 1.1, 1.02):
-        numbers = _around(steps, ratio, least)
+        numbers = (local_every,) if local_every else _around(steps, ratio, least)
         patterns = _around(per_pattern, ratio, 1) if local else (1,)
         for number, segments in itertools.product(numbers, patterns):
-            if number * segments * step_seconds < job.persistent.commit * (1 - 1e-9):
+            segments = max(1, round(every / number)) if every else segments
+            if not every and number * segments * step_seconds < job.persistent.commit * (1 - 1e-9):
                 continue
             goodput = job.goodput(number * step_seconds, segments)
             if goodput > best.goodput:
