@@ -193,14 +193,26 @@ class Cluster:
         if not dry_run:
             from xpk.jobs.usage.deletion import DeletionRecorder
 
+            seconds, tell = timeout if wait or with_output else None, warn(on_progress)
+            deletion.delete_copies(
+                self.api,
+                deletions,
+                namespace,
+                OutputRoots(lambda: self.target, output_root),
+                connect=lambda cluster: Cluster(cluster).api,
+                usage=lambda cluster: DeletionRecorder(Cluster(cluster)._usage, namespace, tell),
+                grace_seconds=grace_seconds,
+                timeout=seconds,
+                report=on_progress,
+            )
             deletion.carry_out(
                 self.api,
                 deletions,
                 namespace,
                 grace_seconds=grace_seconds,
-                timeout=timeout if wait or with_output else None,
+                timeout=seconds,
                 ignore_not_found=ignore_not_found,
-                usage=DeletionRecorder(self._usage, namespace, warn(on_progress)),
+                usage=DeletionRecorder(self._usage, namespace, tell),
                 report=on_progress,
             )
         return deletions

@@ -132,7 +132,7 @@ def _check_folders(api: ObjectApi, resolved: Resolved, cluster: str, report: Rep
     for note in mounts.check_mounts(api, spec, cluster=cluster):
         report(Notice(note, is_warning=True))
     folder = open_folder(spec.output_dir) if spec.output_dir else None
-    if not folder or request.resume or folder.is_empty():
+    if not folder or request.resume or folder.is_empty() or output.has_only_lease(folder):
         return None
     create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
     if not request.fresh:
