@@ -33,7 +33,6 @@ class Cluster:
         self.workload: Obj | None = None
         self.pods: list[Obj] = []
         self.jobset: Obj | None = self._stored(_jobset(spec))
-        self.history: list[Obj] = [self.jobset]  # versions of the JobSet, for reads that are old
         self._seen_jobset: Obj | None = None  # Kueue's cache
         self._seen_workload: Obj | None = None
 
@@ -172,7 +171,6 @@ class Cluster:
         stored = self._stored(obj)
         if kind == "JobSet":
             self.jobset = stored
-            self.history.append(stored)
         else:
             self.workload = stored
         self._changed(self)

@@ -34,12 +34,14 @@ class Crash(BaseException):
 class Race:
     """A workload on two or three clusters, and the placers that are about to place it."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, checks_versions: bool = True) -> None:
+        self.checks_versions = checks_versions  # False: API servers ignore them, as no real one does
         self.random, self.now, self.depth, self.faults = Random(seed), 1e9, 0, True
         self.late: list[Callable[[], object]] = []  # writes on their way
         self.lease: list[bytes] = [b""]  # content of each version of the lease
         self.released: dict[int, str] = {}  # cluster of each epoch
-        self.is_deleted, self.steps, self.requests, self.moves = False, 0, 0, 0
+        self.suspended: set[str] = set()  # clusters on which its user has suspended it
+        self.steps, self.requests, self.moves, self.crashes = 0, 0, 0, 0
         names_ = tuple("abc"[: self.random.choice((2, 2, 3))])
         shared = {"run": "run", "clusters": names_, "queue": QUEUE, "move_after_seconds": _MOVE_AFTER}
         specs = [CopySpec(cluster=one, **shared) for one in names_]  # type: ignore[arg-type]
@@ -64,11 +66,10 @@ class Race:
         for write in self.late:
             _attempt(write)
         self.late.clear()
-        keeps = self.random.choice(list(self.clusters))
-        self.clusters[keeps].has_capacity = True
-        for cluster in self.clusters.values():
-            if cluster.is_released and cluster.workload and not self.is_deleted:
-                cluster.patch("Workload", {"spec": {"active": True}})  # its user resumes it
+        self.random.choice(list(self.clusters.values())).has_capacity = True
+        for name in self.suspended:  # its user resumes it
+            if self.clusters[name].workload:
+                self.clusters[name].patch("Workload", {"spec": {"active": True}})
         for _ in range(_CALM):
             if self.turn():
                 return self
@@ -95,11 +96,11 @@ class Race:
                 return False
             if self.faults and self.random.random() < 0.004:
                 placer.end("deleted by its user")
-                self.is_deleted = True
                 return False
             return isinstance(placer.step().action, Done)
-        except (Crash, XpkError):
+        except (Crash, XpkError) as error:
             self.depth = depth
+            self.crashes += isinstance(error, Crash)
             return False
 
     def control(self) -> None:
@@ -133,7 +134,9 @@ class Race:
         elif chance < 0.7:
             cluster.has_capacity = True
         elif chance < 0.8 and cluster.workload and cluster.is_released:
-            cluster.patch("Workload", {"spec": {"active": self.random.random() < 0.5}})  # by its user
+            is_active = self.random.random() < 0.5
+            cluster.patch("Workload", {"spec": {"active": is_active}})  # by its user
+            (self.suspended.discard if is_active else self.suspended.add)(cluster.name)
         elif self.late:
             _attempt(self.late.pop(self.random.randrange(len(self.late))))
 
@@ -210,20 +213,14 @@ class _Lease:
 
 
 class _Requests:
-    """The API server of a cluster as a placer reaches it. JobSets that are read may be old; lists are not."""
+    """The API server of a cluster as a placer reaches it."""
 
     def __init__(self, race: Race, cluster: Cluster) -> None:
         self._race, self._cluster = race, cluster
 
     def get(self, kind: str, name: str, namespace: str) -> Obj:
         """Return the JobSet."""
-
-        def read() -> Obj:
-            have = self._cluster.find(kind)
-            is_old = self._race.faults and self._race.random.random() < 0.1
-            return self._race.random.choice(self._cluster.history) if is_old else have
-
-        found: Obj = self._race.request(read, writes=False)
+        found: Obj = self._race.request(lambda: self._cluster.find(kind), writes=False)
         return found
 
     def list(self, kind: str, *args: object, **options: object) -> Objs:
@@ -238,6 +235,8 @@ class _Requests:
 
     def patch(self, kind: str, name: str, change: Obj, namespace: str) -> Obj:
         """Change an object."""
+        if not self._race.checks_versions:
+            change = {**change, "metadata": {**change["metadata"], "resourceVersion": None}}
         changed: Obj = self._race.request(lambda: self._cluster.patch(kind, change), writes=True)
         return changed
 

@@ -16,10 +16,11 @@ from xpk.jobs.status.jobset import copy_spec
 from xpk.jobs.status.pod_selection import needed_fields
 from xpk.jobs.status.reader import read as read_status
 from xpk.model import names
-from xpk.model.errors import Modified, NotFoundError, XpkError
-from xpk.model.status import Phase, WorkloadStatus
+from xpk.model.errors import Modified, NotFoundError, UnavailableError, XpkError
+from xpk.model.status import Phase
 
 _ENDED = ("Succeeded", "Failed")  # phases of pods
+_READS = 10
 _NO_NODE = ("Unschedulable", "NodeLost")  # troubles that only another node ends
 
 
@@ -30,26 +31,38 @@ class Copy:
     view: CopyView
     jobset: Obj | None = None
     workload: Obj | None = None  # Kueue's
-    status: WorkloadStatus | None = None
 
 
 def look(api: ObjectApi, name: str, namespace: str, run: str) -> Copy:
     """Read a copy. Its pods are read last: a copy that was held before has no more of them than these."""
     try:
         try:
-            jobset = api.get("JobSet", name, namespace)
+            jobset, workload = _read_together(api, name, namespace)
         except NotFoundError:
             return Copy(CopyView(CopyState.MISSING))
         spec = copy_spec(jobset)
         if spec is None or spec.run != run:
             return Copy(CopyView(CopyState.MISSING))
-        workload = owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])
         pods = api.list("Pod", namespace, {f"{PREFIX}/jobset-name": name}, keep=needed_fields)
     except XpkError as error:
         return Copy(CopyView(CopyState.UNREACHABLE, reason=error.message))
-    status = read_status(jobset, Snapshot(jobsets=[jobset], workloads=[workload] if workload else [], pods=pods))
-    state, reason = _state(jobset, workload, pods, status)
-    return Copy(CopyView(state, _number(jobset, names.EPOCH_ANNOTATION), reason), jobset, workload, status)
+    state, reason = _state(jobset, workload, pods)
+    return Copy(CopyView(state, _number(jobset, names.EPOCH_ANNOTATION), reason), jobset, workload)
+
+
+def _read_together(api: ObjectApi, name: str, namespace: str) -> tuple[Obj, Obj | None]:
+    """Return a JobSet, and Kueue's Workload as it was at a time at which the JobSet was like this.
+
+    Otherwise a program that pauses between the two would change a Workload for an epoch that is over.
+    """
+    jobset = api.get("JobSet", name, namespace)
+    for _ in range(_READS):
+        workload = owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])
+        again = api.get("JobSet", name, namespace)
+        if again["metadata"]["resourceVersion"] == jobset["metadata"]["resourceVersion"]:
+            return jobset, workload
+        jobset = again
+    raise UnavailableError(f"JobSet '{name}' is modified all the time")
 
 
 def _number(jobset: Obj, annotation: str) -> int:
@@ -70,16 +83,18 @@ def _has_quota(workload: Obj) -> bool:
     return any(is_true(workload, kind) for kind in ("QuotaReserved", "Admitted"))
 
 
-def _state(jobset: Obj, workload: Obj | None, pods: list[Obj], status: WorkloadStatus) -> tuple[CopyState, str]:
+def _state(jobset: Obj, workload: Obj | None, pods: list[Obj]) -> tuple[CopyState, str]:
     """Return the state of a copy and its reason."""
-    if status.phase.is_final:
-        return CopyState.ENDED, f"it {str(status.phase).lower()} on {_cluster(jobset)}"
+    for kind, end in (("Completed", "succeeded"), ("Failed", "failed")):
+        if is_true(jobset, kind):
+            return CopyState.ENDED, f"it {end} on {_cluster(jobset)}"
     if _is_in_held_queue(jobset):
         queued = workload is None or _is_waiting_in_held_queue(workload)
         is_held = queued and is_stopped(jobset, workload, pods)
         return (CopyState.HELD, "") if is_held else (CopyState.HOLDING, "its hosts are stopping")
     if _number(jobset, names.RELEASED_ANNOTATION) != _number(jobset, names.EPOCH_ANNOTATION):
         return CopyState.HOLDING, "its hosts are stopping"
+    status = read_status(jobset, Snapshot(jobsets=[jobset], workloads=[workload] if workload else [], pods=pods))
     if status.phase is Phase.SUSPENDED:
         return CopyState.SUSPENDED, status.reason
     lacks_nodes = [trouble for trouble in status.troubles if trouble.reason in _NO_NODE]

@@ -107,7 +107,7 @@ def decide(
     """
     newest = max((copy.epoch for copy in copies.values()), default=0)
     if lease is None or lease.run != run:
-        return _first(lease, copies, run, clusters, newest, now)
+        return _first(lease, copies, run, clusters, newest)
     if lease.end:
         return _clean_up(lease, copies)
     if ended := [cluster for cluster, copy in copies.items() if copy.state is CopyState.ENDED]:
@@ -125,14 +125,14 @@ def decide(
     return _release(lease, copies)
 
 
-def next_lease(lease: Lease, copies: Mapping[str, CopyView], cluster: str, now: float) -> Lease:
+def next_lease(lease: Lease, copies: Mapping[str, CopyView], cluster: str) -> Lease:
     """Return the decision for another cluster."""
     epoch = 1 + max(lease.epoch, *(copy.epoch for copy in copies.values()))
-    return replace(lease, epoch=epoch, cluster=cluster, since=now, moves=lease.moves + 1)
+    return replace(lease, epoch=epoch, cluster=cluster, since=None, moves=lease.moves + 1)
 
 
 def _first(
-    earlier: Lease | None, copies: Mapping[str, CopyView], run: str, clusters: Sequence[str], newest: int, now: float
+    earlier: Lease | None, copies: Mapping[str, CopyView], run: str, clusters: Sequence[str], newest: int
 ) -> Action:
     """Decide for the first cluster that has a copy; an `earlier` lease is that of an earlier workload of the name."""
     for cluster in clusters:
@@ -144,7 +144,7 @@ def _first(
     # A copy that was released is not stopped because its lease was lost.
     released = [cluster for cluster in existing if copies[cluster].is_released]
     epoch = 1 + max(newest, earlier.epoch if earlier else 0)
-    return Decide(Lease(run=run, epoch=epoch, cluster=(released or existing)[0], since=now))
+    return Decide(Lease(run=run, epoch=epoch, cluster=(released or existing)[0]))
 
 
 def _clean_up(lease: Lease, copies: Mapping[str, CopyView]) -> Action:
@@ -197,7 +197,7 @@ def _watch(
         return Decide(replace(lease, since=now))
     limit = move_after * 2 ** min(lease.moves // len(clusters), _LONGEST)
     if now - lease.since >= limit and (other := _next(lease.cluster, copies, clusters)):
-        return Decide(next_lease(lease, copies, other, now))
+        return Decide(next_lease(lease, copies, other))
     return Stay(f"on {lease.cluster}: {chosen.reason}")
 
 

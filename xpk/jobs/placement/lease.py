@@ -18,7 +18,7 @@ class Lease:
     run: str  # identifies the copies of one `workload create`
     epoch: int
     cluster: str
-    since: float | None = None  # time since which its copy waits, in Unix seconds; None while it runs
+    since: float | None = None  # time since which its released copy waits, in Unix seconds; None if it does not
     moves: int = 0  # to other clusters since it last ran
     end: str = ""  # why nothing is released any more; "" until then
 

@@ -127,8 +127,8 @@ class Placer:
             if lease and lease.cluster == cluster:
                 return
             earlier = scene.lease or Lease(self.spec.run, 0, "")
-            decision = replace(next_lease(earlier, scene.views, cluster, self._clock()), run=self.spec.run, end="")
-            if leasing.write(self._file, replace(decision, moves=0), scene.version):
+            decision = replace(next_lease(earlier, scene.views, cluster), run=self.spec.run, moves=0, end="")
+            if leasing.write(self._file, decision, scene.version):
                 return
         raise ConflictError("the lease is modified concurrently every time", hint="run the command again")
 
