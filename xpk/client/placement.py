@@ -135,7 +135,7 @@ def action_words(action: Action, scene: Scene) -> str:
             running = [cluster for cluster in clusters if scene.views[cluster].state is not CopyState.HELD]
             return f"holding the copy on {', '.join(running)}" if running else ""
         case Release(cluster):
-            return f"released on '{cluster}'"
+            return "" if scene.views[cluster].state is CopyState.RELEASING else f"released on '{cluster}'"
         case Remove(clusters):
             return f"copies on {', '.join(clusters)} deleted"
         case Stay(reason) | Done(reason):

@@ -116,9 +116,10 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
 
 
 def _follow_queue(tx: Transaction, jobset: Obj, workload: Obj) -> None:
-    """Let the workload of a suspended JobSet follow it into another queue."""
+    """Let the workload of a suspended JobSet follow it into another queue; as in Kueue, unless it was evicted."""
     queue = o.label(jobset, o.QUEUE_LABEL)
-    if workload["spec"]["queueName"] != queue and not o.is_true(workload, "QuotaReserved"):
+    is_bound = o.is_true(workload, "QuotaReserved") or o.is_true(workload, "Evicted")
+    if workload["spec"]["queueName"] != queue and not is_bound:
         workload["spec"]["queueName"] = queue
         tx.put(workload)
 

@@ -98,8 +98,8 @@ class Cluster:
     def _evict(self, jobset: Obj, workload: Obj) -> None:
         if not jobset["spec"]["suspend"]:
             self._write(jobset, lambda obj: obj["spec"].update(suspend=True))
-        elif not self.live_pods:
-            states = {"QuotaReserved": "False", "Admitted": "False", "Evicted": "False"}
+        elif not self.live_pods and is_true(workload, "QuotaReserved"):
+            states = {"QuotaReserved": "False", "Admitted": "False"}  # evicted until it is admitted again
             self._write(workload, lambda obj: _set(obj, states))
 
     def deactivate(self) -> None:
@@ -115,7 +115,9 @@ class Cluster:
             return
         waits = workload["spec"]["active"] and not is_true(workload, "QuotaReserved")
         if waits and workload["spec"]["queueName"] == QUEUE:
-            self._write(workload, lambda obj: _set(obj, {"QuotaReserved": "True", "Admitted": "True"}))
+            self._write(
+                workload, lambda obj: _set(obj, {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"})
+            )
 
     def run_jobs(self) -> None:
         """Let JobSet's controller create pods, or stop them."""

@@ -94,6 +94,8 @@ def _state(jobset: Obj, workload: Obj | None, pods: list[Obj]) -> tuple[CopyStat
         return (CopyState.HELD, "") if is_held else (CopyState.HOLDING, "its hosts are stopping")
     if _number(jobset, names.RELEASED_ANNOTATION) != _number(jobset, names.EPOCH_ANNOTATION):
         return CopyState.HOLDING, "its hosts are stopping"
+    if workload and workload["spec"].get("queueName") != label(jobset, QUEUE_LABEL) and not _has_quota(workload):
+        return CopyState.RELEASING, ""
     status = read_status(jobset, Snapshot(jobsets=[jobset], workloads=[workload] if workload else [], pods=pods))
     if status.phase is Phase.SUSPENDED:
         return CopyState.SUSPENDED, status.reason
@@ -115,10 +117,15 @@ def _cluster(jobset: Obj) -> str:
 
 
 def release(api: ObjectApi, copy: Copy, epoch: int) -> bool:
-    """Put a held copy into its queue; return False if it was modified since it was read, or obeys a newer epoch."""
+    """Put a held copy into its queue; return False if it was modified since it was read, or obeys a newer epoch.
+
+    For one that was released in this epoch, put Kueue's Workload into the queue.
+    """
     spec = copy_spec(copy.jobset) if copy.jobset else None
     if copy.jobset is None or spec is None or copy.view.epoch > epoch:
         return False
+    if copy.view.state is CopyState.RELEASING and copy.view.epoch == epoch:
+        return copy.workload is not None and _patch(api, copy.workload, spec={"queueName": spec.queue})
     annotations = {names.EPOCH_ANNOTATION: str(epoch), names.RELEASED_ANNOTATION: str(epoch)}
     return _patch(api, copy.jobset, {"labels": {QUEUE_LABEL: spec.queue}, "annotations": annotations})
 
@@ -137,9 +144,12 @@ def hold(api: ObjectApi, copy: Copy, epoch: int) -> bool:
         return False
     active = workload["spec"].get("active", True)
     if _is_in_held_queue(jobset):
-        if workload["spec"].get("queueName") == names.HELD_QUEUE and not _has_quota(workload):
-            return not active and _patch(api, workload, spec={"active": True})
-        return active and _has_quota(workload) and _patch(api, workload, spec={"active": False})
+        if _has_quota(workload):
+            return active and _patch(api, workload, spec={"active": False})
+        # Kueue moves a Workload with its JobSet only if it was not evicted.
+        return not _is_waiting_in_held_queue(workload) and _patch(
+            api, workload, spec={"queueName": names.HELD_QUEUE, "active": True}
+        )
     if active:
         return _patch(api, workload, spec={"active": False})
     pods = api.list("Pod", jobset["metadata"]["namespace"], {f"{PREFIX}/jobset-name": jobset["metadata"]["name"]})

@@ -21,6 +21,7 @@ class CopyState(StrEnum):
 
     HELD = "held"  # it has no hosts and gets none
     HOLDING = "stopping"  # it is becoming held
+    RELEASING = "starting"  # it is released, but not in its queue yet
     WAITING = "waiting"  # it is released, but hosts are not running
     RUNNING = "running"
     SUSPENDED = "suspended"  # by its user
@@ -40,7 +41,7 @@ class CopyView:
     @property
     def is_released(self) -> bool:
         """Return whether it may run."""
-        return self.state in (CopyState.WAITING, CopyState.RUNNING, CopyState.SUSPENDED)
+        return self.state in (CopyState.RELEASING, CopyState.WAITING, CopyState.RUNNING, CopyState.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,8 @@ def _watch(
     move_after: float,
 ) -> Action:
     """Return the action for a copy that was released in this epoch."""
+    if chosen.state is CopyState.RELEASING:
+        return Release(lease.cluster, lease.epoch)
     if chosen.state is not CopyState.WAITING:
         if lease.since is not None or lease.moves:
             return Decide(replace(lease, since=None, moves=0))
