@@ -55,6 +55,8 @@ def create(resolved: creating.ResolvedCopies, report: Report = ignore) -> Worklo
     placer = creating.placer_of(resolved, open_folder(resolved.spec.output_dir).slot(names.LEASE_FILE))
     for done in placer.passes(once=True):
         report_action(done, report)
+        if isinstance(done.action, Release) and done.is_changed:
+            break
     cluster, root = Cluster(resolved.copy.cluster), resolved.copies[0].request.output_root
     return WorkloadHandle(cluster, resolved.spec.name, resolved.spec.namespace, output_root=root)
 
