@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import xpk
-from xpk.client.placement import NotPlaced
 from xpk.jobs.placement.decision import Done
+from xpk.jobs.placement.placements import NotPlaced
 
 
 def test_a_workload_of_two_clusters_is_placed_until_it_ends(cluster: xpk.Cluster, tmp_path: Path) -> None:

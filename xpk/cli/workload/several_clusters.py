@@ -9,6 +9,7 @@ import click
 
 from xpk.api.base import Obj
 from xpk.api.text import counted
+from xpk.cli import complete
 from xpk.cli.options import Command
 from xpk.cli.target import CONTEXT_KEY, the_cluster
 from xpk.cli.terminal.output import Console
@@ -39,6 +40,7 @@ def several_clusters_options(command: Command) -> Command:
     return click.option(
         "--clusters",
         metavar="A,B,...",
+        shell_complete=complete.clusters,
         help="Clusters that the workload may run on, the preferred one first, instead of --cluster.",
     )(command)
 
@@ -50,8 +52,7 @@ def clusters_of(ctx: click.Context, problems: Problems) -> tuple[str, ...]:
         if params["move_after"]:
             problems.add("--move-after requires --clusters", hint="omit --move-after")
         return ()
-    clusters = tuple(filter(None, (part.strip() for part in stated.split(","))))
-    problems.read(None, copying.check_names, clusters)
+    clusters = tuple(filter(None, (part.strip() for part in stated.split(",")))) or ("",)
     is_named = ctx.get_parameter_source("cluster") is click.core.ParameterSource.COMMANDLINE
     if is_named or ctx.meta.get(CONTEXT_KEY):
         problems.add("--clusters excludes --cluster and --context", hint="name all clusters in --clusters")

@@ -45,10 +45,12 @@ class ResolvedCopies:
         return self.spec.copy
 
 
-def check_names(clusters: Sequence[str]) -> None:
-    """Raise UsageError for a list of clusters that no workload can have."""
+def check_clusters(clusters: Sequence[str], move_after: float = MOVE_AFTER_SECONDS) -> None:
+    """Raise UsageError for a list of clusters, or a time, that no workload can have."""
     if twice := sorted({one for one in clusters if clusters.count(one) > 1}):
         raise UsageError(f"--clusters names {', '.join(twice)} twice", hint="name each cluster once")
+    if not move_after >= 0:
+        raise UsageError(f"--move-after must not be negative, got {move_after:g}", hint="use 30s")
     if len(clusters) < 2:
         raise UsageError("--clusters requires at least two clusters", hint="use --cluster for a single one")
 
@@ -69,13 +71,13 @@ def resolve_copies(
     Raises UsageError with everything that is wrong, each line with the cluster that it is about.
     """
     wrong = problems or Problems()
-    wrong.read(None, check_names, clusters)
+    wrong.read(None, check_clusters, clusters, move_after)
     run, resolved, destinations = secrets.token_hex(8), list[Resolved](), list[Destination]()
     refusals: dict[str, XpkError] = {}
     for cluster in dict.fromkeys(clusters):
         try:
-            destination = find(cluster)
-            one = resolve(request, destination, ignore if resolved else report, Problems(), runner)
+            destination, tell = find(cluster), ignore if resolved else report  # the others have the same warnings
+            one = resolve(request, destination, tell, Problems(), runner)
             copy = CopySpec(
                 run=run,
                 cluster=cluster,
@@ -84,7 +86,7 @@ def resolve_copies(
                 move_after_seconds=move_after,
             )
             one = replace(one, spec=replace(one.spec, copy=copy))
-            _check(one, destination, price)
+            _check(one, destination, price, tell)
             destinations.append(destination)
             resolved.append(one)
         except MissingToolError:
@@ -144,12 +146,13 @@ def multikueue_check(api: ObjectApi, queue: str, namespace: str) -> str:
     return next((check for check in used if check in dispatching), "")
 
 
-def _check(one: Resolved, destination: Destination, price: Price) -> None:
+def _check(one: Resolved, destination: Destination, price: Price, report: Report) -> None:
     """Check what needs the cluster. Raises XpkError."""
     api, spec = destination.reached(), one.spec
     create.check_fits(api, destination.queue, spec, cluster=destination.cluster)
     create.check_free(api, spec, cluster=destination.cluster)
     price(spec, one.request.max_cost)
+    submit.check_folders(api, one, destination.cluster, report)
     if check := multikueue_check(api, spec.queue, spec.namespace):
         raise UsageError(
             f"Kueue dispatches its workloads to other clusters by itself (admission check '{check}')",

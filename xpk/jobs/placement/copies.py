@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.placement.decision import CopyState, CopyView
-from xpk.jobs.status.fields import PREFIX, QUEUE_LABEL, Snapshot, is_true, label, number, owned_by
+from xpk.jobs.status.fields import PREFIX, QUEUE_LABEL, Snapshot, condition, is_true, label, number, owned_by
 from xpk.jobs.status.jobset import copy_spec
 from xpk.jobs.status.pod_selection import needed_fields
 from xpk.jobs.status.reader import read as read_status
@@ -21,6 +21,8 @@ from xpk.model.status import Phase
 
 _ENDED = ("Succeeded", "Failed")  # phases of pods
 _READS = 10
+# Reasons for which Kueue, and not the user, suspends a workload: no capacity came.
+_GIVEN_UP = ("DeactivatedDueToAdmissionCheck", "DeactivatedDueToRequeuingLimitExceeded")
 _NO_NODE = ("Unschedulable", "NodeLost")  # troubles that only another node ends
 
 
@@ -97,10 +99,10 @@ def _state(jobset: Obj, workload: Obj | None, pods: list[Obj]) -> tuple[CopyStat
     if workload and workload["spec"].get("queueName") != label(jobset, QUEUE_LABEL) and not _has_quota(workload):
         return CopyState.RELEASING, ""
     status = read_status(jobset, Snapshot(jobsets=[jobset], workloads=[workload] if workload else [], pods=pods))
-    if status.phase is Phase.SUSPENDED:
+    if status.phase is Phase.SUSPENDED and condition(workload, "Evicted").get("reason") not in _GIVEN_UP:
         return CopyState.SUSPENDED, status.reason
     lacks_nodes = [trouble for trouble in status.troubles if trouble.reason in _NO_NODE]
-    if status.phase is Phase.QUEUED or lacks_nodes:
+    if status.phase in (Phase.QUEUED, Phase.SUSPENDED) or lacks_nodes:
         return CopyState.WAITING, f"{status.phase}: {status.reason}"
     return CopyState.RUNNING, ""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from xpk.api.base import ObjectApi
+from xpk.jobs.outage import Outage
 from xpk.jobs.placement import copies as copying
 from xpk.jobs.placement import lease as leasing
 from xpk.jobs.placement.copies import Copy
@@ -28,7 +29,16 @@ from xpk.jobs.placement.decision import (
     next_lease,
 )
 from xpk.jobs.placement.lease import Lease, LeaseFile
-from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, UsageError, XpkError
+from xpk.model.errors import (
+    AuthorizationError,
+    ConflictError,
+    MissingToolError,
+    NotFoundError,
+    TimedOutError,
+    UnavailableError,
+    UsageError,
+    XpkError,
+)
 from xpk.model.specs import CopySpec
 
 Connect = Callable[[str], ObjectApi]
@@ -97,10 +107,21 @@ class Placer:
     def passes(self, *, once: bool = False, pause: Callable[[float], None] = time.sleep) -> Iterator[Pass]:
         """Yield pass after pass, until nothing will be to do any more; with `once`, until there is nothing to do now.
 
-        A copy that has to be held may take several seconds; `once` waits for that.
+        A copy that has to be held may take several seconds; `once` waits for that. Without it, a storage service that
+        does not answer is asked again for some minutes. Raises XpkError.
         """
+        outage = Outage()
         while True:
-            done = self.step()
+            try:
+                done = self.step()
+            except (AuthorizationError, MissingToolError, UsageError):
+                raise
+            except XpkError as error:
+                if once:
+                    raise
+                outage.pause_or_raise(error)
+                continue
+            outage.end()
             yield done
             if isinstance(done.action, Done) or (once and isinstance(done.action, Stay)):
                 return
