@@ -166,7 +166,7 @@ class Placement:
     """The copy of a workload on one of the clusters that it may run on."""
 
     cluster: str  # name of the cluster
-    state: str  # held, stopping, waiting, running, suspended, ended, missing or unreachable
+    state: str  # held, starting, waiting, running, suspended, stopping, ended, missing or unreachable
     reason: str  # reason for the state; may be empty
     is_chosen: bool  # whether the workload runs there, or will
 

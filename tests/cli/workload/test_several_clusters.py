@@ -179,7 +179,9 @@ def placing(pair: Xpk) -> Iterator[Xpk]:
 
 
 @pytest.mark.slow
-def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(placing: Xpk, root: str) -> None:
+def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(
+    placing: Xpk, root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     xpk = placing
     calm = xpk("workload", "create", "calm", "--cluster", "b", "--output-root", root, "--wait", "--", *TRAINER)
     assert calm.code == 0, calm.err
@@ -198,7 +200,8 @@ def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(placing: Xpk, roo
     settled(xpk, "moved", {"a": "running", "b": "held"})
     moved = time.monotonic() - lost
     assert moved < 60.0
-    print(f"started elsewhere after {started:.1f} s, and moved after {moved:.1f} s")
+    with capsys.disabled():
+        print(f"\nstarted elsewhere {started:.1f} s after a stock-out, and again {moved:.1f} s after its node was lost")
     until(lambda: xpk("workload", "status", "moved", "--cluster", "a", "-o", "json").data["phase"] == "Succeeded",
           seconds=120)  # fmt: skip
     assert losses(root, "moved") == losses(root, "calm")

@@ -74,7 +74,7 @@ def resolve_copies(
     wrong.read(None, check_clusters, clusters, move_after)
     run, resolved, destinations = secrets.token_hex(8), list[Resolved](), list[Destination]()
     refusals: dict[str, XpkError] = {}
-    for cluster in dict.fromkeys(clusters):
+    for cluster in filter(None, dict.fromkeys(clusters)):
         try:
             destination, tell = find(cluster), ignore if resolved else report  # the others have the same warnings
             one = resolve(request, destination, tell, Problems(), runner)

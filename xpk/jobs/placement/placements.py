@@ -9,8 +9,9 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.placement.placer import Connect, Placer, Scene
 from xpk.jobs.status.jobset import copy_spec
+from xpk.jobs.status.reader import not_found
 from xpk.model import names
-from xpk.model.errors import ConflictError
+from xpk.model.errors import ConflictError, NotFoundError
 from xpk.model.status import Placement
 from xpk.storage import open_folder
 
@@ -36,7 +37,10 @@ def placer_of(
     Raises NotFoundError, NotPlaced for a workload of one cluster, ConflictError for output elsewhere than below `roots`
     unless the placer only reads.
     """
-    jobset = api.get("JobSet", name, namespace)
+    try:
+        jobset = api.get("JobSet", name, namespace)
+    except NotFoundError:
+        raise not_found(api, name, namespace) from None
     spec = copy_spec(jobset)
     if spec is None:
         raise NotPlaced(
