@@ -41,7 +41,7 @@ from xpk.jobs.report.figures import Figures
 from xpk.jobs.usage.figures import Usage
 from xpk.model.accelerators import SliceShape
 from xpk.model.forecast import QueueForecast
-from xpk.model.status import WorkloadStatus
+from xpk.model.status import Placement, WorkloadStatus
 from xpk.planning.capacity import CapacitySearch
 
 HEAD = """# JSON output
@@ -143,6 +143,7 @@ OUTPUTS: Mapping[str, object] = {
     "xpk workload describe": WorkloadWithProgress,
     "xpk workload wait": WorkloadWithProgress,
     "xpk workload create": WorkloadStatus,
+    "xpk workload place": list[Placement],
     "xpk workload report": Figures,
     "xpk workload estimate": Estimate,
     "xpk plan goodput": GoodputForecast,

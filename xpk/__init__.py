@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xpk.cli.translate.api import translate
     from xpk.cli.translate.flags import Translation
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
+    from xpk.client.placement import locate, place, submit
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
     from xpk.jobs.deletion import Deletion
@@ -86,7 +87,10 @@ __all__ = [
     "clusters",
     "create_cluster",
     "forecast_goodput",
+    "locate",
+    "place",
     "search_capacity",
+    "submit",
     "translate",
 ]
 
@@ -117,7 +121,10 @@ _MODULES = {
     "clusters": "xpk.client",
     "create_cluster": "xpk.client",
     "forecast_goodput": "xpk.planning.goodput",
+    "locate": "xpk.client.placement",
+    "place": "xpk.client.placement",
     "search_capacity": "xpk.planning.capacity",
+    "submit": "xpk.client.placement",
     "translate": "xpk.cli.translate.api",
 }
 

@@ -114,7 +114,10 @@ def begin(lines: list[str], *commands: str) -> list[str]:
 
 LINES = lines_of_pages()
 CLUSTERS = begin(LINES, "cluster create")
-UNPLANNED = "workload create train --cluster c"  # its option requires slices of queued provisioning
+UNPLANNED = (
+    "workload create train --cluster c",  # its option requires slices of queued provisioning
+    "workload create lm --clusters east,west",  # copies are only made for clusters that exist
+)
 PLANNED = begin(
     [line for line in LINES if not line.startswith(UNPLANNED)],
     *("workload create", "queue create", "cluster resize", "cluster delete"),
@@ -157,7 +160,7 @@ PARSED = (
         "workload exec",
     ),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
-    *("workload suspend", "workload wait", UNPLANNED),
+    *("workload suspend", "workload wait", "workload place", *UNPLANNED),
 )
 PLACEHOLDERS = {"P": "my-project", "Z": "us-central1-a"}
 CAPACITY = (("dev", "v5litepod-8", 2), ("prod", "v5litepod-16", 4), ("cpus", "n2-standard-4-2", 1))

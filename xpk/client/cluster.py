@@ -27,6 +27,7 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.placement.placements import placements, placer_of
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
@@ -193,14 +194,26 @@ class Cluster:
         if not dry_run:
             from xpk.jobs.usage.deletion import DeletionRecorder
 
+            seconds, tell = timeout if wait or with_output else None, warn(on_progress)
+            deletion.delete_copies(
+                self.api,
+                deletions,
+                namespace,
+                OutputRoots(lambda: self.target, output_root),
+                connect=_connect,
+                usage=lambda cluster: DeletionRecorder(Cluster(cluster)._usage, namespace, tell),
+                grace_seconds=grace_seconds,
+                timeout=seconds,
+                report=on_progress,
+            )
             deletion.carry_out(
                 self.api,
                 deletions,
                 namespace,
                 grace_seconds=grace_seconds,
-                timeout=timeout if wait or with_output else None,
+                timeout=seconds,
                 ignore_not_found=ignore_not_found,
-                usage=DeletionRecorder(self._usage, namespace, warn(on_progress)),
+                usage=DeletionRecorder(self._usage, namespace, tell),
                 report=on_progress,
             )
         return deletions
@@ -242,12 +255,15 @@ class WorkloadHandle:
         return f"{self.cluster!r}.workload({self.name!r}, {self.namespace!r})"
 
     def status(self) -> WorkloadStatus:
-        """Return the status, with restarts, events and, while it is queued, its estimated start."""
+        """Return the status, with restarts, events, its copies and, while it is queued, its estimated start."""
         status, events = reader.inspect(self.cluster.api, self.name, self.namespace, self.roots)
         if status.phase is Phase.QUEUED:
             from xpk.jobs.simulation.live import with_start
 
             status = with_start(self.cluster.api, status, self.roots)
+        if status.clusters:
+            placer = placer_of(self.cluster.api, self.roots, self.name, self.namespace, _connect, writes=False)
+            status = replace(status, placements=placements(placer.observe(), placer.spec.run))
         return replace(status, events=events)
 
     def progress(self) -> Progress | None:
@@ -355,6 +371,10 @@ class WorkloadHandle:
     @property
     def _where(self) -> str:
         return names.location_flags(self.cluster.name, self.namespace)
+
+
+def _connect(cluster: str) -> ObjectApi:
+    return Cluster(cluster).api
 
 
 def destination_of(cluster: Cluster, workload: Workload) -> Destination:

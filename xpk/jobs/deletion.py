@@ -12,10 +12,13 @@ from xpk.api.base import ObjectApi
 from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.placement.decision import CopyState
+from xpk.jobs.placement.placements import placer_of
+from xpk.jobs.placement.placer import Connect
 from xpk.jobs.status.reader import find_all
 from xpk.jobs.termination import await_end, check_maker, claimed_output, end
 from xpk.model import names
-from xpk.model.errors import NotFoundError, UsageError, XpkError
+from xpk.model.errors import NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import Phase, WorkloadStatus
 
 if TYPE_CHECKING:
@@ -24,10 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A workload to delete. `output_dir` is deleted with it; "" if its output stays."""
+    """A workload to delete. `output_dir` is deleted with it; "" if its output stays.
+
+    `clusters`: those of its copies, with the one that it is deleted on; empty if it has only one.
+    """
 
     name: str
     output_dir: str = ""
+    clusters: tuple[str, ...] = ()
 
 
 def plan_named(
@@ -62,8 +69,10 @@ def plan_named(
             else:
                 refusals.append(error)
     _check(refusals)
-    existing_names = [status.name for status in _in_order([existing[one] for one in named if one in existing])]
-    return _with_output(api, [*dict.fromkeys(existing_names), *ended], namespace, roots)
+    ordered = {
+        status.name: status.clusters for status in _in_order([existing[one] for one in named if one in existing])
+    }
+    return _with_output(api, ordered | {one: () for one in ended}, namespace, roots)
 
 
 def plan_all(
@@ -81,7 +90,7 @@ def plan_all(
     statuses = [
         status for status in find_all(api, namespace, labels, brief=True) if status.maker == "xpk" and matches(status)
     ]
-    return _with_output(api, [status.name for status in _in_order(statuses)], namespace, roots)
+    return _with_output(api, {status.name: status.clusters for status in _in_order(statuses)}, namespace, roots)
 
 
 def carry_out(
@@ -132,6 +141,52 @@ def carry_out(
         raise failed[0]
 
 
+def delete_copies(
+    api: ObjectApi,
+    deletions: Sequence[Deletion],
+    namespace: str,
+    roots: OutputRoots,
+    *,
+    connect: Connect,
+    usage: Callable[[str], DeletionRecorder],
+    grace_seconds: int | None = None,
+    timeout: float | None = 120.0,
+    report: Report = ignore,
+) -> None:
+    """Delete the copies of workloads on clusters other than that of `api`, so that none of them is released any more.
+
+    `connect` returns the API server of a cluster, `usage` records its use of chips. A copy that cannot be deleted is
+    reported; `xpk workload place` on its cluster deletes it.
+    """
+    for deletion in deletions:
+        if not deletion.clusters:
+            continue
+        placer = placer_of(api, roots, deletion.name, namespace, connect, writes=False)
+        try:
+            placer_of(api, roots, deletion.name, namespace, connect).end("deleted by its user")
+        except XpkError as error:
+            report(Notice(f"cannot write the lease of '{deletion.name}': {error.message}", is_warning=True))
+        for cluster, copy in placer.observe().copies.items():
+            if cluster == placer.spec.cluster or copy.view.state is CopyState.MISSING:
+                continue
+            try:
+                if copy.jobset is None:
+                    raise UnavailableError(copy.view.reason)
+                carry_out(
+                    connect(cluster),
+                    [Deletion(deletion.name)],
+                    namespace,
+                    grace_seconds=grace_seconds,
+                    timeout=timeout,
+                    ignore_not_found=True,
+                    usage=usage(cluster),
+                    report=lambda notice: report(notice) if notice.is_warning else None,
+                )
+            except XpkError as error:
+                text = f"the copy of '{deletion.name}' on '{cluster}' is not deleted: {error.message}"
+                report(Notice(text, is_warning=True))
+
+
 def _check(refusals: list[XpkError]) -> None:
     """Raise a single error as it is, several as one UsageError; an exit code that all share is kept."""
     if len(refusals) == 1:
@@ -150,13 +205,15 @@ def _in_order(statuses: list[WorkloadStatus]) -> list[WorkloadStatus]:
 
 
 def _with_output(
-    api: ObjectApi, workload_names: list[str], namespace: str, roots: OutputRoots | None
+    api: ObjectApi, clusters_of: Mapping[str, tuple[str, ...]], namespace: str, roots: OutputRoots | None
 ) -> list[Deletion]:
-    """Return the deletions of workloads. Raises ConflictError for output that is not below `roots`."""
-    if roots is None:
-        return [Deletion(one) for one in workload_names]
+    """Return the deletions of workloads, by the clusters of their copies.
+
+    Raises ConflictError for output that is not below `roots`.
+    """
     folders: dict[str, str] = {}
-    for one in workload_names:
-        with suppress(NotFoundError):  # reported when the workload is ended
-            folders[one] = roots.to_remove(one, namespace, claimed_output(api, one, namespace))
-    return [Deletion(one, folders.get(one, "")) for one in workload_names]
+    if roots:
+        for one in clusters_of:
+            with suppress(NotFoundError):  # reported when the workload is ended
+                folders[one] = roots.to_remove(one, namespace, claimed_output(api, one, namespace))
+    return [Deletion(one, folders.get(one, ""), clusters) for one, clusters in clusters_of.items()]

@@ -115,6 +115,15 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
         tx.put(jobset)
 
 
+def _follow_queue(tx: Transaction, jobset: Obj, workload: Obj) -> None:
+    """Let the workload of a suspended JobSet follow it into another queue; as in Kueue, unless it was evicted."""
+    queue = o.label(jobset, o.QUEUE_LABEL)
+    is_bound = o.is_true(workload, "QuotaReserved") or o.is_true(workload, "Evicted")
+    if workload["spec"]["queueName"] != queue and not is_bound:
+        workload["spec"]["queueName"] = queue
+        tx.put(workload)
+
+
 def _admit(tx: Transaction, workload: Obj, queue: str, flavor: str) -> None:
     assignments = []
     for pod_set in workload["spec"]["podSets"]:
@@ -282,6 +291,7 @@ def _reconcile(tx: Transaction) -> bool:
         workload = workloads[uid] = workloads.get(uid) or _create_workload(tx, jobset)
         if not (o.is_true(workload, "Finished") and jobset.get("status", {}).get("terminalState")):
             _sync(tx, jobset, workload, uid in alive)
+            _follow_queue(tx, jobset, workload)
         if o.is_true(workload, "Finished"):
             continue
         local = tx.get("LocalQueue", jobset["metadata"]["namespace"], workload["spec"]["queueName"])

@@ -10,7 +10,7 @@ from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments, cohort_of
 from xpk.api.kinds import KINDS
 from xpk.local.environment import is_field
-from xpk.local.objects import coordinator_address, quantity
+from xpk.local.objects import QUEUE_LABEL, coordinator_address, label, quantity
 from xpk.model.errors import MissingToolError, UsageError
 
 _ANY = object()  # deliberately ignored, or free-form
@@ -253,6 +253,8 @@ def check_unchanged(old: Obj, new: Obj) -> None:
         return
     fields = [field for field in IMMUTABLE if old["spec"].get(field) != new["spec"].get(field)]
     problems = [f"JobSet.spec.{field} is immutable" for field in fields]
+    if not new["spec"].get("suspend") and label(old, QUEUE_LABEL) != label(new, QUEUE_LABEL):
+        problems.append(f"JobSet.metadata.labels[{QUEUE_LABEL}] is immutable unless the JobSet is suspended")
     if problems:
         raise UsageError(
             "\n".join(problems),

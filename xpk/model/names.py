@@ -41,6 +41,11 @@ SLICES_ANNOTATION = "xpk.dev/slices"  # of the cluster's own queue: how many of 
 NO_TOPOLOGY_LABEL = "xpk.dev/no-topology"  # a label that no node has
 EVIDENCE_ANNOTATION = "xpk.dev/evidence"  # of nodes: what speaks against them
 EVIDENCE_LABEL = "xpk.dev/evidence"  # of nodes with that annotation, by which they are found
+COPY_ANNOTATION = "xpk.dev/copy"  # of a workload that may run on several clusters: which copy this one is
+EPOCH_ANNOTATION = "xpk.dev/epoch"  # of such a copy: the newest decision where to run that it obeys
+RELEASED_ANNOTATION = "xpk.dev/released"  # of such a copy: the newest decision by which it was released
+LEASE_FILE = "placement.json"  # in the output folder of such a workload: which copy may run
+HELD_QUEUE = "xpk-held"  # a queue that does not exist: copies that must not run are in it
 SPARE_LABEL = "xpk.dev/spare"  # on nodes of slices that no quota counts: a failed slice's workload moves there
 
 _LABEL_LENGTH = 63  # RFC 1035
@@ -120,6 +125,8 @@ def queue_name_problems(name: str) -> list[str]:
     """Return the problems of a queue's name, one line each: workloads carry it as a label value."""
     if name == CLUSTER_QUEUE:
         return [f"'{CLUSTER_QUEUE}' holds the rest of the quota; its queue is '{QUEUE}'"]
+    if name == HELD_QUEUE:
+        return [f"'{HELD_QUEUE}' must not exist: workloads that another cluster runs are held in it"]
     return _label_problems("queue", name)
 
 

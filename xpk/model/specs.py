@@ -145,6 +145,17 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopySpec:
+    """A copy of a workload that may run on several clusters, of which one copy at a time runs."""
+
+    run: str  # identifies the copies of one `workload create`
+    cluster: str  # cluster of this copy
+    clusters: tuple[str, ...]  # clusters of all copies, the preferred one first
+    queue: str  # queue of this copy once it is released
+    move_after_seconds: float  # time for which a released copy may wait before the next cluster is tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec(WorkloadOptions, _Slices):
     """A job over `num_slices` slices that runs the same `command` on every host, as completed by its cluster."""
 
@@ -164,6 +175,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
     mounts: tuple[Mount, ...] = ()
     capacity: str = ""  # requested capacity of the nodes; "": any
     requires_output: bool = True  # cannot run without an output root
+    copy: CopySpec | None = None  # held until it is released; None: the workload has one cluster
 
     def problems(self) -> list[str]:
         """Return all problems of the spec, one line each."""

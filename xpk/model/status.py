@@ -162,6 +162,16 @@ class SuspectHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The copy of a workload on one of the clusters that it may run on."""
+
+    cluster: str  # name of the cluster
+    state: str  # held, starting, waiting, running, suspended, stopping, ended, missing or unreachable
+    reason: str  # reason for the state; may be empty
+    is_chosen: bool  # whether the workload runs there, or will
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadStatus:
     """Status of a workload, as its objects show it. Times are RFC 3339.
 
@@ -206,6 +216,8 @@ class WorkloadStatus:
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
     suspects: tuple[SuspectHost, ...] = ()  # hosts on nodes with evidence against them; empty in lists
     pending_reason: str = ""  # reason for waiting in one word, such as WaitingForQuota; empty if Kueue gives none
+    clusters: tuple[str, ...] = ()  # clusters that it may run on; empty if it has only one
+    placements: tuple[Placement, ...] = ()  # its copies on these clusters; empty in lists
     start: StartEstimate | None = None  # estimated start while it is queued; null in lists, or if it is unknown
 
 

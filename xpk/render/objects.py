@@ -10,6 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,7 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
     fatal = {*spec.fatal_exit_codes, *([EXHAUSTED] if spec.restart_in_place else [])}
     return {
+        "queue": names.HELD_QUEUE if spec.copy else spec.queue,
         "subdomain": names.subdomain(spec.name),
         "annotations": _annotations(spec),
         "pod_annotations": _pod_annotations(spec),
@@ -275,6 +277,8 @@ def _annotations(spec: WorkloadSpec) -> dict[str, str]:
         annotations[names.USER_ANNOTATION] = spec.user
     if spec.ray:
         annotations[names.LAUNCHER_ANNOTATION] = "ray"
+    if spec.copy:
+        annotations |= {names.COPY_ANNOTATION: json.dumps(asdict(spec.copy)), names.EPOCH_ANNOTATION: "0"}
     return annotations
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
-from xpk_shared.storage import EMULATOR, Place, address_problems, errors, in_bucket, open_place
+from xpk_shared.storage import EMULATOR, Place, Slot, address_problems, errors, in_bucket, open_place
 from xpk_shared.storage.place import Entry, check_size
 
 MAX_BYTES = 512 << 20  # that are read into memory at once
@@ -56,12 +56,12 @@ class Folder:
 
     def is_empty(self) -> bool:
         """Return whether the folder is empty or does not exist."""
-        with self._explained("list"):
+        with self.explained("list"):
             return self._place.is_empty()
 
     def has(self, path: str) -> bool:
         """Return whether a file exists."""
-        with self._explained("read"):
+        with self.explained("read"):
             return (self._place / path).is_file() or self._absent(False)
 
     def read(self, path: str) -> bytes | None:
@@ -78,13 +78,13 @@ class Folder:
 
     def find(self, text: str, limit: int) -> list[Entry]:
         """Return the files below whose names contain `text`; at most `limit` files are looked at."""
-        with self._explained("list"):
+        with self.explained("list"):
             return self._place.find(text, limit)
 
     def read_all(self, folder: str, *, first: str = "") -> dict[str, bytes]:
         """Return names and contents of the files directly in a folder, sorted by name, from the name `first` on."""
         place = self._place / folder
-        with self._explained("read"):
+        with self.explained("read"):
             entries = sorted((entry for entry in place.files() if entry.name >= first), key=lambda entry: entry.name)
             check_size(sum(entry.size for entry in entries), MAX_BYTES, place)
             contents = place.read_each(entries)
@@ -93,21 +93,25 @@ class Folder:
 
     def write(self, path: str, content: bytes) -> None:
         """Write a world-readable file atomically."""
-        with self._explained("write"):
+        with self.explained("write"):
             (self._place / path).write(content)
+
+    def slot(self, path: str) -> Slot:
+        """Return a file with compare-and-swap writes, whose errors are those of a folder."""
+        return _Slot(self, (self._place / path).slot())
 
     def rename(self, name: str) -> None:
         """Rename the whole folder within its parent. A partial result must not look like a committed checkpoint."""
-        with self._explained("move"):
+        with self.explained("move"):
             self._place.rename(name, _SEAL)
 
     def remove(self) -> None:
         """Remove the folder with all its contents."""
-        with self._explained("remove"):
+        with self.explained("remove"):
             self._place.remove_tree(_SEAL)
 
     def _read(self, read: Callable[[], bytes]) -> bytes | None:
-        with self._explained("read"):
+        with self.explained("read"):
             try:
                 return read()
             except _ABSENT:
@@ -120,7 +124,7 @@ class Folder:
         return answer
 
     @contextmanager
-    def _explained(self, verb: str) -> Iterator[None]:
+    def explained(self, verb: str) -> Iterator[None]:
         """Convert the errors of an attempt to `verb` this folder."""
         try:
             yield
@@ -128,6 +132,27 @@ class Folder:
             raise UsageError(str(error), hint=f"set {EMULATOR}=http://HOST:PORT") from error
         except OSError as error:
             raise _convert(error, verb, self._place) from error
+
+
+class _Slot:
+    """A slot of a folder; `put` raises FileExistsError as every slot does."""
+
+    def __init__(self, folder: Folder, slot: Slot) -> None:
+        self._folder, self._slot = folder, slot
+
+    def look(self) -> tuple[int, bytes]:
+        """See `Slot.look`."""
+        with self._folder.explained("read"):
+            return self._slot.look()
+
+    def put(self, content: bytes, over: int) -> int:
+        """See `Slot.put`."""
+        with self._folder.explained("write"):
+            try:
+                return self._slot.put(content, over)
+            except FileExistsError as error:
+                conflict = error
+        raise conflict
 
 
 def _convert(error: OSError, verb: str, place: Place) -> XpkError:

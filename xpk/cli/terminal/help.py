@@ -14,8 +14,8 @@ from xpk.cli.terminal.output import COLORS, colors
 # Sections of a help page and their flags, in the order of the page. A flag without a section is under "Options".
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Cluster": (
-        "--cluster", "--workload", "--queue", "--context", "--provider", "--project", "--zone", "--region",
-        "--namespace",
+        "--cluster", "--clusters", "--workload", "--queue", "--context", "--provider", "--project", "--zone",
+        "--region", "--namespace",
     ),
     "Capacity": (
         "--tpu-type", "--num-slices", "--num-nodes", "--nodes-per-slice", "--spare-slices", "--on-demand", "--spot",
@@ -31,7 +31,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Storage": ("--output-root", "--storage", "--mount", "--node-folder", "--ramdisk-directory"),
     "Scheduling": (
-        "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--estimate", "--label",
+        "--priority", "--max-priority", "--scheduler", "--max-run-duration", "--move-after", "--estimate", "--label",
     ),
     "Cost": ("--budget", "--by", "--max-cost", "--price", "--spot-price", "--prices"),
     "Failures and recovery": (
@@ -100,7 +100,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk workload create mine --num-slices 2 --script-dir . --command 'python train.py'",
         "xpk workload create -f mine.yaml --num-slices 4",
         "xpk workload create big --num-slices 8 --command 'python train.py' --when",
+        "xpk workload create big --clusters east,west --output-root gs://my-bucket/runs --num-slices 8",
     ),
+    "xpk workload place": ("xpk workload place big --cluster east", "xpk workload place big --cluster east --to west"),
     "xpk workload list": ("xpk workload list", "xpk workload list -A -o json"),
     "xpk workload status": ("xpk workload status lm",),
     "xpk workload describe": ("xpk workload describe lm -o yaml",),

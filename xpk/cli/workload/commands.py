@@ -16,6 +16,7 @@ from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.cli.workload import views
+from xpk.cli.workload.chosen import connect_to_chosen, inspect_chosen
 from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
@@ -35,6 +36,7 @@ _MODULES = {
     "diff": "xpk.cli.workload.diff:diff",
     "estimate": "xpk.cli.workload.estimate:estimate",
     "list": "xpk.cli.workload.list:list_",
+    "place": "xpk.cli.workload.place:place",
 }
 
 
@@ -69,7 +71,11 @@ def status(
     api, roots = provider_of(place).connect(place), output_roots(place)
 
     def read() -> Rows:
+        nonlocal place, api, roots
         snapshot, _ = reader.inspect(api, workload_name, namespace, roots, brief=not console.is_data)
+        if snapshot.clusters:
+            place, snapshot, _ = inspect_chosen(console, place, api, snapshot, brief=not console.is_data)
+            api, roots = provider_of(place).connect(place), output_roots(place)
         snapshot = _with_start(api, snapshot, roots)
         return [(snapshot, read_progress(console, snapshot, place) if console.output in ("table", "wide") else None)]
 
@@ -103,6 +109,9 @@ def describe(
     api, console = provider_of(place).connect(place), console.choosing(output)
     roots = output_roots(place)
     snapshot, events = reader.inspect(api, workload_name, namespace, roots)
+    if snapshot.clusters:
+        place, snapshot, events = inspect_chosen(console, place, api, replace(snapshot, events=events))
+        api, roots = provider_of(place).connect(place), output_roots(place)
     snapshot = _with_start(api, snapshot, roots)
     if console.is_data:
         console.data(with_progress(console, replace(snapshot, events=events), place))
@@ -152,7 +161,7 @@ def logs(
         grep=options["grep"],
         all_lines=options["all_lines"],
     )
-    api = provider_of(place).connect(place)
+    place, api = connect_to_chosen(place, workload_name, namespace)
     if options["follow"]:
         lines = logging.follow_logs(api, workload_name, namespace, query)
     else:
@@ -186,6 +195,7 @@ def wait(
     Exit code 0 if it succeeded, 8 if it failed, 124 after --timeout.
     """
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
+    place, _ = connect_to_chosen(place, workload_name, namespace)
     wait_for(console.choosing(output), place, workload_name, namespace, timeout)
 
 
@@ -197,7 +207,8 @@ def wait(
 def suspend(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
     """Suspend a workload. It saves a checkpoint and releases its slices until `xpk workload resume`."""
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
-    lifecycle.set_active(provider_of(place).connect(place), workload_name, namespace, active=False)
+    place, api = connect_to_chosen(place, workload_name, namespace)
+    lifecycle.set_active(api, workload_name, namespace, active=False)
     console.done(
         f"workload '{workload_name}' suspended; "
         f"`xpk workload resume {workload_name}{names.location_flags(place, namespace)}` queues it again"
@@ -212,7 +223,8 @@ def suspend(console: Console, name: str | None, name_flag: str | None, cluster: 
 def resume(console: Console, name: str | None, name_flag: str | None, cluster: str | None, namespace: str) -> None:
     """Resume a suspended workload: it is queued again and continues from its newest checkpoint."""
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
-    lifecycle.set_active(provider_of(place).connect(place), workload_name, namespace, active=True)
+    place, api = connect_to_chosen(place, workload_name, namespace)
+    lifecycle.set_active(api, workload_name, namespace, active=True)
     console.done(f"workload '{workload_name}' queued again")
 
 
@@ -230,7 +242,7 @@ def exec_(ctx: click.Context, /, name: str | None, name_flag: str | None, cluste
     command = ctx.meta.get("trainer_args") or ()
     if not command:
         raise UsageError("no command given", hint=f"xpk workload exec {workload_name} -- COMMAND")
-    api = provider_of(place).connect(place)
+    place, api = connect_to_chosen(place, workload_name, options["namespace"])
     pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
     ctx.exit(api.exec(pod, command, interactive=options["interactive"]))
 
@@ -253,11 +265,10 @@ def port_forward(
     """
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     local, remote = forwarding.parse_ports(ports)
-    provider = provider_of(place)
-    api = provider.connect(place)
+    place, api = connect_to_chosen(place, workload_name, options["namespace"])
     pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
     api.connect(pod, remote).close()  # fail before an address is printed
-    if provider.target(place).on_this_machine:
+    if provider_of(place).target(place).on_this_machine:
         address = f"{pod['status']['podIP']}:{remote}"
         _print_ray_address(console, api, pod, address)
         echo(address)
@@ -299,8 +310,9 @@ def report(
         the_name("workload", name, name_flag),
         console.choosing(output),
     )
+    place, api = connect_to_chosen(place, workload_name, namespace)
     roots = output_roots(place)
-    status = with_restarts_in_place(reader.find(provider_of(place).connect(place), workload_name, namespace), roots)
+    status = with_restarts_in_place(reader.find(api, workload_name, namespace), roots)
     account = reporting.account(status, place, roots, kill_time=kill_time)
     if console.is_data:
         console.data(account.figures)

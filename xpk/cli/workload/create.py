@@ -10,19 +10,21 @@ from typing import Any
 
 import click
 
+from xpk.api.base import Obj
 from xpk.api.text import counted
 from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
 from xpk.cli.target import output_roots
 from xpk.cli.terminal.output import FORMATS, Console, echo
-from xpk.cli.workload import google_xpk, spec_file
+from xpk.cli.workload import google_xpk, several_clusters, spec_file
 from xpk.cli.workload.options import invalid_options, workload_options
 from xpk.cli.workload.request import read_request
 from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
 from xpk.cost import price
 from xpk.jobs import lifecycle
+from xpk.jobs.create import copies, options, submit
 from xpk.jobs.create import create as creating
-from xpk.jobs.create import options, submit
+from xpk.jobs.create.copies import ResolvedCopies
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report
 from xpk.jobs.create.resolve import resolve
@@ -38,6 +40,7 @@ from xpk.render import to_yaml
 @click.command(cls=spec_file.SpecCommand)
 @name_argument("workload")
 @cluster_option
+@several_clusters.several_clusters_options
 @namespace_option
 @workload_options
 @click.option("--wait/--no-wait", default=False, help="Wait until the workload ends; Ctrl-C stops only the wait.")
@@ -86,14 +89,19 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         problems.check(f"workload '{workload_name}' cannot be written as a file", hint=creating.HELP)
         click.echo(spec_file.spec_of(ctx, workload_name), nl=False)
         return
+    clusters = several_clusters.clusters_of(ctx, problems)
     request = read_request(ctx, workload_name, params, problems)
+    if clusters:
+        resolved_copies = several_clusters.resolve(ctx, clusters, request, problems, runner, print_notices(console))
+        _create_copies(console, resolved_copies, params, runner, timeout)
+        return
     destination = find_destination(console, cluster, request, problems, runner, dry_run=params["dry_run"])
     resolved = resolve(request, destination, print_notices(console), problems, runner)
     if params["when"]:
         _print_start(console, destination, resolved.spec)
         return
     submit.preflight(resolved, print_steps(console), runner)
-    _write_manifest(resolved.spec, params["output_manifest_file"])
+    _write_manifest(creating.manifest(resolved.spec), params["output_manifest_file"])
     if params["dry_run"]:
         _preview(console, destination, resolved.spec, params["dry_run"])
         return
@@ -107,6 +115,28 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         console.tell(f"  next: xpk workload logs {workload_name}{names.location_flags(place, namespace)} -f")
     if console.is_data:
         console.data(asdict(status or reader.find(api, workload_name, namespace)))
+    if status:
+        lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
+
+
+def _create_copies(
+    console: Console, resolved: ResolvedCopies, params: dict[str, Any], runner: InProcessRunner, timeout: float | None
+) -> None:
+    """Create a workload on several clusters, or print its objects; with --wait, place it until it ends."""
+    report = print_steps(console)
+    copies.preflight(resolved, report, runner)
+    _write_manifest(several_clusters.objects(resolved, stored=False), params["output_manifest_file"])
+    if params["dry_run"]:
+        console.objects(several_clusters.objects(resolved, stored=params["dry_run"] == "server"))
+        return
+    handle = several_clusters.create(console, resolved, report)
+    place, namespace = handle.cluster.name, handle.namespace
+    status = several_clusters.place_until_end(console, handle, report, timeout) if params["wait"] else None
+    if status is None:
+        command = f"xpk workload place {handle.name}{names.location_flags(place, namespace)}"
+        console.tell(f"  next: {command} keeps it running where there is capacity")
+    if console.is_data:
+        console.data(asdict(status or handle.status()))
     if status:
         lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
 
@@ -168,11 +198,11 @@ def _print_start(console: Console, destination: Destination, spec: WorkloadSpec)
         echo("\n  ".join([f"{spec.name}: starts {first}" if start.expected else f"{spec.name}: {first}", *more]))
 
 
-def _write_manifest(spec: WorkloadSpec, file: Path | None) -> None:
+def _write_manifest(objects: list[Obj], file: Path | None) -> None:
     if file:
         try:
             with open(file, "w", encoding="utf-8", opener=_private) as opened:
-                opened.write(to_yaml(creating.manifest(spec)))
+                opened.write(to_yaml(objects))
         except OSError as error:
             raise XpkError(f"cannot write {file}: {error.strerror}", hint="--output-manifest-file elsewhere") from error
 

@@ -78,12 +78,24 @@ def delete(
     from xpk.jobs.usage.deletion import DeletionRecorder  # not needed to refuse a request
     from xpk.usage import usage_source
 
+    timeout = (parse_duration(options["timeout"], "--timeout") or 0.0) if options["wait"] else None
+    deletion.delete_copies(
+        api,
+        deletions,
+        namespace,
+        output_roots(place),
+        connect=lambda cluster: provider_of(cluster).connect(cluster),
+        usage=lambda cluster: DeletionRecorder(usage_source(cluster), namespace, console.warn),
+        grace_seconds=options["grace_period"],
+        timeout=timeout,
+        report=_printer(console),
+    )
     deletion.carry_out(
         api,
         deletions,
         namespace,
         grace_seconds=options["grace_period"],
-        timeout=(parse_duration(options["timeout"], "--timeout") or 0.0) if options["wait"] else None,
+        timeout=timeout,
         ignore_not_found=options["ignore_not_found"],
         usage=DeletionRecorder(usage_source(place, api=api), namespace, console.warn),
         report=_printer(console),
@@ -107,7 +119,8 @@ def _preview(console: Console, named: list[str], cluster: str | None, namespace:
             deletions = [Deletion(one) for one in dict.fromkeys(named)]
     for item in deletions:
         output = f", and its output {item.output_dir}" if item.output_dir else ""
-        echo(f"workload '{item.name}' would be deleted{output}")
+        copies = f" on {', '.join(item.clusters)}" if item.clusters else ""
+        echo(f"workload '{item.name}' would be deleted{copies}{output}")
     if not deletions:
         console.tell("no workloads would be deleted")
 

@@ -20,7 +20,7 @@ from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.slices import ActiveSlices
 from xpk.jobs.status.elastic import waiting_words
 from xpk.model import names
-from xpk.model.status import Occurrence, Phase, Quota, WorkloadStatus
+from xpk.model.status import Occurrence, Phase, Placement, Quota, WorkloadStatus
 from xpk.model.terminal import printable
 
 COLUMNS = (
@@ -100,6 +100,7 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
     lines = [("size", size + (f", priority {workload.priority}" if workload.priority else ""))]
     if workload.maker != "xpk":
         lines.insert(0, ("created by", f"{workload.maker}, not xpk"))
+    lines += _placement_lines(workload)
     lines += _queue_lines(workload)
     lines += [("trouble", str(trouble)) for trouble in workload.troubles[:_ROWS_SHOWN]]
     lines += _suspect_lines(workload)
@@ -171,6 +172,8 @@ def next_command(workload: WorkloadStatus, progress: Progress | None, cluster: s
     arguments = workload.name + names.location_flags(cluster, workload.namespace)
     if workload.phase is Phase.QUEUED:
         return _next_of_queued(workload, cluster, arguments)
+    if workload.queue == names.HELD_QUEUE:
+        return f"xpk workload place {arguments}"
     if workload.phase is Phase.SUSPENDED:
         return f"xpk workload {'resume' if workload.queue else 'describe'} {arguments}"
     if workload.phase is Phase.SUCCEEDED:
@@ -299,6 +302,18 @@ def _slices_words(slices: ActiveSlices) -> str:
     ]
     note = f" ({'; '.join(groups)})" if groups else ""
     return f"{slices.count} of {slices.num_slices} active since {slices.since[11:]}{note}"
+
+
+def _placement_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
+    """Return a line for each copy of a workload of several clusters, the chosen one first."""
+    copies = sorted(workload.placements, key=lambda copy: not copy.is_chosen)
+    lines = [placement_line(copy) for copy in copies]
+    return [("" if index else "clusters", line) for index, line in enumerate(lines)]
+
+
+def placement_line(copy: Placement) -> str:
+    """Return the state of a copy in words."""
+    return f"{copy.cluster}: {copy.state}" + (f" ({copy.reason})" if copy.reason else "")
 
 
 def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[str, str]]:

@@ -70,7 +70,7 @@ def preview(
     create.check_fits(api, destination.queue, spec, cluster=destination.cluster)
     create.check_free(api, spec, cluster=destination.cluster)
     cost = price(spec, request.max_cost)
-    _check_folders(api, resolved, destination.cluster, report)
+    check_folders(api, resolved, destination.cluster, report)
     return Preview(spec, tuple(render_workload(spec)), cost)
 
 
@@ -115,7 +115,7 @@ def create_resolved(
 def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> None:
     """Create what a workload needs, and the workload last."""
     spec, archive = resolved.spec, resolved.archive
-    earlier = _check_folders(api, resolved, cluster, report)
+    earlier = check_folders(api, resolved, cluster, report)
     is_new = (
         upload.upload(api, archive, spec.code, spec.target) if archive and spec.code and spec.code.source else False
     )
@@ -126,13 +126,13 @@ def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) ->
         report(Notice(upload.describe(archive, new=is_new)))
 
 
-def _check_folders(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> Folder | None:
+def check_folders(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> Folder | None:
     """Check mounts and the output folder; return the folder if it has to be moved aside. Raises OutputExists."""
     request, spec = resolved.request, resolved.spec
     for note in mounts.check_mounts(api, spec, cluster=cluster):
         report(Notice(note, is_warning=True))
     folder = open_folder(spec.output_dir) if spec.output_dir else None
-    if not folder or request.resume or folder.is_empty():
+    if not folder or request.resume or folder.is_empty() or output.has_only_lease(folder):
         return None
     create.check_free(api, spec, cluster=cluster)  # the output may be that of a workload that runs
     if not request.fresh:

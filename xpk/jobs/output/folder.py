@@ -19,6 +19,7 @@ from xpk.jobs.output import event_files, slices
 from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
 from xpk.jobs.output.program_log import FILE as PROGRESS_FILE
 from xpk.jobs.output.program_log import ProgramLog, median, read_lines
+from xpk.model import names
 from xpk.model.errors import OutputExists, TimedOutError, UsageError, XpkError
 from xpk.model.specs import Target
 from xpk.storage import Folder, address_problems, in_bucket, open_folder
@@ -28,6 +29,7 @@ Found = TypeVar("Found")
 _TAIL = 16 * 1024  # bytes that always contain the last step's line
 _LONG_TAIL = 2 << 20  # bytes: more than a line may have
 _SLICES_TAIL = 64 * 1024  # bytes: hundreds of changes of the active slices
+_FEW_FILES = 1000
 _PATIENCE = 3.0  # seconds that a command waits for a bucket that is not its main purpose
 
 
@@ -84,6 +86,12 @@ def existing_output(folder: Folder, name: str) -> OutputExists:
         hint="--resume continues from its newest checkpoint, --fresh moves it aside; or choose another name",
         resource=folder.url,
     )
+
+
+def has_only_lease(folder: Folder) -> bool:
+    """Return whether the lease of a workload that never ran is all that is in a folder."""
+    files = folder.find("", _FEW_FILES)
+    return bool(files) and all(file.name.startswith(names.LEASE_FILE) for file in files)
 
 
 def move_aside(folder: Folder, name: str) -> str:

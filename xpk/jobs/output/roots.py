@@ -67,12 +67,22 @@ class OutputRoots:
         A local folder is deleted if xpk keeps the cluster's output on this machine, or if it is below the user's own
         root. Raises ConflictError if `claim` is another folder.
         """
+        return self._to_change(name, namespace, claim, "removed")
+
+    def to_write(self, name: str, namespace: str, claim: str) -> str:
+        """Return the folder of a workload to write into, "" if its objects name none.
+
+        Objects of clusters on this machine are the user's own; elsewhere the rules are those of `to_remove`.
+        """
+        return claim if self._asked().on_this_machine else self._to_change(name, namespace, claim, "written")
+
+    def _to_change(self, name: str, namespace: str, claim: str, verb: Literal["removed", "written"]) -> str:
         if not claim:
             return ""
         target = self._asked()
         keeps_here = target.on_this_machine or target.exclusive
         own_roots = [target.output_root] if keeps_here or in_bucket(target.output_root) else []
-        return self._checked(claim, name, namespace, target, own_roots, "removed")
+        return self._checked(claim, name, namespace, target, own_roots, verb)
 
     def _asked(self) -> Target:
         try:
@@ -81,7 +91,13 @@ class OutputRoots:
             return _UNKNOWN
 
     def _checked(
-        self, claim: str, name: str, namespace: str, target: Target, roots: list[str], verb: Literal["read", "removed"]
+        self,
+        claim: str,
+        name: str,
+        namespace: str,
+        target: Target,
+        roots: list[str],
+        verb: Literal["read", "removed", "written"],
     ) -> str:
         folder = names.output_folder(name, namespace)
         is_name = names.is_folder_name(folder)

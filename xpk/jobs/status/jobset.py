@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from xpk.api.base import Obj
 from xpk.jobs.status.fields import PRIORITY_LABEL, jobs_in, label
 from xpk.model import names
 from xpk.model.accelerators import SLICE_TOPOLOGY_ANNOTATION, TOPOLOGY_LABEL, type_of_nodes
+from xpk.model.specs import CopySpec
 
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 
@@ -22,6 +25,22 @@ def maker_of(jobset: Obj) -> str:
         if item.get("subresource") != "status"
     ]
     return label(jobset, _MANAGED_BY) or next(filter(None, managers), "another tool")
+
+
+def copy_spec(jobset: Obj) -> CopySpec | None:
+    """Return what a JobSet states about the copies of its workload, None if it is the only one."""
+    text = (jobset["metadata"].get("annotations") or {}).get(names.COPY_ANNOTATION)
+    try:
+        fields = json.loads(text or "")
+        return CopySpec(
+            run=str(fields["run"]),
+            cluster=str(fields["cluster"]),
+            clusters=tuple(map(str, fields["clusters"])),
+            queue=str(fields["queue"]),
+            move_after_seconds=float(fields["move_after_seconds"]),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
 
 
 def size_of(spec: Obj) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ from xpk.jobs.status.fields import (
     owners_of,
 )
 from xpk.jobs.status.in_place import with_restarts_in_place
-from xpk.jobs.status.jobset import maker_of, pod_spec_of, priority_of, size_of, type_of
+from xpk.jobs.status.jobset import copy_spec, maker_of, pod_spec_of, priority_of, size_of, type_of
 from xpk.jobs.status.restarts import last_failure, restarts, with_output
 from xpk.jobs.status.slices import read_slices
 from xpk.jobs.status.suspects import with_suspects
@@ -170,7 +170,8 @@ def _cluster_queues(api: ObjectApi) -> list[Obj]:
 def read(jobset: Obj, snapshot: Snapshot) -> WorkloadStatus:
     """Return the status of one JobSet; Unknown if it or its related objects are malformed."""
     try:
-        return _read(jobset, snapshot)
+        status, copy = _read(jobset, snapshot), copy_spec(jobset)
+        return replace(status, clusters=copy.clusters) if copy else status
     except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         meta = jobset["metadata"]
         why = printable(f"'{meta['name']}': {type(error).__name__}: {short(error)}")
@@ -255,6 +256,8 @@ def _phase(
             return phase, "all hosts finished"
     if not jobs_in(jobset["spec"]):
         return Phase.UNKNOWN, "its JobSet has no slices"
+    if label(jobset, QUEUE_LABEL) == names.HELD_QUEUE:
+        return Phase.SUSPENDED, "held: it may run on one of its other clusters"
     if workload and workload["spec"].get("active") is False:
         return Phase.SUSPENDED, deactivation_reason(workload) or "suspended by its user"
     if workload and (not is_true(workload, "Admitted") or is_true(workload, "Evicted")):

@@ -1,0 +1,1 @@
+"""Simulated races between placers of a workload that may run on several clusters."""
