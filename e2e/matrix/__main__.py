@@ -83,12 +83,15 @@ def _cluster(platform: str, folder: Path) -> Iterator[Lab]:
         with own_cluster(folder, "matrix", TPU_TYPES[LOCAL], SLICES) as lab:
             yield lab
         return
-    place = open_place(folder, "matrix")
+    kept = os.environ.get("XPK_E2E_KEEP")  # as e2e/conftest.py: the next invocation goes on with the cluster
+    place = open_place(Path(kept).absolute() if kept else folder, Path(kept).name if kept else "matrix")
     try:
         place.xpk(*place.create)
+        place.clear()
         yield place.lab
     finally:
-        place.remove()
+        if not kept:
+            place.remove()
 
 
 def _enter_private_namespaces() -> None:

@@ -58,8 +58,9 @@ class Programs:
         if max(known, default=0) < step:
             steps = max(_FIRST_STEPS, step + step // 4)
             name, seconds = f"calm-{key}-{steps}", 120 + _STEP_SECONDS * steps
+            options = ["--fresh", *self.options(key)]  # a kept cluster has the output of an earlier one
             self._references[key] = reference_losses(
-                self.lab, name, SLICES, steps, seconds, trainer=self.arguments(key), options=self.options(key)
+                self.lab, name, SLICES, steps, seconds, trainer=self.arguments(key), options=options
             )
         return self._references[key]
 
