@@ -15,7 +15,9 @@ storage.py     faults: disks and checkpoints
 bucket.py      faults: an object store
 network.py     faults: links between hosts
 commands.py    faults: the command line and the control plane of local clusters
-nodes.py       faults: pods, nodes and control plane of kind
+nodes.py       faults: pods and nodes of kind, and the links between them
+control_plane.py  faults: API server, etcd, controllers, webhooks and names of kind
+on_kind.py     what faults of kind share
 results.py     results by cell, merged from many runs
 page.py        docs/chaos.md
 """

@@ -114,7 +114,7 @@ def _summary(shown: list[Mapping[str, Any]]) -> str:
     if not shown:
         return "No cell has been run."
     dates = sorted({str(result["date"]) for result in shown})
-    commits = sorted({str(result["commit"]) for result in shown})
+    versions = sorted({str(result["version"]) for result in shown})
     holding = sum(bool(result["holds"]) for result in shown)
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"What has to hold holds in {holding} of {len(shown)} cells ({span}, commits {', '.join(commits)})."
+    return f"What has to hold holds in {holding} of {len(shown)} cells ({span}, xpk {', '.join(versions)})."

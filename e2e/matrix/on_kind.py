@@ -1,0 +1,26 @@
+"""What the faults of kind share: the cluster of a cell, and commands in its nodes."""
+
+from __future__ import annotations
+
+import subprocess
+
+from e2e.harness import DrillError
+from e2e.kind_cluster import KindLab, Place
+from e2e.matrix.cell import Cell
+
+AWAY_SECONDS, FROZEN_SECONDS = 30.0, 10.0
+
+
+def place_of_cell(cell: Cell) -> Place:
+    """Return the cluster of a cell. Raises DrillError on local hosts."""
+    if not isinstance(cell.lab, KindLab):
+        raise DrillError("only on kind")
+    return Place(cell.lab)
+
+
+def in_node(node: str, *argv: str) -> str:
+    """Run a command in a node; return its output. Raises DrillError if it fails: its fault was not injected."""
+    done = subprocess.run(["docker", "exec", node, *argv], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise DrillError(f"{node}: {' '.join(argv)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
