@@ -13,6 +13,7 @@ from e2e.matrix.programs import HOSTS
 
 _MOVE_SECONDS = 420.0  # until a slice has moved from a frozen node to the spare one
 _ONLY_KIND = (KIND,)
+_OF_SLICES = ("-l", "cloud.google.com/gke-tpu-topology")
 _KEPT = "matrix/kept"  # another name of an image, so that its layers stay on the node
 
 
@@ -37,7 +38,7 @@ def _image_gone(cell: Cell) -> None:
     host, place = cell.described(cell.any_host()), place_of_cell(cell)
     image = place.kubectl("get", "pod", host["pod"], "-o", "jsonpath={.spec.containers[0].image}")
     name = image if "/" in image else f"docker.io/library/{image}"
-    nodes = place.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
+    nodes = place.kubectl("get", "nodes", *_OF_SLICES, "-o", "jsonpath={.items[*].metadata.name}").split()
     images = ("ctr", "-n", "k8s.io", "images")
 
     def bring_back() -> None:
