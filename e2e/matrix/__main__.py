@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
         for fault in map(FAULTS.__getitem__, options.fault or FAULTS)
         if not fault.why_not(options.platform, program)
     ]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # faults end, also if this command is ended
     folder, failed = Path(tempfile.mkdtemp(prefix="xpk-matrix-", dir=options.folder)), 0
     with _cluster(options.platform, folder) as lab:
         programs = Programs(lab, options.platform)
