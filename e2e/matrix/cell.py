@@ -147,12 +147,12 @@ class Cell:
 
     def process(self, host: int) -> int:
         """Return the process that trains on a host, by its number on this machine."""
-        self.progress.read()
-        return self.lab.pid_here(self.described(host), self.progress.pid(host))
+        return self._process(host, self.run.describe()["hosts"])
 
     def send(self, number: signal.Signals, *hosts: int) -> None:
         """Send a signal to the processes that train on some hosts, at nearly the same time."""
-        pids = [self.process(host) for host in hosts]
+        descriptions = self.run.describe()["hosts"]
+        pids = [self._process(host, descriptions) for host in hosts]
 
         def act() -> None:
             for pid in pids:
@@ -162,9 +162,7 @@ class Cell:
 
     def send_to(self, number: signal.Signals, host: int, descriptions: list[dict[str, Any]]) -> None:
         """Send a signal to the process that trains on a host, as an earlier description has it."""
-        self.progress.read()
-        (described,) = (one for one in descriptions if (one["slice"], one["host"]) == place_of(host))
-        self.lab.kill_program(described, self.progress.pid(host), number)
+        os.kill(self._process(host, descriptions), number)
 
     def until(self, condition: Callable[[], Any], seconds: float = SECONDS, every: float = _POLL_SECONDS) -> None:
         """Read the run's files until a condition holds. Raises DrillError if it ends before, or after a timeout."""
@@ -255,6 +253,12 @@ class Cell:
         self.refusal = next(line for line in done.stderr.splitlines() if line.startswith("error:"))
         if text not in done.stderr.lower():
             raise DrillError(f"expected '{text}': {self.refusal}")
+
+    def _process(self, host: int, descriptions: list[dict[str, Any]]) -> int:
+        """Return the process that trains on a host, by its number on this machine."""
+        self.progress.read()
+        (described,) = (one for one in descriptions if (one["slice"], one["host"]) == place_of(host))
+        return self.lab.pid_here(described, self.progress.pid(host))
 
     def _read(self) -> None:
         self.mirror()
