@@ -11,14 +11,15 @@ from typing import Any
 from e2e.kind_cluster import AWAY_SECONDS as RETURN_SECONDS
 from e2e.matrix.cell import Cell
 from e2e.matrix.fault import KIND, Holds, fault
-from e2e.matrix.on_kind import AWAY_SECONDS, FROZEN_SECONDS, in_node, place_of_cell
+from e2e.matrix.on_kind import AWAY_SECONDS, FROZEN_SECONDS, dropping, in_node, place_of_cell
 from tests.waiting import until
 
 _ONLY_KIND = (KIND,)
 _LATE_SECONDS, _BETWEEN_SECONDS = 1.0, 0.1  # of a slow program: it stops, and goes on for a moment
 _DNS_LATE_SECONDS = 4.0  # a resolver asks again after 5 s
 _DNS = ("-l", "k8s-app=kube-dns")
-_CONTROLLERS = {"jobset": "jobset-system", "kueue": "kueue-system"}
+_NAMESPACES = ("jobset-system", "kueue-system")
+_WEBHOOK_PORT = "9443"  # of both controllers
 
 
 @fault("kill-api-server", "SIGKILL of the API server.", Holds.CONTINUES, platforms=_ONLY_KIND)
@@ -64,7 +65,7 @@ def _kill_controllers(cell: Cell) -> None:
     host, place = cell.described(cell.any_host()), place_of_cell(cell)
     cell.heals.callback(place.await_controllers)
     cell.strike(lambda: cell.lab.kill(host, signal.SIGKILL))
-    for namespace in _CONTROLLERS.values():
+    for namespace in _NAMESPACES:
         place.kill_component(namespace, "control-plane=controller-manager")
 
 
@@ -90,21 +91,13 @@ def _kueue_down(cell: Cell) -> None:
 )
 def _webhooks_down(cell: Cell) -> None:
     cell.train()
-    host, place = cell.described(cell.any_host()), place_of_cell(cell)
-    services = [(namespace, f"{name}-webhook-service") for name, namespace in _CONTROLLERS.items()]
-    selectors = [
-        json.loads(place.kubectl("get", "service", "-n", *one, "-o", "json"))["spec"]["selector"] for one in services
-    ]
-
-    def point(extra: str | None) -> None:
-        for (namespace, name), selector in zip(services, selectors, strict=True):
-            patch = {"spec": {"selector": {**selector, "away": extra}}}
-            place.kubectl("patch", "service", "-n", namespace, name, "-p", json.dumps(patch))
-
-    cell.heals.callback(point, None)
-    point("true")
+    host = cell.described(cell.any_host())
+    # Also on connections that the API server has kept open.
+    begin, end = dropping(_control_plane(cell), "OUTPUT", ["-p", "tcp", "--dport", _WEBHOOK_PORT])
+    cell.heals.callback(end)
+    begin()
     cell.strike(lambda: cell.lab.kill(host, signal.SIGKILL))
-    cell.heal_after(AWAY_SECONDS, lambda: point(None))
+    cell.heal_after(AWAY_SECONDS, end)
 
 
 @fault("dns-down", "A host's process is killed while names are not resolved.", Holds.RESTARTS, platforms=_ONLY_KIND)

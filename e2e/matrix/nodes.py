@@ -8,7 +8,7 @@ from functools import partial
 from e2e.kind_cluster import Place, docker
 from e2e.matrix.cell import Cell
 from e2e.matrix.fault import KIND, Holds, fault
-from e2e.matrix.on_kind import AWAY_SECONDS, FROZEN_SECONDS, in_node, place_of_cell
+from e2e.matrix.on_kind import AWAY_SECONDS, FROZEN_SECONDS, dropping, in_node, place_of_cell
 from e2e.matrix.programs import HOSTS
 
 _MOVE_SECONDS = 420.0  # until a slice has moved from a frozen node to the spare one
@@ -123,19 +123,9 @@ def _delete(cell: Cell, *how: str) -> None:
 
 def _drop(cell: Cell, node: str, chain: str, *rules: list[str]) -> None:
     """Drop packets on a node for some seconds."""
-    present = list[list[str]]()
-
-    def insert() -> None:
-        for rule in rules:
-            in_node(node, "iptables", "-I", chain, *rule, "-j", "DROP")
-            present.append(rule)
-
-    def delete() -> None:
-        while present:
-            in_node(node, "iptables", "-D", chain, *present.pop(), "-j", "DROP")
-
-    cell.strike(insert)
-    cell.heal_after(AWAY_SECONDS, delete)
+    begin, end = dropping(node, chain, *rules)
+    cell.strike(begin)
+    cell.heal_after(AWAY_SECONDS, end)
 
 
 def _return(place: Place) -> None:

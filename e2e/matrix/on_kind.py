@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 
 from e2e.harness import DrillError
 from e2e.kind_cluster import KindLab, Place
@@ -24,3 +25,19 @@ def in_node(node: str, *argv: str) -> str:
     if done.returncode:
         raise DrillError(f"{node}: {' '.join(argv)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
+
+
+def dropping(node: str, chain: str, *rules: list[str]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what makes a node drop packets, and what ends that."""
+    present = list[list[str]]()
+
+    def begin() -> None:
+        for rule in rules:
+            in_node(node, "iptables", "-I", chain, *rule, "-j", "DROP")
+            present.append(rule)
+
+    def end() -> None:
+        while present:
+            in_node(node, "iptables", "-D", chain, *present.pop(), "-j", "DROP")
+
+    return begin, end
