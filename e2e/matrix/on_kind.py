@@ -1,4 +1,4 @@
-"""What the faults of kind share: the cluster of a cell, and commands in its nodes."""
+"""The cluster of a cell on kind, commands in its nodes, and lost packets."""
 
 from __future__ import annotations
 
