@@ -191,14 +191,14 @@ class Place:
         self.kubectl("delete", "pods", *hosts, "--force", "--grace-period=0")
 
     def wake(self) -> None:
-        """Unfreeze and uncordon all nodes."""
+        """Unfreeze and uncordon all nodes, also those that were fenced."""
         for container in self.containers("--filter", "status=paused"):
             docker("unpause", container)
         for container in self.containers("--filter", "status=exited"):
             docker("start", container)
         for node in self.kubectl("get", "nodes", "-o", "name").split():
             self.kubectl("uncordon", node)
-            self.kubectl("taint", node, "node.kubernetes.io/out-of-service-")
+            self.kubectl("taint", "node", node.removeprefix("node/"), "node.kubernetes.io/out-of-service-")
 
     @contextmanager
     def fencing(self) -> Iterator[Path]:
