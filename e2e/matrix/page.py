@@ -29,6 +29,7 @@ A run has 2 slices of 2 hosts. A cell has:
 - **steps**: finished steps that were lost and repeated.
 - **s**: seconds from the fault to the next finished step of the restarted run. Without a restart: the longest pause
   between two steps.
+- **not run**: no result is stored yet; `--platform`, `--program` and `--fault` choose the cell.
 - **–**: the fault does not apply to the program; the reason is below the table.
 """
 
