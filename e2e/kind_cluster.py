@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,21 +64,36 @@ class KindLab(Lab):
 
     def kill(self, host: Mapping[str, Any], number: signal.Signals) -> None:
         """See `Lab.kill`. A pod's first process cannot be killed from inside; its node's containerd can."""
-        path = "jsonpath={.status.containerStatuses[0].containerID}"
-        container = self.kubectl("get", "pod", host["pod"], "-o", path).removeprefix("containerd://")
-        task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", number.name, container)
+        task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", number.name, self._container(host))
         try:
             docker("exec", host["node"], *task)
         except subprocess.CalledProcessError as error:
             raise ProcessLookupError(error.stderr) from error
 
-    def kill_program(self, host: Mapping[str, Any], pid: int, number: signal.Signals) -> float:
-        """See `Lab.kill_program`. The time is that of the signal, not of the command that sends it."""
-        program = f"import os, time; at = time.time(); os.kill({pid}, {int(number)}); print(at)"
-        at = self.kubectl("exec", host["pod"], "--", "python3", "-c", program)
-        if not at:
+    def pid_here(self, host: Mapping[str, Any], pid: int) -> int:
+        """See `Lab.pid_here`."""
+        pids = self.pids(host)
+        if pid not in pids:
             raise ProcessLookupError(pid)
-        return float(at)
+        return pids[pid]
+
+    def pids(self, host: Mapping[str, Any]) -> dict[int, int]:
+        """Return the processes of a host by their pids in its container, with those on this machine."""
+        container, pids = self._container(host), {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):  # it has ended
+                    if container in (folder / "cgroup").read_text(encoding="ascii"):
+                        pids[_innermost_pid(folder)] = int(folder.name)
+        return pids
+
+    def _container(self, host: Mapping[str, Any]) -> str:
+        """Return the container of a host's pod. Raises ProcessLookupError without one."""
+        path = "jsonpath={.status.containerStatuses[0].containerID}"
+        container = self.kubectl("get", "pod", host["pod"], "-o", path).removeprefix("containerd://")
+        if not container:
+            raise ProcessLookupError(host["pod"])
+        return container
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl; return its output, or "" without output."""
@@ -176,14 +191,14 @@ class Place:
         self.kubectl("delete", "pods", *hosts, "--force", "--grace-period=0")
 
     def wake(self) -> None:
-        """Unfreeze and uncordon all nodes."""
+        """Unfreeze and uncordon all nodes, also those that were fenced."""
         for container in self.containers("--filter", "status=paused"):
             docker("unpause", container)
         for container in self.containers("--filter", "status=exited"):
             docker("start", container)
         for node in self.kubectl("get", "nodes", "-o", "name").split():
             self.kubectl("uncordon", node)
-            self.kubectl("taint", node, "node.kubernetes.io/out-of-service-")
+            self.kubectl("taint", "node", node.removeprefix("node/"), "node.kubernetes.io/out-of-service-")
 
     @contextmanager
     def fencing(self) -> Iterator[Path]:
@@ -236,6 +251,12 @@ class Place:
         assert f"xpk-{self.cluster}" not in docker("network", "ls", "--format", "{{.Name}}").split()
         assert not self.state.exists()
         assert self.kubeconfig.read_text() == "current-context: precious\n", "the user's kubeconfig was changed"
+
+
+def _innermost_pid(folder: Path) -> int:
+    """Return a process's number in its own namespace, from its folder below /proc."""
+    lines = (folder / "status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
 
 def open_place(folder: Path, cluster: str) -> Place:

@@ -4,18 +4,20 @@
     python -m e2e.matrix --list
     python -m e2e.matrix --table
 
-fault.py       kinds of faults: name, description, expectation, programs
-programs.py    the three programs, and their undisturbed runs
-cell.py        one fault in one run: start, strike, check
-paced.py       the plain command: examples/jax_train.py with a pace and a record
-signals.py     faults: signals to processes
-exits.py       faults: exit codes
-moments.py     faults: at a certain moment, and in the program itself
-storage.py     faults: disks and checkpoints
-bucket.py      faults: an object store
-network.py     faults: links between hosts
-commands.py    faults: the command line and the control plane of local clusters
-nodes.py       faults: pods, nodes and control plane of kind
-results.py     results by cell, merged from many runs
-page.py        docs/chaos.md
+fault.py         kinds of faults: name, description, expectation, programs
+programs.py      the three programs, and their undisturbed runs
+cell.py          one fault in one run: start, strike, check
+paced.py         the plain command: examples/jax_train.py with a pace and a record
+signals.py       faults: signals to processes
+exits.py         faults: exit codes
+moments.py       faults: at a certain moment, and in the program itself
+storage.py       faults: disks and checkpoints
+bucket.py        faults: an object store
+network.py       faults: links between hosts
+commands.py      faults: the command line and the control plane of local clusters
+nodes.py         faults: pods and nodes of kind, and the links between them
+control_plane.py faults: API server, etcd, controllers, webhooks and names of kind
+on_kind.py       the cluster of a cell on kind, commands in its nodes, and lost packets
+results.py       results by cell, merged from many runs
+page.py          docs/chaos.md
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
         for fault in map(FAULTS.__getitem__, options.fault or FAULTS)
         if not fault.why_not(options.platform, program)
     ]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # faults end, also if this command is ended
     folder, failed = Path(tempfile.mkdtemp(prefix="xpk-matrix-", dir=options.folder)), 0
     with _cluster(options.platform, folder) as lab:
         programs = Programs(lab, options.platform)
@@ -83,12 +85,15 @@ def _cluster(platform: str, folder: Path) -> Iterator[Lab]:
         with own_cluster(folder, "matrix", TPU_TYPES[LOCAL], SLICES) as lab:
             yield lab
         return
-    place = open_place(folder, "matrix")
+    kept = os.environ.get("XPK_E2E_KEEP")  # as e2e/conftest.py: the next invocation goes on with the cluster
+    place = open_place(Path(kept).absolute() if kept else folder, Path(kept).name if kept else "matrix")
     try:
         place.xpk(*place.create)
+        place.clear()
         yield place.lab
     finally:
-        place.remove()
+        if not kept:
+            place.remove()
 
 
 def _enter_private_namespaces() -> None:

@@ -15,10 +15,11 @@ from random import Random
 from typing import Any
 
 from e2e.harness import DrillError, Lab, Workload
-from e2e.kind_cluster import XPK
+from e2e.kind_cluster import XPK, KindLab
 from e2e.matrix.fault import LOCAL, RAY, Fault, Holds
 from e2e.matrix.programs import HOSTS, HOSTS_PER_SLICE, SLICES, Programs, place_of
 from e2e.soak.injection import INTERVAL
+from e2e.soak.processes import descendants
 from e2e.soak.progress import Progress
 from e2e.soak.report import differing_steps
 from tests.waiting import until
@@ -138,27 +139,30 @@ class Cell:
         return self.run.host(*place_of(host))
 
     def processes(self, host: int) -> list[int]:
-        """Return the process of a local host that was started first, its supervisor, and all below."""
-        from e2e.soak.processes import descendants  # the numbers mean nothing on kind
+        """Return a host's supervisor and all processes below it, by their numbers on this machine."""
+        described = self.described(host)
+        if isinstance(self.lab, KindLab):
+            return sorted(self.lab.pids(described).values())
+        return [int(described["pid"]), *descendants(int(described["pid"]))]
 
-        supervisor = int(self.described(host)["pid"])
-        return [supervisor, *descendants(supervisor)]
+    def process(self, host: int) -> int:
+        """Return the process that trains on a host, by its number on this machine."""
+        return self._process(host, self.run.describe()["hosts"])
 
     def send(self, number: signal.Signals, *hosts: int) -> None:
         """Send a signal to the processes that train on some hosts, at nearly the same time."""
         descriptions = self.run.describe()["hosts"]
+        pids = [self._process(host, descriptions) for host in hosts]
 
         def act() -> None:
-            for host in hosts:
-                self.send_to(number, host, descriptions)
+            for pid in pids:
+                os.kill(pid, number)
 
         self.strike(act)
 
     def send_to(self, number: signal.Signals, host: int, descriptions: list[dict[str, Any]]) -> None:
-        """Send a signal to the process that trains on a host."""
-        self.progress.read()
-        (described,) = (one for one in descriptions if (one["slice"], one["host"]) == place_of(host))
-        self.lab.kill_program(described, self.progress.pid(host), number)
+        """Send a signal to the process that trains on a host, as an earlier description has it."""
+        os.kill(self._process(host, descriptions), number)
 
     def until(self, condition: Callable[[], Any], seconds: float = SECONDS, every: float = _POLL_SECONDS) -> None:
         """Read the run's files until a condition holds. Raises DrillError if it ends before, or after a timeout."""
@@ -249,6 +253,12 @@ class Cell:
         self.refusal = next(line for line in done.stderr.splitlines() if line.startswith("error:"))
         if text not in done.stderr.lower():
             raise DrillError(f"expected '{text}': {self.refusal}")
+
+    def _process(self, host: int, descriptions: list[dict[str, Any]]) -> int:
+        """Return the process that trains on a host, by its number on this machine."""
+        self.progress.read()
+        (described,) = (one for one in descriptions if (one["slice"], one["host"]) == place_of(host))
+        return self.lab.pid_here(described, self.progress.pid(host))
 
     def _read(self) -> None:
         self.mirror()

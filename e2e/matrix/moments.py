@@ -30,11 +30,10 @@ _SLOW_SAVE_SECONDS = 15.0  # three saves that each take 5 s longer
 )
 def _kill_in_save(cell: Cell) -> None:
     cell.train()
-    host, descriptions = cell.any_host(but_first=False), cell.run.describe()["hosts"]
-    cell.progress.read()
+    pid = cell.process(cell.any_host(but_first=False))
     saves = len(cell.progress.saves_begun)
     cell.until(lambda: len(cell.progress.saves_begun) > saves, every=_SAVE_POLL_SECONDS)
-    cell.strike(lambda: cell.send_to(signal.SIGKILL, host, descriptions))
+    cell.strike(lambda: os.kill(pid, signal.SIGKILL))
 
 
 @fault("kill-in-restart", "SIGKILL of a host's process, and of another's while it starts again.", Holds.RESTARTS)
@@ -61,12 +60,11 @@ def _kill_before_first_step(cell: Cell) -> None:
     "out-of-memory",
     "The memory that a host's process may have ends (cgroup), so that the kernel kills it.",
     Holds.RESTARTS,
-    platforms=(LOCAL,),
 )
 def _out_of_memory(cell: Cell) -> None:
     group = _MEMORY / f"matrix-{os.getpid()}"
     cell.train()
-    pid = cell.progress.pid(cell.any_host())
+    pid = cell.process(cell.any_host())
     group.mkdir()
     cell.removals.callback(group.rmdir)
     (group / "memory.limit_in_bytes").write_text(str(os.sysconf("SC_PAGE_SIZE")))

@@ -29,6 +29,7 @@ A run has 2 slices of 2 hosts. A cell has:
 - **steps**: finished steps that were lost and repeated.
 - **s**: seconds from the fault to the next finished step of the restarted run. Without a restart: the longest pause
   between two steps.
+- **not run**: no result is stored yet; `--platform`, `--program` and `--fault` choose the cell.
 - **–**: the fault does not apply to the program; the reason is below the table.
 """
 
@@ -114,7 +115,7 @@ def _summary(shown: list[Mapping[str, Any]]) -> str:
     if not shown:
         return "No cell has been run."
     dates = sorted({str(result["date"]) for result in shown})
-    commits = sorted({str(result["commit"]) for result in shown})
+    versions = sorted({str(result["version"]) for result in shown})
     holding = sum(bool(result["holds"]) for result in shown)
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"What has to hold holds in {holding} of {len(shown)} cells ({span}, commits {', '.join(commits)})."
+    return f"What has to hold holds in {holding} of {len(shown)} cells ({span}, xpk {', '.join(versions)})."

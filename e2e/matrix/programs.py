@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,13 +55,18 @@ class Programs:
     def losses(self, program: str, step: int) -> dict[int, str]:
         """Return the losses of an undisturbed run until a step at least, in hexadecimal."""
         key = PLAIN if program == PLAIN else TRAINER  # under Ray they are the same
+        kept = self.lab.folder / f"losses-{key}.json"  # a kept cluster has those of an earlier invocation
+        if key not in self._references and kept.exists():
+            self._references[key] = {int(number): loss for number, loss in json.loads(kept.read_text()).items()}
         known = self._references.get(key, {})
         if max(known, default=0) < step:
             steps = max(_FIRST_STEPS, step + step // 4)
             name, seconds = f"calm-{key}-{steps}", 120 + _STEP_SECONDS * steps
+            options = ["--fresh", *self.options(key)]
             self._references[key] = reference_losses(
-                self.lab, name, SLICES, steps, seconds, trainer=self.arguments(key), options=self.options(key)
+                self.lab, name, SLICES, steps, seconds, trainer=self.arguments(key), options=options
             )
+            kept.write_text(json.dumps(self._references[key]))
         return self._references[key]
 
     def _code(self) -> Path:

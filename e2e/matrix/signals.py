@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from e2e.matrix.cell import Cell, send_if_alive
@@ -119,7 +120,6 @@ def _stop_command(cell: Cell) -> None:
     "stop-host",
     f"SIGSTOP of a host's supervisor and of all processes below it for {LONG_SECONDS:.0f} s.",
     Holds.RESTARTS,
-    platforms=_ONLY_LOCAL,
     plain="a program without xpk's peer watch waits for the host: see stop-process-of-a-command",
 )
 def _stop_host(cell: Cell) -> None:
@@ -141,11 +141,11 @@ def _to_supervisor(cell: Cell, host: int, number: signal.Signals) -> None:
 def _stop(cell: Cell, seconds: float) -> None:
     host = cell.any_host()
     slice_id, index = place_of(host)
-    described, pid = cell.described(host), cell.progress.pid(host)
+    pid = cell.process(host)
 
     def send(number: signal.Signals) -> None:
         try:
-            cell.lab.kill_program(described, pid, number)
+            os.kill(pid, number)
         except ProcessLookupError:
             cell.lab.say(f"the stopped process of slice {slice_id} host {index} has ended")
 

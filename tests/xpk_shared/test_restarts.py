@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,22 @@ def test_a_failed_command_is_restarted_on_all_hosts_in_place(start: Start, victi
         **{"job": "a-job", "attempt": 1, "restarts_in_place": 1},
         **{"slice": slice_id, "host": number, "exit_code": 137},
     }
+
+
+def test_no_name_has_to_resolve_after_a_restart_in_place(start: Start) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+    shows = f'{FIRST} || {{ echo "first host at $XPK_COORDINATOR_ADDRESS"; exit 0; }}; {WAITS}'
+    name = {"XPK_COORDINATOR_ADDRESS": f"localhost:{port}"}
+    hosts = [start(number, shows, program=WITH_SHORT_GRACE, **IN_PLACE, **name) for number in range(4)]
+    connected(hosts)
+    for host in hosts:
+        host.says("up")
+    kill_command(hosts[2])
+    for host in hosts:
+        host.ends(0)
+        said = host.log.read_text()
+        assert f"first host at 127.0.0.1:{port}" in said or f"first host at [::1]:{port}" in said
 
 
 def test_attempts_do_not_overlap_and_leave_no_processes(start: Start, tmp_path: Path) -> None:

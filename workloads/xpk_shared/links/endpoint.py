@@ -38,6 +38,7 @@ class Endpoint:
         self.number = number
         self.absent = absent  # expected hosts that have never connected
         self.links: dict[int, Link] = {}
+        self.hub_address = ""  # at which the others reach the hub, once a host has connected
         self._changed = threading.Condition()
         self._is_closing = False
         self._identity, self._handlers, self._beats = identity, handlers, beats

@@ -11,6 +11,8 @@ from xpk_shared.links.connection import MAX_MESSAGE_BYTES, Link, line, listen
 from xpk_shared.links.endpoint import Beats, Endpoint, Handlers
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Gate, Identity
 
+_IPV4_MAPPED = "::ffff:"  # how a socket for both versions of IP names an address of version 4
+
 
 class Hub(Endpoint):
     """Process 0 of a job with `hosts` hosts."""
@@ -95,6 +97,7 @@ class Hub(Endpoint):
             link.peer, link.max_bytes = number, MAX_MESSAGE_BYTES
             link.send(b"".join([welcome, *self._published]))
             self.links[number] = link
+            self.hub_address = str(link.sock.getsockname()[0]).removeprefix(_IPV4_MAPPED)
             is_last = self.absent == {number}
             self.absent.discard(number)
         if is_last:

@@ -47,6 +47,7 @@ class Member(Endpoint):
                 messages = shake_hands(link, self._identity, self.number, deadline, self._greet)
                 if messages is not None:
                     link.max_bytes = MAX_HUB_MESSAGE_BYTES
+                    self.hub_address = hub
                     self.absent.clear()
                     self._start(self._listen, link, messages)
                     return hub

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xpk_shared.supervisor.names import FATAL, LIMIT, MIN_SLICES, PORT, REGISTRY
+from xpk_shared.supervisor.names import COORDINATOR, FATAL, LIMIT, MIN_SLICES, PORT, REGISTRY
 
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
 
@@ -82,19 +82,25 @@ class Host:
             say(f"cannot read {self.secret_file} ({error.strerror}); lost hosts will be detected late")
             return b""
 
-    def environment(self, environ: Mapping[str, str], restarts: int) -> dict[str, str]:
-        """Return the command's environment after this number of restarts in place."""
+    def environment(self, environ: Mapping[str, str], restarts: int, first_address: str = "") -> dict[str, str]:
+        """Return the command's environment after this number of restarts in place.
+
+        A restart in place changes no address, so the first host's replaces its name: DNS may not answer.
+        """
         if self.max_restarts is None:
             return dict(environ)
-        numbers = {"XPK_RESTART_ATTEMPT": str(self.attempt + restarts), "XPK_RESTARTS_IN_PLACE": str(restarts)}
-        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL, PORT)} | numbers
+        changed = {"XPK_RESTART_ATTEMPT": str(self.attempt + restarts), "XPK_RESTARTS_IN_PLACE": str(restarts)}
+        if restarts and first_address and not self.elastic:  # of elastic slices it is another host of each slice
+            port = environ[COORDINATOR].rpartition(":")[2]
+            changed[COORDINATOR] = f"[{first_address}]:{port}" if ":" in first_address else f"{first_address}:{port}"
+        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL, PORT)} | changed
 
 
 def read_host(environ: Mapping[str, str]) -> Host | None:
     """Return this host from the variables in docs/environment.md; None without them."""
     try:
         hosts_per_slice = int(environ["XPK_HOSTS_PER_SLICE"])
-        address, _, port = environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")
+        address, _, port = environ[COORDINATOR].rpartition(":")
         elastic = _read_elastic(environ)
         slice_id, num_slices = int(environ["MEGASCALE_SLICE_ID"]), int(environ["MEGASCALE_NUM_SLICES"])
         return Host(

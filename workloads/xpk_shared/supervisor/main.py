@@ -72,7 +72,7 @@ class Supervisor:
         """
         self._restarts, self._is_stopped, self._has_reported = restarts, False, False
         self._stopped_at, self._ended_at = 0.0, 0.0
-        environ = self._host.environment(self._environ, restarts)
+        environ = self._host.environment(self._environ, restarts, self._peers.first_address)
         environ.update(self._progress.begin(environ, self._host.attempt + restarts, time.time()))
         if record and not self._host.number and not os.path.isabs(self._host.output_dir):
             environ[CAUSE] = json.dumps(record)

@@ -1,6 +1,7 @@
 """Names that the supervisor shares with its callers, its commands and readers of its record. No imports."""
 
 LIMIT, FATAL = "XPK_MAX_RESTARTS", "XPK_FATAL_EXIT_CODES"  # restarts in place, and exit codes without a restart
+COORDINATOR = "XPK_COORDINATOR_ADDRESS"  # host:port of the first host of slice 0
 PORT = "XPK_SUPERVISOR_PORT"  # on a local cluster, where workloads may share an address
 IMPORTS = "XPK_STANDBY_IMPORTS"  # modules of the standby, separated by commas; none: no standby
 CAUSE = "XPK_RESTART_CAUSE"  # the record of a restart, for a program that writes it to a bucket

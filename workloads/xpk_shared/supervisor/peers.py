@@ -67,6 +67,11 @@ class Peers:
         return not self._link.absent
 
     @property
+    def first_address(self) -> str:
+        """Address at which the others have reached the first host; "" before."""
+        return self._link.hub_address
+
+    @property
     def absent(self) -> frozenset[int]:
         """Expected hosts that have never connected."""
         return frozenset(self._link.absent)
