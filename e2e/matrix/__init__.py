@@ -4,6 +4,8 @@
     python -m e2e.matrix --list
     python -m e2e.matrix --table
 
+With XPK_E2E_KEEP=FOLDER the kind cluster stays, and the next invocation goes on with it, as e2e/kind_cluster.py says.
+
 fault.py         kinds of faults: name, description, expectation, programs
 programs.py      the three programs, and their undisturbed runs
 cell.py          one fault in one run: start, strike, check
