@@ -61,8 +61,10 @@ class StoredNodes(ApiServerNodes):
         self._lock = threading.Lock()
         self._managed: list[Obj] = []
 
-    def add(self, cluster: Any, target: Target, pool: Any, names: list[str]) -> None:
+    def add(self, cluster: Any, target: Target, pool: Any, names: list[str], *, provision_only: bool = False) -> None:
         """Store the nodes; each has the defaults and managed fields that the server gives to the first."""
+        if provision_only:
+            raise NotImplementedError("the benchmark creates whole slices, not cubes")
         zones = list(pool.locations)
         nodes = [
             node_object(target, pool, name, zones[index % len(zones)], kwok=False) for index, name in enumerate(names)
