@@ -30,9 +30,10 @@ class Talkative(Peers):
 
     def introduce(self, absent):
         while absent:
-            for number in absent - self._link.absent:
+            met = absent - self._link.absent
+            for number in met:
                 say(f"met {number}")
-            absent &= self._link.absent
+            absent -= met
             time.sleep(0.02)
 
 peers, limits = Talkative, Limits(grace_seconds=0.5)
