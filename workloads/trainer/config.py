@@ -44,6 +44,7 @@ class Model:
     classes: int = 1000  # resnet: number of classes
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
+    space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
 
     @property
@@ -98,9 +99,9 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    path: str = ""  # folder of text or images, or prepared data set, local or gs://; stdlib; synthetic: images
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
-    max_bytes: int = 0  # bytes of text to read; 0 = all
+    max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
     tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0

@@ -66,11 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
+    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text or images")
+    prepare.add_argument("source", metavar="SRC", help="folder of text or images: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument(
         "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
+    )
+    prepare.add_argument(
+        "--images", action="store_true", help="SRC has class folders of JPEG files, or WebDataset archives"
     )
     prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
     prepare.add_argument(
@@ -155,13 +158,24 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    text = (options.source, open_place(options.out), options.suffixes)
+    if options.images and (options.tokenizer or options.suffixes):
+        raise FatalError(Problem("--images cannot be used with --tokenizer or --suffixes", "Omit them"))
+    source, out = options.source, open_place(options.out)
     try:
-        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        if options.images:
+            from trainer.data import prepare_images  # imports numpy, which `check` does not need
+
+            corpus = prepare_images.prepare(source, out, file_bytes=options.file_tokens)
+        else:
+            text = (source, out, options.suffixes)
+            corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
+    if options.images:
+        print(f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation", file=sys.stderr)
+        return ExitCode.DONE
     skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
     print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)

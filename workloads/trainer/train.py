@@ -116,8 +116,8 @@ def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: i
 
 def _batches(run: Run, at: int, last: int) -> Iterator[data.Blocks]:
     """Return the batches of the steps after `at`, read ahead."""
-    ids = itertools.islice(data.train_ids(run.order, at), max(0, last - at))
-    return data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
+    batches = itertools.islice(zip(data.train_ids(run.order, at), itertools.count(at)), max(0, last - at))
+    return data.prefetch(lambda batch: run.blocks(*batch), batches, run.job.config.data.prefetch)
 
 
 def _dispatch(

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 from trainer.config import Config
 from trainer.data import local_copies
+from trainer.data.image_sources import check_images
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
-from trainer.data.tokenizer import BYTES, identity
+from trainer.data.tokenizer import BYTES, JPEG, identity
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
@@ -56,6 +57,12 @@ class Corpus:
     skipped: int
     tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
+    held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
+
+    @property
+    def has_photographs(self) -> bool:
+        """Whether its documents are encoded images, each followed by its label."""
+        return self.tokenizer == JPEG
 
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""
@@ -91,8 +98,11 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
+    known["held_out"] = notes.get("held_out", 0)
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
+    if corpus.held_out > corpus.documents:
+        raise ValueError(corpus.held_out)
     for file in files:
         _check_types(file)
     if any(b"/" in os.fsencode(file.name) or "\0" in file.name for file in files):
@@ -181,8 +191,8 @@ def check_source(config: Config, batch: int) -> list[Problem]:
         source = source_place(config.data.path)
         if source.is_file():
             return _unfit(config, open_corpus(source), batch)
-        if config.model.family == "resnet":
-            return [_no_images(config)]
+        if config.model.family == "resnet" and source.is_folder():
+            return check_images(source, config.model.classes)
         return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
     except FatalError as error:
         return list(error.problems)
@@ -194,7 +204,7 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
     """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
     problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
     problems += _unfit(config, corpus, batch)
-    trained = records - eval_records(config, records)
+    trained = records - eval_records(config, corpus, records)
     if not problems and trained < max(batch, config.data.shards):
         needed = max(batch, config.data.shards)
         message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
@@ -203,9 +213,9 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
         raise FatalError(*problems)
 
 
-def eval_records(config: Config, records: int) -> int:
+def eval_records(config: Config, corpus: Corpus, records: int) -> int:
     """Return the number of records held out for evaluation, the last ones of the data set."""
-    return int(records * config.data.eval_fraction)
+    return corpus.held_out or int(records * config.data.eval_fraction)
 
 
 def unset() -> Problem:
@@ -267,6 +277,8 @@ def _check_synthetic(config: Config) -> list[Problem]:
 
 def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     """Return the problems of a data set with this model."""
+    if corpus.has_photographs:
+        return _unfit_photographs(config, corpus, batch)
     needed, problems = _needed_tokens(config, batch), []
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
@@ -288,6 +300,20 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
         )
         problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
     return problems
+
+
+def _unfit_photographs(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
+    if config.model.family != "resnet":
+        message = f"data.path={config.data.path!r} is a data set of images"
+        return [Problem(message, "Use --set model.family=resnet, or a data set of text")]
+    if not all(file.index for file in corpus.files):
+        message = f"images of any size require the ends of documents, which {corpus.path!r} does not have"
+        return [Problem(message, "Prepare it again")]
+    if corpus.documents - corpus.held_out < batch:
+        images = corpus.documents - corpus.held_out
+        message = f"data.path={config.data.path!r} has {images:,} images to train on, but one batch needs {batch:,}"
+        return [Problem(message, "Add images, or lower data.global_batch")]
+    return []
 
 
 def _no_images(config: Config) -> Problem:

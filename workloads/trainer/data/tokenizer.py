@@ -14,6 +14,7 @@ from trainer.storage import open_place
 from xpk_shared.storage.errors import Unreachable
 
 BYTES = "bytes"
+JPEG = "jpeg"  # in place of a tokenizer's identity: documents are encoded images, each followed by its label
 _KIND = "sentencepiece"
 
 

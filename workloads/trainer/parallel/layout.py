@@ -332,6 +332,9 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
         )
+    if model.space_to_depth and model.image % 2:
+        message = f"model.space_to_depth requires an even model.image, got {model.image}"
+        yield Problem(message, f"Use --set model.image={model.image + 1}, or omit model.space_to_depth")
     if model.packed:
         yield Problem("model.packed = true requires text, but resnet trains on images", "Omit model.packed")
     if config.mesh.stages > 1:
