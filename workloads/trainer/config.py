@@ -160,6 +160,12 @@ class Checkpoint:
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """Return the pairs of NAME=VALUE, ...; a word without "=" has an empty value."""
+    words = (word.partition("=") for word in text.split(",") if word.strip())
+    return {name.strip(): value.strip() for name, _, value in words}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
     """Timeouts, checks and profiles (docs/observability.md)."""
@@ -174,6 +180,12 @@ class Observe:
     profile_steps: int = 3  # steps to profile; at most 200, as the profile is kept in memory
     profile_hosts: str = "0"  # process ids to profile, comma separated, or all
     tensorboard: bool = False  # write TensorBoard event files beside metrics.jsonl
+    mllog: str = ""  # write MLPerf's log lines to mllog.txt, with org=NAME,platform=NAME,division=...,status=...
+
+    @property
+    def submission(self) -> dict[str, str]:
+        """The submission that `mllog` describes, open research by default."""
+        return {"division": "open", "status": "research"} | _pairs(self.mllog)
 
     def profiles(self, process_id: int) -> bool:
         """Return whether a process records a profile."""
@@ -187,6 +199,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
+    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy; 0 = after run.steps
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
@@ -196,8 +209,7 @@ class Run:
     @property
     def compiler_options(self) -> dict[str, str]:
         """The options in `tpu_options`."""
-        words = (word.partition("=") for word in self.tpu_options.split(",") if word.strip())
-        return {name.strip(): value.strip() for name, _, value in words}
+        return _pairs(self.tpu_options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

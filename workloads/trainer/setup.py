@@ -46,6 +46,7 @@ from trainer.step.programs import Programs
 from trainer.storage.scratch import scratch
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry import metrics
+from trainer.telemetry.mllog import MllogFile
 from xpk_shared.storage.errors import Unreachable
 
 
@@ -160,6 +161,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
             flops.int8_share(job.config),
             finite.names,
             is_emulated=is_emulated,
+            mllog=_mllog(job, order),
         ),
         finite=finite,
         stragglers=StragglerCheck(job, None if is_emulated else chip_benchmark),
@@ -182,6 +184,17 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
         "trained": order.records,
         "held_out": sum(order.files) - order.records,
     }
+
+
+def _mllog(job: Job, order: Order) -> MllogFile | None:
+    """Return the file of MLPerf's log lines, on the process that leads, if they are written."""
+    if not (job.leads and job.config.observe.mllog):
+        return None
+    began_seconds = time.time() - (time.monotonic() - job.events.began)
+    held_out = sum(order.files) - order.records
+    return MllogFile(
+        job.out / "mllog.txt", job.config, order.batch, order.records, held_out, began_seconds=began_seconds
+    )
 
 
 def _print_summary(config: Config, mesh: Mesh, records: int, batch: int) -> None:

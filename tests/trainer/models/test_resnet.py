@@ -118,7 +118,7 @@ def test_two_kinds_of_photographs_are_told_apart(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_photographs_after_a_killed_host_are_the_same_to_the_bit(folder: Path, tmp_path: Path) -> None:
     settings = [
         *SETTINGS,
@@ -126,13 +126,13 @@ def test_photographs_after_a_killed_host_are_the_same_to_the_bit(folder: Path, t
         *("run.log_every=1", "data.shards=2"),
     ]
     whole = start(tmp_path / "whole", settings)
-    assert whole.exit_codes() == [0, 0], whole.logs()
+    assert whole.exit_codes(400) == [0, 0], whole.logs()
     first = start(tmp_path / "cut", settings)
-    first.wait_for_step(6)
+    first.wait_for_step(6, 400)
     first.processes[1].send_signal(signal.SIGKILL)
-    assert first.exit_codes() == [75, -9], first.logs()
+    assert first.exit_codes(400) == [75, -9], first.logs()
     second = start(tmp_path / "cut", settings, attempt=1)
-    assert second.exit_codes() == [0, 0], second.logs()
+    assert second.exit_codes(400) == [0, 0], second.logs()
     assert first.losses() | second.losses() == whole.losses()
     accuracies = [[r["eval_accuracy"] for r in job.metrics() if "eval_accuracy" in r] for job in (whole, second)]
     assert accuracies[0][-1] == accuracies[1][-1]

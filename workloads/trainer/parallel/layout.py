@@ -23,6 +23,7 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
+_BENCHMARKS = ("resnet", "bert")  # families with log lines of MLPerf (telemetry/mllog.py)
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -145,6 +146,9 @@ def _elastic_problems(config: Config, replicas: int) -> Iterator[Problem]:
     if config.checkpoint.local_every:
         message = "checkpoint.local_every is not supported by elastic slices, each of which holds the whole state"
         yield Problem(message, "Omit checkpoint.local_every")
+    for key, value in (("run.target_accuracy", config.run.target_accuracy), ("observe.mllog", config.observe.mllog)):
+        if value:
+            yield Problem(f"{key} is not supported by elastic slices", f"Omit {key}")
     if config.mesh.stages > 1 and not config.mesh.dp and config.mesh.stages % replicas == 0:
         message = f"mesh.stages = {config.mesh.stages} would lie in each of the elastic slices, not across them"
         yield Problem(message, "Set mesh.dp, or omit mesh.stages")
@@ -277,7 +281,15 @@ def range_problems(config: Config) -> Iterator[Problem]:
         "checkpoint.local_every",
         *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
     }
-    below_one = {"model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
+    may_be_zero.add("run.target_accuracy")
+    below_one = {
+        "run.target_accuracy",
+        "model.mask_rate",
+        "data.eval_fraction",
+        "optim.b1",
+        "optim.b2",
+        "optim.momentum",
+    }
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
@@ -293,6 +305,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
+    yield from _target_problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
         message = f"checkpoint.local_path = {path!r} is not a folder on the hosts"
@@ -311,6 +324,29 @@ def range_problems(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"quant.matmuls has {unknown[0]!r}, which is not a product", "Use any of forward, dgrad and wgrad"
         )
+
+
+def _target_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of settings that require an accuracy."""
+    family = config.model.family
+    if config.run.target_accuracy and family == "decoder":
+        message = "run.target_accuracy is not supported by decoder, whose evaluation has no accuracy"
+        yield Problem(message, "Omit run.target_accuracy")
+    if not config.observe.mllog:
+        return
+    if family not in _BENCHMARKS:
+        yield Problem(f"observe.mllog is not supported by {family}", f"Use {' or '.join(_BENCHMARKS)}, or omit it")
+    choices = {"division": ("closed", "open"), "status": ("cloud", "onprem", "preview", "research")}
+    submission = config.observe.submission
+    for name in ("org", "platform", *choices):
+        if not submission.get(name):
+            message = f"observe.mllog = {config.observe.mllog!r} has no {name}"
+            yield Problem(message, "Use org=NAME,platform=NAME,division=open,status=research")
+        elif name in choices and submission[name] not in choices[name]:
+            message = f"observe.mllog has {name}={submission[name]!r}, which is not one of MLPerf's"
+            yield Problem(message, f"Use {', '.join(choices[name])}")
+    for name in sorted(set(submission) - {"org", "platform", *choices}):
+        yield Problem(f"observe.mllog has an unknown name {name!r}", "Use org, platform, division and status")
 
 
 def _model_problems(config: Config) -> Iterator[Problem]:
