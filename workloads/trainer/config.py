@@ -40,6 +40,8 @@ class Model:
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
     packed: bool = False  # pack whole documents, which attend only to themselves; false: examples cut running text
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
+    mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
+    next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet: height and width of the images in pixels
     classes: int = 1000  # resnet: number of classes
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
@@ -102,7 +104,9 @@ class Data:
     path: str = ""  # folder of text or images, or prepared data set, local or gs://; stdlib; synthetic: images
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
-    tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    tokenizer: str = (
+        ""  # SentencePiece model or vocab.txt, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    )
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end

@@ -75,7 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument(
         "--images", action="store_true", help="SRC has class folders of JPEG files, or WebDataset archives"
     )
-    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
+    prepare.add_argument(
+        "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
+    )
+    prepare.add_argument(
+        "--pairs", type=int, default=0, metavar="N", help="make pairs of segments of N tokens, for model.next_sentence"
+    )
     prepare.add_argument(
         "--file-tokens",
         type=int,
@@ -158,17 +163,13 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    if options.images and (options.tokenizer or options.suffixes):
-        raise FatalError(Problem("--images cannot be used with --tokenizer or --suffixes", "Omit them"))
-    source, out = options.source, open_place(options.out)
+    if options.pairs and options.pairs < layout.MIN_PAIR:
+        message = f"--pairs must be at least {layout.MIN_PAIR}, got {options.pairs}"
+        raise FatalError(Problem(message, "Use model.seq_len"))
+    if options.images and (options.pairs or options.tokenizer or options.suffixes):
+        raise FatalError(Problem("--images cannot be used with --pairs, --tokenizer or --suffixes", "Omit them"))
     try:
-        if options.images:
-            from trainer.data import prepare_images  # imports numpy, which `check` does not need
-
-            corpus = prepare_images.prepare(source, out, file_bytes=options.file_tokens)
-        else:
-            text = (source, out, options.suffixes)
-            corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        corpus = _prepare_corpus(options)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
@@ -181,6 +182,21 @@ def _prepare(options: argparse.Namespace) -> int:
     print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
     print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
+
+
+def _prepare_corpus(options: argparse.Namespace) -> dataset.Corpus:
+    """Prepare a data set of images, pairs or text; the first two import numpy, which `check` does not need."""
+    source, out, size = options.source, open_place(options.out), options.file_tokens
+    if options.images:
+        from trainer.data import prepare_images
+
+        return prepare_images.prepare(source, out, file_bytes=size)
+    if options.pairs:
+        from trainer.data import sentence_pairs
+
+        text = (source, out, options.pairs, options.tokenizer, options.suffixes)
+        return sentence_pairs.prepare(*text, file_tokens=size)
+    return preparing.prepare(source, out, options.suffixes, tokenizer=options.tokenizer, file_tokens=size)
 
 
 def _check(options: argparse.Namespace) -> int:

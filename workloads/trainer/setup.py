@@ -21,7 +21,7 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import batches, dataset, prepare, prepare_images, reader, synthetic_images
+from trainer.data import batches, dataset, prepare, prepare_images, reader, sentence_pairs, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
@@ -284,6 +284,9 @@ def _prepare_corpus(job: Job) -> Corpus:
             return synthetic_images.prepare(model, folder, data.max_bytes)
         if model.family == "resnet":
             return prepare_images.prepare(data.path, folder, data.max_bytes, is_pinned=has_started)
+        if model.next_sentence:
+            source = (data.path, folder, model.seq_len, data.tokenizer, data.suffixes, data.max_bytes)
+            return sentence_pairs.prepare(*source, is_pinned=has_started)
         text = (data.path, folder, data.suffixes, data.max_bytes)
         return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
     except (PermissionError, Unreachable):

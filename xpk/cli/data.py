@@ -21,7 +21,8 @@ def data() -> None:
 @click.option("--out", required=True, metavar="PLACE", help="Folder, or gs://BUCKET/FOLDER, to write the data set to.")
 @click.option("--images", is_flag=True, help="SOURCE has class folders of JPEG files, or WebDataset archives.")
 @click.option("--suffixes", metavar="LIST", help="Use only files with these suffixes, such as .py,.md.")
-@click.option("--tokenizer", metavar="FILE", help="SentencePiece model, a local file or gs://. [default: bytes]")
+@click.option("--tokenizer", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT. [default: bytes]")
+@click.option("--pairs", type=click.IntRange(8), metavar="N", help="Make pairs of segments of N tokens, for BERT.")
 @click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Start a new file after N tokens.")
 @click.pass_context
 def prepare(ctx: click.Context, /, source: str, out: str, images: bool, **options: object) -> None:

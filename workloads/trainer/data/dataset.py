@@ -17,7 +17,7 @@ from trainer.data import local_copies
 from trainer.data.image_sources import check_images
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
-from trainer.data.tokenizer import BYTES, JPEG, identity
+from trainer.data.tokenizer import BYTES, JPEG, identity, is_vocabulary
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
@@ -57,6 +57,8 @@ class Corpus:
     skipped: int
     tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
+    pairs: int = 0  # tokens of each pair of segments (sentence_pairs.py); 0: running text, or images
+    mask_token: int = 0  # of a WordPiece vocabulary of pairs; 0: none
     held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
 
     @property
@@ -98,7 +100,7 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
-    known["held_out"] = notes.get("held_out", 0)
+    known |= {name: notes.get(name, 0) for name in ("pairs", "mask_token", "held_out")}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
     if corpus.held_out > corpus.documents:
@@ -241,6 +243,8 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
     """Check the size in bytes; process 0 checks the number of tokens, which may be smaller, when it prepares them."""
     refuse_prepared(source)
+    if config.model.next_sentence and not is_vocabulary(config.data.tokenizer):
+        return [vocabulary_problem()]
     needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = source_suffixes(config.data.path, config.data.suffixes)
     identity(config.data.tokenizer)
@@ -282,6 +286,7 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     needed, problems = _needed_tokens(config, batch), []
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
+    problems += _unfit_pairs(config, corpus)
     tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
     if tokenizer != corpus.tokenizer:
         message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
@@ -292,7 +297,8 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
     # BERT's last token is the mask token; of bytes, 255 is free, because UTF-8 never contains it.
-    vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
+    has_mask = corpus.tokenizer == BYTES or config.model.mask_token > 0
+    vocab = corpus.vocab + (config.model.family == "bert" and not has_mask)
     if vocab > config.model.vocab:
         masked = " plus the mask token" if vocab > corpus.vocab else ""
         message = (
@@ -316,10 +322,30 @@ def _unfit_photographs(config: Config, corpus: Corpus, batch: int) -> list[Probl
     return []
 
 
+def _unfit_pairs(config: Config, corpus: Corpus) -> list[Problem]:
+    model = config.model
+    length = model.seq_len if model.next_sentence else 0
+    if corpus.pairs != length:
+        kind = f"pairs of {corpus.pairs} tokens" if corpus.pairs else "running text"
+        wanted = f"pairs of {length} tokens" if length else "running text"
+        message = f"{corpus.path!r} has {kind}, but the model trains on {wanted}"
+        return [Problem(message, "Prepare it again, or change model.next_sentence or model.seq_len")]
+    if corpus.mask_token and model.mask_token != corpus.mask_token:
+        message = f"{corpus.path!r} has mask token {corpus.mask_token}, but model.mask_token is {model.mask_token}"
+        return [Problem(message, f"Use --set model.mask_token={corpus.mask_token}")]
+    return []
+
+
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
     message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
     return Problem(message, f"Use prepared images (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
+
+
+def vocabulary_problem() -> Problem:
+    """Return the problem of pairs without a WordPiece vocabulary."""
+    message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
+    return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")
 
 
 def _small(path: str, tokens: int, needed: int) -> Problem:

@@ -23,7 +23,7 @@ from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.image_decoding import Decoder
-from trainer.data.records import LABEL_BYTES, Record, record
+from trainer.data.records import LABEL_BYTES, PAIR_NUMBERS, Record, record
 from trainer.errors import FatalError, Problem
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -272,6 +272,7 @@ class _File:
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
             hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
+            numbers = numbers[:-PAIR_NUMBERS] if self._record.pair else numbers
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
             message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} allows 0 to {below - 1}"
             hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"

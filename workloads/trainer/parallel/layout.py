@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from trainer.config import Config, sections
 from trainer.errors import Problem
+from trainer.telemetry import mllog
 
 _CHOICES = {
     "model.family": ("decoder", "bert", "resnet"),
@@ -23,7 +24,7 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
-_BENCHMARKS = ("resnet", "bert")  # families with log lines of MLPerf (telemetry/mllog.py)
+MIN_PAIR = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -281,7 +282,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
         "checkpoint.local_every",
         *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
     }
-    may_be_zero.add("run.target_accuracy")
+    may_be_zero |= {"run.target_accuracy", "model.mask_token"}
     below_one = {
         "run.target_accuracy",
         "model.mask_rate",
@@ -305,7 +306,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
-    yield from _target_problems(config)
+    yield from mllog.problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
         message = f"checkpoint.local_path = {path!r} is not a folder on the hosts"
@@ -326,29 +327,6 @@ def range_problems(config: Config) -> Iterator[Problem]:
         )
 
 
-def _target_problems(config: Config) -> Iterator[Problem]:
-    """Yield the problems of settings that require an accuracy."""
-    family = config.model.family
-    if config.run.target_accuracy and family == "decoder":
-        message = "run.target_accuracy is not supported by decoder, whose evaluation has no accuracy"
-        yield Problem(message, "Omit run.target_accuracy")
-    if not config.observe.mllog:
-        return
-    if family not in _BENCHMARKS:
-        yield Problem(f"observe.mllog is not supported by {family}", f"Use {' or '.join(_BENCHMARKS)}, or omit it")
-    choices = {"division": ("closed", "open"), "status": ("cloud", "onprem", "preview", "research")}
-    submission = config.observe.submission
-    for name in ("org", "platform", *choices):
-        if not submission.get(name):
-            message = f"observe.mllog = {config.observe.mllog!r} has no {name}"
-            yield Problem(message, "Use org=NAME,platform=NAME,division=open,status=research")
-        elif name in choices and submission[name] not in choices[name]:
-            message = f"observe.mllog has {name}={submission[name]!r}, which is not one of MLPerf's"
-            yield Problem(message, f"Use {', '.join(choices[name])}")
-    for name in sorted(set(submission) - {"org", "platform", *choices}):
-        yield Problem(f"observe.mllog has an unknown name {name!r}", "Use org, platform, division and status")
-
-
 def _model_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that the model family does not support."""
     model = config.model
@@ -362,6 +340,14 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")
+    if model.next_sentence and (model.family != "bert" or model.packed or model.seq_len < MIN_PAIR):
+        message = (
+            "model.next_sentence requires model.family=bert without model.packed, and a model.seq_len of 8 or more"
+        )
+        yield Problem(message, "Omit model.next_sentence, or change them")
+    if model.mask_token >= model.vocab:
+        message = f"model.mask_token = {model.mask_token} is not below model.vocab = {model.vocab}"
+        yield Problem(message, f"Use {model.vocab - 1} or less")
     if model.family != "resnet":
         return
     if not model.block_counts:

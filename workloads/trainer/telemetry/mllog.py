@@ -8,15 +8,17 @@ steps and evaluations are not repeated, and so the time to train includes restar
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainer.config import Config
+from trainer.errors import Problem
 from trainer.telemetry.metrics import JsonLines
 from xpk_shared.storage import Place
 
 PREFIX = ":::MLLOG "
 _DIGITS = 9  # significant digits of numbers that are computed from settings
+_CHOICES = {"division": ("closed", "open"), "status": ("cloud", "onprem", "preview", "research")}
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
 
@@ -62,6 +64,27 @@ def _bert(config: Config, batch: int, trained: int) -> dict[str, Any]:
 
 
 BENCHMARKS = {"resnet": Benchmark("resnet", 0.759, _resnet), "bert": Benchmark("bert", 0.72, _bert)}
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of settings that require an accuracy or a benchmark."""
+    family, submission = config.model.family, config.observe.submission
+    if config.run.target_accuracy and family == "decoder":
+        message = "run.target_accuracy is not supported by decoder, whose evaluation has no accuracy"
+        yield Problem(message, "Omit run.target_accuracy")
+    if not config.observe.mllog:
+        return
+    if family not in BENCHMARKS:
+        yield Problem(f"observe.mllog is not supported by {family}", f"Use {' or '.join(BENCHMARKS)}, or omit it")
+    for name in ("org", "platform", *_CHOICES):
+        if not submission.get(name):
+            message = f"observe.mllog = {config.observe.mllog!r} has no {name}"
+            yield Problem(message, "Use org=NAME,platform=NAME,division=open,status=research")
+        elif name in _CHOICES and submission[name] not in _CHOICES[name]:
+            message = f"observe.mllog has {name}={submission[name]!r}, which is not one of MLPerf's"
+            yield Problem(message, f"Use {', '.join(_CHOICES[name])}")
+    for name in sorted(set(submission) - {"org", "platform", *_CHOICES}):
+        yield Problem(f"observe.mllog has an unknown name {name!r}", "Use org, platform, division and status")
 
 
 class MllogFile:
