@@ -37,9 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for letter in letters:
             ends = [0, *np.cumsum(random.integers(1, 9, 40)).tolist()]
             said = [
-                WORDS["abcdefgh".index(letter) * 60 :][a : min(b, 60)]
-                for a, b in itertools.pairwise(ends)
-                if a < 60
+                WORDS["abcdefgh".index(letter) * 60 :][a : min(b, 60)] for a, b in itertools.pairwise(ends) if a < 60
             ]
             documents.append("\n".join(" ".join(words) for words in said))
         (folder / name).write_text("\n\n".join(documents) + "\n")
