@@ -59,7 +59,7 @@ def params() -> Any:
 
 
 class Computed(NamedTuple):
-    """What the trainer computes for some records, in an evaluation."""
+    """Results of the trainer for some records, in an evaluation."""
 
     pairs: bert.Pairs
     tokens_BT: Any
@@ -91,7 +91,8 @@ def computed(record_BS: Any, weight_B: Any, tree: Any = None) -> Computed:
 
 
 def test_outputs_and_loss_equal_those_of_the_reference() -> None:
-    record_BS, weight_B = RECORDS[:3], [1.0, 0.0, 1.0]
+    shortest = np.argsort(RECORDS[:, T + 1])[:3]
+    record_BS, weight_B = RECORDS[shortest], [1.0, 0.0, 1.0]
     made = computed(record_BS, weight_B)
     loss = weight = correct = 0.0
     for b, (_, length, is_next) in enumerate(record_BS[:, T:].tolist()):
@@ -112,10 +113,10 @@ def test_outputs_and_loss_equal_those_of_the_reference() -> None:
 
 def test_only_words_are_masked() -> None:
     made = [computed(RECORDS[n : n + 3], [1, 1, 1]) for n in range(0, 30, 3)]
-    tokens_BT, maskable_BT, counted_BG, position_BG = (
-        np.concatenate(parts)
-        for parts in zip(*((m.tokens_BT, m.pairs.maskable_BT, m.counted_BG, m.position_BG) for m in made), strict=True)
+    tokens_BT, counted_BG, position_BG = (
+        np.concatenate(parts) for parts in zip(*((m.tokens_BT, m.counted_BG, m.position_BG) for m in made), strict=True)
     )
+    maskable_BT = RECORDS[:30, :T] >= 8  # words, not [CLS], [SEP] and padding
     is_changed = tokens_BT != RECORDS[:30, :T]
     assert is_changed.any() and not is_changed[~maskable_BT].any()
     assert (tokens_BT[is_changed] == MASK).mean() > 0.7

@@ -63,7 +63,7 @@ class Corpus:
 
     @property
     def has_photographs(self) -> bool:
-        """Whether its documents are encoded images, each followed by its label."""
+        """True if its documents are encoded images, each followed by its label."""
         return self.tokenizer == JPEG
 
     def place(self, name: str) -> Place:

@@ -42,7 +42,7 @@ class ImageSource:
 
     @property
     def has_archives(self) -> bool:
-        """Whether the files are archives."""
+        """True if the files are archives."""
         return not self.classes
 
     def images(self, entries: tuple[Entry, ...]) -> Iterator[LabeledImage]:

@@ -86,7 +86,7 @@ class Progress:
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether the last evaluation had the accuracy at which the run ends."""
+        """True if the last evaluation had the accuracy at which the run ends."""
         return 0 < self._job.config.run.target_accuracy <= self._accuracy
 
     def begin(self, step: int) -> None:
