@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
 from trainer.data import dataset
@@ -66,6 +66,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
+    _add_prepare(commands)
+    check = commands.add_parser(
+        "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
+    )
+    for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
+        check.add_argument(
+            option, type=int, required=True, metavar="N", help=f"number of {option[2:].replace('-', ' ')}"
+        )
+    check.add_argument(
+        "--min-slices", type=int, default=0, metavar="N", help="number of slices with which the run continues"
+    )
+    check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
+    check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
+    check.set_defaults(command=_check)
+    preflight.add_command(commands)
+    cli.add_commands(commands, [config_options])
+    return parser
+
+
+def _add_prepare(commands: Any) -> None:
+    """Add the command `prepare`."""
     prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text or images")
     prepare.add_argument("source", metavar="SRC", help="folder of text or images: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
@@ -89,22 +110,6 @@ def _parser() -> argparse.ArgumentParser:
         help="start a new file after N tokens [default: %(default)s]",
     )
     prepare.set_defaults(command=_prepare)
-    check = commands.add_parser(
-        "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
-    )
-    for option in ("--num-slices", "--hosts-per-slice", "--chips-per-host"):
-        check.add_argument(
-            option, type=int, required=True, metavar="N", help=f"number of {option[2:].replace('-', ' ')}"
-        )
-    check.add_argument(
-        "--min-slices", type=int, default=0, metavar="N", help="number of slices with which the run continues"
-    )
-    check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
-    check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
-    check.set_defaults(command=_check)
-    preflight.add_command(commands)
-    cli.add_commands(commands, [config_options])
-    return parser
 
 
 def train_config(arguments: Sequence[str], warn: Callable[[str], None] = configs.warn) -> configs.Config:

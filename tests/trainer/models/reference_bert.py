@@ -12,7 +12,7 @@ Ints = npt.NDArray[np.int64]
 
 def normalize(x: Floats, gain: Floats, bias: Floats) -> Floats:
     centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12) * gain + bias
+    return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12) * gain + bias)
 
 
 def gelu(x: Floats) -> Floats:

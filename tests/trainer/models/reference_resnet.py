@@ -23,7 +23,7 @@ def convolve(x: Floats, kernel: Floats, stride: int) -> Floats:
 
 def unit(x: Floats, w: Any, average: Any, stride: int = 1) -> Floats:
     y = convolve(x, w["kernel"], stride)
-    return (y - average["mean"]) / np.sqrt(average["variance"] + 1e-5) * w["gain"] + w["bias"]
+    return np.asarray((y - average["mean"]) / np.sqrt(average["variance"] + 1e-5) * w["gain"] + w["bias"])
 
 
 def block(x: Floats, w: Any, average: Any, stride: int) -> Floats:
