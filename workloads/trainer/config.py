@@ -40,10 +40,13 @@ class Model:
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
     packed: bool = False  # pack whole documents, which attend only to themselves; false: examples cut running text
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
+    mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
+    next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet: height and width of the images in pixels
     classes: int = 1000  # resnet: number of classes
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
+    space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
 
     @property
@@ -98,10 +101,12 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    path: str = ""  # folder of text or images, or prepared data set, local or gs://; stdlib; synthetic: images
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
-    max_bytes: int = 0  # bytes of text to read; 0 = all
-    tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
+    tokenizer: str = (
+        ""  # SentencePiece model or vocab.txt, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    )
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end
@@ -159,6 +164,12 @@ class Checkpoint:
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """Return the pairs of NAME=VALUE, ...; a word without "=" has an empty value."""
+    words = (word.partition("=") for word in text.split(",") if word.strip())
+    return {name.strip(): value.strip() for name, _, value in words}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
     """Timeouts, checks and profiles (docs/observability.md)."""
@@ -173,6 +184,12 @@ class Observe:
     profile_steps: int = 3  # steps to profile; at most 200, as the profile is kept in memory
     profile_hosts: str = "0"  # process ids to profile, comma separated, or all
     tensorboard: bool = False  # write TensorBoard event files beside metrics.jsonl
+    mllog: str = ""  # write MLPerf's log lines to mllog.txt, with org=NAME,platform=NAME,division=...,status=...
+
+    @property
+    def submission(self) -> dict[str, str]:
+        """The submission that `mllog` describes, open research by default."""
+        return {"division": "open", "status": "research"} | _pairs(self.mllog)
 
     def profiles(self, process_id: int) -> bool:
         """Return whether a process records a profile."""
@@ -186,6 +203,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
+    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy; 0 = after run.steps
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
@@ -195,8 +213,7 @@ class Run:
     @property
     def compiler_options(self) -> dict[str, str]:
         """The options in `tpu_options`."""
-        words = (word.partition("=") for word in self.tpu_options.split(",") if word.strip())
-        return {name.strip(): value.strip() for name, _, value in words}
+        return _pairs(self.tpu_options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
 from trainer.data import dataset
@@ -66,21 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
-    prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
-    prepare.add_argument(
-        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
-    )
-    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
-    prepare.add_argument(
-        "--file-tokens",
-        type=int,
-        default=preparing.FILE_TOKENS,
-        metavar="N",
-        help="start a new file after N tokens [default: %(default)s]",
-    )
-    prepare.set_defaults(command=_prepare)
+    _add_prepare(commands)
     check = commands.add_parser(
         "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
     )
@@ -97,6 +83,33 @@ def _parser() -> argparse.ArgumentParser:
     preflight.add_command(commands)
     cli.add_commands(commands, [config_options])
     return parser
+
+
+def _add_prepare(commands: Any) -> None:
+    """Add the command `prepare`."""
+    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text or images")
+    prepare.add_argument("source", metavar="SRC", help="folder of text or images: a path, or gs://BUCKET/FOLDER")
+    prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
+    prepare.add_argument(
+        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
+    )
+    prepare.add_argument(
+        "--images", action="store_true", help="SRC has class folders of JPEG files, or WebDataset archives"
+    )
+    prepare.add_argument(
+        "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
+    )
+    prepare.add_argument(
+        "--pairs", type=int, default=0, metavar="N", help="make pairs of segments of N tokens, for model.next_sentence"
+    )
+    prepare.add_argument(
+        "--file-tokens",
+        type=int,
+        default=preparing.FILE_TOKENS,
+        metavar="N",
+        help="start a new file after N tokens [default: %(default)s]",
+    )
+    prepare.set_defaults(command=_prepare)
 
 
 def train_config(arguments: Sequence[str], warn: Callable[[str], None] = configs.warn) -> configs.Config:
@@ -155,18 +168,40 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    text = (options.source, open_place(options.out), options.suffixes)
+    if options.pairs and options.pairs < layout.MIN_PAIR:
+        message = f"--pairs must be at least {layout.MIN_PAIR}, got {options.pairs}"
+        raise FatalError(Problem(message, "Use model.seq_len"))
+    if options.images and (options.pairs or options.tokenizer or options.suffixes):
+        raise FatalError(Problem("--images cannot be used with --pairs, --tokenizer or --suffixes", "Omit them"))
     try:
-        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        corpus = _prepare_corpus(options)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
+    if options.images:
+        print(f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation", file=sys.stderr)
+        return ExitCode.DONE
     skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
     print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
     print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
+
+
+def _prepare_corpus(options: argparse.Namespace) -> dataset.Corpus:
+    """Prepare a data set of images, pairs or text; the first two import numpy, which `check` does not need."""
+    source, out, size = options.source, open_place(options.out), options.file_tokens
+    if options.images:
+        from trainer.data import prepare_images
+
+        return prepare_images.prepare(source, out, file_bytes=size)
+    if options.pairs:
+        from trainer.data import sentence_pairs
+
+        text = (source, out, options.pairs, options.tokenizer, options.suffixes)
+        return sentence_pairs.prepare(*text, file_tokens=size)
+    return preparing.prepare(source, out, options.suffixes, tokenizer=options.tokenizer, file_tokens=size)
 
 
 def _check(options: argparse.Namespace) -> int:

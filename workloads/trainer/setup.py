@@ -3,6 +3,7 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import batches, dataset, prepare, reader, synthetic_images
+from trainer.data import batches, dataset, prepare, prepare_images, reader, sentence_pairs, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
@@ -45,6 +46,7 @@ from trainer.step.programs import Programs
 from trainer.storage.scratch import scratch
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry import metrics
+from trainer.telemetry.mllog import MllogFile
 from xpk_shared.storage.errors import Unreachable
 
 
@@ -72,7 +74,7 @@ class Run:
     @property
     def held_out(self) -> int:
         """Number of records held out for evaluation."""
-        return dataset.eval_records(self.job.config, self.records)
+        return self.records - self.order.records
 
     @property
     def example(self) -> Record:
@@ -84,15 +86,16 @@ class Run:
         """Tokens or images in a step."""
         return self.batch * self.example.items
 
-    def blocks(self, ids_B: Any) -> batches.Blocks:
-        """Read this host's part of a batch and put it on its chips."""
-        return batches.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
+    def blocks(self, ids_B: Any, step: int | None = None) -> batches.Blocks:
+        """Read this host's part of the batch after `step` steps, None in an evaluation, and put it on its chips."""
+        read = None if self.read is None else functools.partial(self.read, step=step)
+        return batches.to_blocks(self.mesh, self.slots, ids_B, read, self.example)
 
 
-def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
+def _order(config: Config, corpus: Corpus, counts: tuple[int, ...], batch: int) -> Order:
     """Return the order of records; `counts` are the numbers of records in the files of the data set."""
     records, data = sum(counts), config.data
-    trained = records - dataset.eval_records(config, records)
+    trained = records - dataset.eval_records(config, corpus, records)
     return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
@@ -128,7 +131,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
     sizes = layout.layout(config, chips)
     batch = sizes.global_batch * job.host.replicas
     tokens, counts = _corpus(job, batch)
-    order = _order(job.config, counts, batch)
+    order = _order(job.config, tokens, counts, batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     own_slots = [chip for chip in slots.readers if mesh.devices.flat[chip].process_index == jax.process_index()]
@@ -158,6 +161,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
             flops.int8_share(job.config),
             finite.names,
             is_emulated=is_emulated,
+            mllog=_mllog(job, order),
         ),
         finite=finite,
         stragglers=StragglerCheck(job, None if is_emulated else chip_benchmark),
@@ -180,6 +184,17 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
         "trained": order.records,
         "held_out": sum(order.files) - order.records,
     }
+
+
+def _mllog(job: Job, order: Order) -> MllogFile | None:
+    """Return the file of MLPerf's log lines, on the process that leads, if they are written."""
+    if not (job.leads and job.config.observe.mllog):
+        return None
+    began_seconds = time.time() - (time.monotonic() - job.events.began)
+    held_out = sum(order.files) - order.records
+    return MllogFile(
+        job.out / "mllog.txt", job.config, order.batch, order.records, held_out, began_seconds=began_seconds
+    )
 
 
 def _print_summary(config: Config, mesh: Mesh, records: int, batch: int) -> None:
@@ -241,13 +256,14 @@ def _reader(
     order: Order,
     shards: set[int],
     examples: int,
-    open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] = Reader,
+    open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] | None = None,
 ) -> Reader | None:
     """Open the files of this host's shards and of the held-out records; wait until all hosts have done so.
 
     Files in a bucket are copied here, because a step that waited for them would count as hung. A host that trains on
     few `examples` of a file copies blocks when it reads them.
     """
+    open_reader = open_reader or functools.partial(Reader, seed=job.config.data.seed)
     read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", is_own=True):
@@ -266,6 +282,11 @@ def _prepare_corpus(job: Job) -> Corpus:
     try:
         if data.path == SYNTHETIC:
             return synthetic_images.prepare(model, folder, data.max_bytes)
+        if model.family == "resnet":
+            return prepare_images.prepare(data.path, folder, data.max_bytes, is_pinned=has_started)
+        if model.next_sentence:
+            source = (data.path, folder, model.seq_len, data.tokenizer, data.suffixes, data.max_bytes)
+            return sentence_pairs.prepare(*source, is_pinned=has_started)
         text = (data.path, folder, data.suffixes, data.max_bytes)
         return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
     except (PermissionError, Unreachable):

@@ -9,7 +9,16 @@ from trainer.errors import Problem
 from trainer.former_names import current_section
 
 # Settings of a model that may change between attempts.
-_MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
+_MAY_CHANGE = (
+    "compute_dtype",
+    "remat",
+    "unroll",
+    "attention_chunk",
+    "loss_chunk",
+    "seq_len",
+    "packed",
+    "space_to_depth",
+)
 
 # The notes that determine the examples of each step and of the evaluation.
 _EXAMPLES = {

@@ -119,7 +119,7 @@ def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.in
         yield ids_B
 
 
-def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
+def prefetch(make: Callable[[Any], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
     """Yield make(ids), computed up to `depth` ahead on a thread, whose errors are raised here."""
     ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()

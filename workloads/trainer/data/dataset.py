@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 from trainer.config import Config
 from trainer.data import local_copies
+from trainer.data.image_sources import check_images
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
-from trainer.data.tokenizer import BYTES, identity
+from trainer.data.tokenizer import BYTES, JPEG, identity, is_vocabulary
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
@@ -56,6 +57,14 @@ class Corpus:
     skipped: int
     tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
+    pairs: int = 0  # tokens of each pair of segments (sentence_pairs.py); 0: running text, or images
+    mask_token: int = 0  # of a WordPiece vocabulary of pairs; 0: none
+    held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
+
+    @property
+    def has_photographs(self) -> bool:
+        """True if its documents are encoded images, each followed by its label."""
+        return self.tokenizer == JPEG
 
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""
@@ -91,8 +100,11 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
+    known |= {name: notes.get(name, 0) for name in ("pairs", "mask_token", "held_out")}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
+    if corpus.held_out > corpus.documents:
+        raise ValueError(corpus.held_out)
     for file in files:
         _check_types(file)
     if any(b"/" in os.fsencode(file.name) or "\0" in file.name for file in files):
@@ -181,8 +193,8 @@ def check_source(config: Config, batch: int) -> list[Problem]:
         source = source_place(config.data.path)
         if source.is_file():
             return _unfit(config, open_corpus(source), batch)
-        if config.model.family == "resnet":
-            return [_no_images(config)]
+        if config.model.family == "resnet" and source.is_folder():
+            return check_images(source, config.model.classes)
         return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
     except FatalError as error:
         return list(error.problems)
@@ -194,7 +206,7 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
     """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
     problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
     problems += _unfit(config, corpus, batch)
-    trained = records - eval_records(config, records)
+    trained = records - eval_records(config, corpus, records)
     if not problems and trained < max(batch, config.data.shards):
         needed = max(batch, config.data.shards)
         message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
@@ -203,9 +215,9 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
         raise FatalError(*problems)
 
 
-def eval_records(config: Config, records: int) -> int:
+def eval_records(config: Config, corpus: Corpus, records: int) -> int:
     """Return the number of records held out for evaluation, the last ones of the data set."""
-    return int(records * config.data.eval_fraction)
+    return corpus.held_out or int(records * config.data.eval_fraction)
 
 
 def unset() -> Problem:
@@ -231,6 +243,8 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
 def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
     """Check the size in bytes; process 0 checks the number of tokens, which may be smaller, when it prepares them."""
     refuse_prepared(source)
+    if config.model.next_sentence and not is_vocabulary(config.data.tokenizer):
+        return [vocabulary_problem()]
     needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
     suffixes = source_suffixes(config.data.path, config.data.suffixes)
     identity(config.data.tokenizer)
@@ -267,9 +281,12 @@ def _check_synthetic(config: Config) -> list[Problem]:
 
 def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     """Return the problems of a data set with this model."""
+    if corpus.has_photographs:
+        return _unfit_photographs(config, corpus, batch)
     needed, problems = _needed_tokens(config, batch), []
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
+    problems += _unfit_pairs(config, corpus)
     tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
     if tokenizer != corpus.tokenizer:
         message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
@@ -280,7 +297,8 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
     # BERT's last token is the mask token; of bytes, 255 is free, because UTF-8 never contains it.
-    vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
+    has_mask = corpus.tokenizer == BYTES or config.model.mask_token > 0
+    vocab = corpus.vocab + (config.model.family == "bert" and not has_mask)
     if vocab > config.model.vocab:
         masked = " plus the mask token" if vocab > corpus.vocab else ""
         message = (
@@ -290,10 +308,44 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     return problems
 
 
+def _unfit_photographs(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
+    if config.model.family != "resnet":
+        message = f"data.path={config.data.path!r} is a data set of images"
+        return [Problem(message, "Use --set model.family=resnet, or a data set of text")]
+    if not all(file.index for file in corpus.files):
+        message = f"images of any size require the ends of documents, which {corpus.path!r} does not have"
+        return [Problem(message, "Prepare it again")]
+    if corpus.documents - corpus.held_out < batch:
+        images = corpus.documents - corpus.held_out
+        message = f"data.path={config.data.path!r} has {images:,} images to train on, but one batch needs {batch:,}"
+        return [Problem(message, "Add images, or lower data.global_batch")]
+    return []
+
+
+def _unfit_pairs(config: Config, corpus: Corpus) -> list[Problem]:
+    model = config.model
+    length = model.seq_len if model.next_sentence else 0
+    if corpus.pairs != length:
+        kind = f"pairs of {corpus.pairs} tokens" if corpus.pairs else "running text"
+        wanted = f"pairs of {length} tokens" if length else "running text"
+        message = f"{corpus.path!r} has {kind}, but the model trains on {wanted}"
+        return [Problem(message, "Prepare it again, or change model.next_sentence or model.seq_len")]
+    if corpus.mask_token and model.mask_token != corpus.mask_token:
+        message = f"{corpus.path!r} has mask token {corpus.mask_token}, but model.mask_token is {model.mask_token}"
+        return [Problem(message, f"Use --set model.mask_token={corpus.mask_token}")]
+    return []
+
+
 def _no_images(config: Config) -> Problem:
     size = f"{config.model.image} x {config.model.image}"
     message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
     return Problem(message, f"Use prepared images (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
+
+
+def vocabulary_problem() -> Problem:
+    """Return the problem of pairs without a WordPiece vocabulary."""
+    message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
+    return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")
 
 
 def _small(path: str, tokens: int, needed: int) -> Problem:

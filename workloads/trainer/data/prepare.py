@@ -161,7 +161,7 @@ def write_corpus(
 def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: str, max_bytes: int) -> dict[str, Any]:
     """Add documents until there are `max_bytes` (0: no limit); return notes on them."""
     sources, skipped, size = [], 0, 0
-    for name, text in _documents(folder, suffixes):
+    for name, text in source_documents(folder, suffixes):
         if text is None:
             skipped += 1
             continue
@@ -173,7 +173,8 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
     return {"skipped": skipped, "sources": sources}
 
 
-def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
+def source_documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the name and text of each file; None in place of text that is none or cannot be read."""
     entries, read_entries = itertools.tee(text_files(folder, suffixes))
     unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
     for entry, content in zip(entries, folder.read_each(read_entries, unreadable), strict=True):

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
-from trainer.data.records import LABEL_BYTES, Record, record
+from trainer.data.image_decoding import Decoder
+from trainer.data.records import LABEL_BYTES, PAIR_NUMBERS, Record, record
 from trainer.errors import FatalError, Problem
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -37,6 +38,8 @@ def counts(data: Corpus, model: Model) -> tuple[int, ...]:
     Raises FatalError if an index is damaged.
     """
     example = record(model)
+    if data.has_photographs:
+        return tuple(file.documents for file in data.files)
     if not example.packed:
         return tuple(example.count(file.tokens) for file in data.files)
     return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
@@ -77,8 +80,12 @@ def max_open_files() -> int:
 class Reader:
     """Reader of a data set's records by number; safe for several threads."""
 
-    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None) -> None:
+    def __init__(
+        self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None, seed: int = 0
+    ) -> None:
+        """Prepare to read; `seed` is that of the crops and flips of photographs. Raises FatalError without Pillow."""
         self._data, self._record = data, record(model)
+        self._decode = Decoder(model.image, seed) if data.has_photographs else None
         self._ends_F = np.cumsum(np.array(counts, np.int64))
         self._first_F = self._ends_F - np.array(counts, np.int64)
         self._files: dict[int, _File] = {}
@@ -107,20 +114,37 @@ class Reader:
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
             total = width * sum(self._data.files[nth].tokens for nth in files)
-            self._by_parts = block_cache.is_worthwhile(examples, width * self._record.length, total)
+            length = self._record.length
+            if self._decode is not None:  # an average image
+                length = -(-self._data.tokens // max(1, self._data.documents))
+            self._by_parts = block_cache.is_worthwhile(examples, width * length, total)
         with ThreadPoolExecutor(_MAX_CONCURRENT, "fetch") as pool:
             list(pool.map(self._file, sorted(files)))
 
-    def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
-        """Return the records [N, S]. Raises FatalError naming a damaged file."""
+    def __call__(self, ids_N: npt.NDArray[np.int64], step: int | None = None) -> Records:
+        """Return the records [N, S] after `step` steps, None in an evaluation; only photographs depend on it.
+
+        Raises FatalError naming a damaged file.
+        """
         records_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
+        images = []
         with self._lock:
             files_N = np.searchsorted(self._ends_F, ids_N, side="right")
             records = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
             if self._by_parts:
                 self._copy_parts(records)
             for row_S, (nth, number) in zip(records_NS, records, strict=True):
-                self._opened(nth).read(number, row_S)
+                if self._decode is None:
+                    self._opened(nth).read(number, row_S)
+                else:
+                    images.append(self._opened(nth).read_image(number))
+        if self._decode is not None:
+            pixels = self._decode([image[:-LABEL_BYTES] for image in images], ids_N.tolist(), step)
+            for row_S, image, result, (nth, number) in zip(records_NS, images, pixels, records, strict=True):
+                if isinstance(result, str):
+                    raise FatalError(self._files[nth].damaged_image(number, result))
+                row_S[:-LABEL_BYTES] = result.reshape(-1)
+                row_S[-LABEL_BYTES:] = np.frombuffer(image[-LABEL_BYTES:], np.uint8)
         return records_NS
 
     def _copy_parts(self, records: Iterable[tuple[int, int]]) -> None:
@@ -162,6 +186,9 @@ class _File:
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
         self._plan = _plan(index, example) if example.packed else None
+        if data.has_photographs:
+            ends_D = np.array(index.ends if index else (), np.int64)
+            self._plan = np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
         self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
         self.open()
         self.close()
@@ -224,6 +251,19 @@ class _File:
         tokens[: end - start] = numbers
         segments[: end - start] = packing.segments(self._ends_D, start, end)
 
+    def read_image(self, number: int) -> bytes:
+        """Return an encoded image and its label."""
+        numbers = self._tokens(*self._span(number))
+        if len(numbers) <= LABEL_BYTES:
+            raise FatalError(self.damaged_image(number, "it is empty"))
+        self._check_range(number, numbers)
+        return numbers.tobytes()
+
+    def damaged_image(self, number: int, cause: str) -> Problem:
+        """Return the problem of an image that cannot be decoded."""
+        message = f"image {number:,} of {self._name!r} is damaged: {cause}"
+        return Problem(message, "Remove it from the source, and prepare the data set again")
+
     def _check_range(self, number: int, numbers: Records) -> None:
         """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""
         below, name = self._record.below, self._name
@@ -232,6 +272,7 @@ class _File:
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
             hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
+            numbers = numbers[:-PAIR_NUMBERS] if self._record.pair else numbers
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
             message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} allows 0 to {below - 1}"
             hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"

@@ -4,6 +4,7 @@ import dataclasses
 
 from trainer.config import Model
 
+PAIR_NUMBERS = 3  # after a pair of segments: the ends of both, and 1 if the second follows the first
 LABEL_BYTES = 2  # little-endian, after the pixels of an image
 
 
@@ -18,6 +19,7 @@ class Record:
     noun: str  # name of an item
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
     packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
+    pair: bool = False  # tokens of two segments, then PAIR_NUMBERS
 
     def count(self, numbers: int) -> int:
         """Return the number of records in a file of `numbers` numbers."""
@@ -34,12 +36,17 @@ def record(model: Model) -> Record:
     decoder     seq_len tokens and the one after them, which is the first of the next record bert        seq_len tokens
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
 
+    With model.next_sentence, a record is seq_len tokens of two segments, then PAIR_NUMBERS numbers.
+
     Packed records are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
     2 for the second, and so on, and 0 for padding.
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
         return Record(length, length, "uint8", 1, "image", model.classes)
+    if model.next_sentence:
+        length = model.seq_len + PAIR_NUMBERS
+        return Record(length, length, "int32", model.seq_len, "token", model.vocab, pair=True)
     tokens = model.seq_len + (1 if model.family == "decoder" else 0)
     length = 2 * tokens if model.packed else tokens
     return Record(length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)

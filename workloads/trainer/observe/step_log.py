@@ -22,6 +22,7 @@ from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
 from trainer.telemetry import metrics
 from trainer.telemetry.leader_lines import LeaderLines
+from trainer.telemetry.mllog import MllogFile
 from trainer.telemetry.tensorboard import EventFile
 from xpk_shared.percentiles import percentiles
 
@@ -62,13 +63,14 @@ class Progress:
         arrays: Sequence[str] = (),
         *,
         is_emulated: bool = False,
+        mllog: MllogFile | None = None,
     ) -> None:
         """Prepare; `arrays` names the arrays that "broken" reports as not finite (checkpoint/finite_check.py).
 
         `is_emulated` chips have no utilization, because the peak is that of the chips that they emulate.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
-        self._arrays = arrays
+        self._arrays, self._mllog, self._accuracy = arrays, mllog, math.nan
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
         self._flops = family(job.config.model).flops_per_item(job.config.model)
@@ -81,6 +83,21 @@ class Progress:
         self._window: list[float] = []  # durations of the steps since the last log line
         self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
+
+    @property
+    def has_reached_target(self) -> bool:
+        """True if the last evaluation had the accuracy at which the run ends."""
+        return 0 < self._job.config.run.target_accuracy <= self._accuracy
+
+    def begin(self, step: int) -> None:
+        """Record that training starts or resumes after `step`."""
+        if self._mllog is not None:
+            self._mllog.begin(step)
+
+    def end(self, step: int) -> None:
+        """Record the end of the run."""
+        if self._mllog is not None:
+            self._mllog.end(step)
 
     def watch(self, step: int, out: Any, dispatched: float) -> Pending:
         """Watch a step that was just dispatched; `dispatched` is the time before that.
@@ -116,6 +133,9 @@ class Progress:
     def record_evaluation(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
         """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted."""
         self._job.events.write("eval", step, seconds, eval_loss=loss)
+        self._accuracy = math.nan if accuracy is None else accuracy
+        if self._mllog is not None:
+            self._mllog.record_evaluation(step, self._accuracy, seconds)
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
