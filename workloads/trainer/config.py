@@ -17,13 +17,14 @@ from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
+PAIR_FAMILIES = ("transformer", "gnmt")  # models that translate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (a language model), bert or resnet
+    family: str = "decoder"  # decoder (a language model), bert, resnet, transformer or gnmt (translation)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -45,6 +46,9 @@ class Model:
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
+    beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
+    length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
 
     @property
     def key_heads(self) -> int:
@@ -98,7 +102,8 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: its own
+    target: str = ""  # translation: file with the translations of the lines of path; empty = path has both
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # bytes of text to read; 0 = all
     tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from trainer import config as configs
-from trainer.data import dataset
+from trainer.data import dataset, pairs
 from trainer.data import prepare as preparing
+from trainer.data.sources import is_pair_text
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
@@ -66,9 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
+    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text, or from translations")
+    prepare.add_argument(
+        "source",
+        metavar="SRC",
+        help="folder of text, or file of sentences (with --target) or of pairs (.tsv): a path, or gs://BUCKET/NAME",
+    )
     prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
+    prepare.add_argument(
+        "--target", default="", metavar="FILE", help="file with the translations of the sentences in the file SRC"
+    )
     prepare.add_argument(
         "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
     )
@@ -155,16 +163,21 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    text = (options.source, open_place(options.out), options.suffixes)
+    out, more = open_place(options.out), {"tokenizer": options.tokenizer, "file_tokens": options.file_tokens}
     try:
-        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        if is_pair_text(options.source, options.target):
+            corpus = pairs.prepare(options.source, options.target, out, **more)
+        else:
+            corpus = preparing.prepare(options.source, out, options.suffixes, **more)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
-    skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
+    kind = "pairs of more than 4,096 tokens" if corpus.has_pairs else "binary or unreadable files"
+    skipped = f", {corpus.skipped} {kind} skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
+    count = f"{corpus.documents // 2:,} pairs" if corpus.has_pairs else f"{corpus.documents:,} documents"
+    print(f"{corpus.tokens:,} tokens of {count}{files}{skipped}", file=sys.stderr)
     print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
 

@@ -19,14 +19,16 @@ def data() -> None:
 @data.command(cls=Command)
 @click.argument("source")
 @click.option("--out", required=True, metavar="PLACE", help="Folder, or gs://BUCKET/FOLDER, to write the data set to.")
+@click.option("--target", metavar="FILE", help="File with the translations of the sentences in the file SOURCE.")
 @click.option("--suffixes", metavar="LIST", help="Use only files with these suffixes, such as .py,.md.")
 @click.option("--tokenizer", metavar="FILE", help="SentencePiece model, a local file or gs://. [default: bytes]")
 @click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Start a new file after N tokens.")
 @click.pass_context
 def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> None:
-    """Create a data set from the text files in SOURCE, a folder or gs://BUCKET/FOLDER.
+    """Create a data set from the text files in SOURCE, a folder or gs://BUCKET/FOLDER, or from translations.
 
-    Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
+    Translations are two files with a sentence a line, SOURCE and --target, or one file SOURCE of two columns that ends
+    with .tsv. Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
     """
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}

@@ -2,9 +2,10 @@
 
 import dataclasses
 
-from trainer.config import Model
+from trainer.config import PAIR_FAMILIES, Model
 
 LABEL_BYTES = 2  # little-endian, after the pixels of an image
+PADDING, END, FIRST_TOKEN = 0, 1, 2  # numbers of a pair's record: token n is FIRST_TOKEN + n
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Record:
     noun: str  # name of an item
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
     packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
+    is_pair: bool = False  # the first half is a sentence, the second half its translation
 
     def count(self, numbers: int) -> int:
         """Return the number of records in a file of `numbers` numbers."""
@@ -31,8 +33,10 @@ class Record:
 def record(model: Model) -> Record:
     """Return the format of the examples of `model`.
 
-    decoder     seq_len tokens and the one after them, which is the first of the next record bert        seq_len tokens
+    decoder     seq_len tokens and the one after them, which is the first of the next record
+    bert        seq_len tokens
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
+    transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers
 
     Packed records are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
     2 for the second, and so on, and 0 for padding.
@@ -40,6 +44,9 @@ def record(model: Model) -> Record:
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
         return Record(length, length, "uint8", 1, "image", model.classes)
+    if model.family in PAIR_FAMILIES:
+        length = 2 * model.seq_len
+        return Record(length, length, "int32", 1, "pair", model.vocab, is_pair=True)
     tokens = model.seq_len + (1 if model.family == "decoder" else 0)
     length = 2 * tokens if model.packed else tokens
     return Record(length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)
