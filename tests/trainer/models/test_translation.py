@@ -15,7 +15,9 @@ import pytest
 
 from tests.trainer import reference_translation as reference
 from tests.trainer.emulated import Trainer, pairs
+from trainer import config
 from trainer.data.records import END, FIRST_TOKEN, PADDING
+from trainer.estimate import flops
 from trainer.models import beam_search, gnmt, registry, transformer
 from trainer.models import pairs as pair_records
 from trainer.models.family import Context
@@ -128,3 +130,32 @@ def test_a_beam_of_one_follows_the_most_probable_token(settings: tuple[str, ...]
             logits[PADDING] = -np.inf
             assert number == int(np.argmax(logits)), (inputs, number)
             inputs.append(number)
+
+
+@pytest.mark.slow
+@BOTH
+def test_batches_of_several_lengths_train_the_same_with_sharded_updates_and_explicit_sums(
+    settings: tuple[str, ...],
+) -> None:
+    plain = trainer(settings).losses(3)
+    lengths = ("model.batch_lengths=4,8,14", "optim.update_axes=fsdp,dp")
+    spread = Trainer(2, 2, 1, *settings, *lengths, num_slices=2)
+    np.testing.assert_allclose(spread.losses(3), plain, rtol=1e-5)
+    assert "conditional" in spread.train().as_text()
+    moments = jax.tree.leaves(spread.programs.state["opt"])
+    assert any(leaf.size == 4 * np.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in moments)
+    sums = ("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=bfloat16")
+    explicit = Trainer(2, 2, 1, *settings, *lengths, *sums, num_slices=2)
+    np.testing.assert_allclose(explicit.losses(3), plain, rtol=2e-3)
+    assert "conditional" in explicit.train().as_text(), "the replicas agree on one length"
+
+
+def test_models_have_their_parameters_and_flops() -> None:
+    big = config.load("transformer", ["model.vocab=37000"]).model
+    assert registry.parameters(big) == pytest.approx(213e6, rel=0.01)  # Vaswani et al., table 3
+    made = config.load("gnmt", ["model.vocab=32320"]).model
+    assert registry.parameters(made) == pytest.approx(160.7e6, rel=0.01)  # MLPerf's reference
+    for settings in (TRANSFORMER, GNMT):
+        small = config.load("tiny", ["model.seq_len=32", *settings])
+        counted = sum(flops.training_flops(small).values())
+        assert registry.family(small.model).flops_per_item(small.model) == pytest.approx(counted, rel=0.02)

@@ -9,6 +9,7 @@ languages. There is no dropout. Parameters are float32; gates, states, softmax a
 
 # mypy: disallow-untyped-calls=False
 
+import math
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from trainer.models.decoder import TABLE, rematerialize
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, Execution
 
-_LIMIT = 0.1  # of the initial weights, which are uniform
+_LIMIT = 0.1  # of the initial weights, which are uniform; narrow layers have larger ones, so that signals do not fade
 _SPECS = {
     **{"embed": TABLE, "dense": P("fsdp", "tp"), "query": P("fsdp", "tp"), "key": P("fsdp", "tp")},
     **{"input": lstm.WEIGHT, "state": lstm.WEIGHT},
@@ -68,7 +69,7 @@ def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
 def init(model: Model, key: Array) -> Params:
     """Return fresh parameters; forget gates begin open (Jozefowicz et al., 2015)."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=lambda x: isinstance(x, tuple))
-    keys = jax.random.split(key, len(leaves))
+    keys, limit = jax.random.split(key, len(leaves)), max(_LIMIT, math.sqrt(3 / model.embed))
 
     def leaf(key: Array, path: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
         name = path[-1].key
@@ -78,7 +79,7 @@ def init(model: Model, key: Array) -> Params:
             return jnp.full(shape, model.embed**-0.5)
         if is_gain(path):
             return jnp.zeros(shape)
-        return jax.random.uniform(key, shape, minval=-_LIMIT, maxval=_LIMIT)
+        return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
 
     params: Params = jax.tree.unflatten(
         tree, [leaf(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
