@@ -61,7 +61,7 @@ class Corpus:
     @property
     def has_pairs(self) -> bool:
         """True if its documents are sentences, each followed by its translation."""
-        return any(file.longest for file in self.files)
+        return bool(self.files) and all(file.longest for file in self.files)
 
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""

@@ -236,12 +236,22 @@ class _File:
         first_half, second_half = np.split(row_S, 2)
         if self._record.is_pair:
             middle = self._ends_D[2 * number] - start
-            for half, sentence in ((first_half, numbers[:middle]), (second_half, numbers[middle:])):
-                half[: len(sentence)] = sentence.astype(half.dtype) + FIRST_TOKEN
-                half[len(sentence) - 1] = END
+            self._write_sentence(number, numbers[:middle], first_half)
+            self._write_sentence(number, numbers[middle:], second_half)
             return
         first_half[: end - start] = numbers
         second_half[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _write_sentence(self, number: int, sentence: Records, half_T: Records) -> None:
+        """Write a sentence of pair `number` as numbers of a record. Raises FatalError if it has an invalid length."""
+        size = len(sentence)
+        if not 0 < size <= self._file.longest:
+            message = (
+                f"pair {number:,} of {self._name!r} has a sentence of {size:,} tokens, not 1 to {self._file.longest:,}"
+            )
+            raise FatalError(Problem(message, "Prepare the data again"))
+        half_T[:size] = sentence.astype(half_T.dtype) + FIRST_TOKEN
+        half_T[size - 1] = END
 
     def _check_range(self, number: int, numbers: Records) -> None:
         """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""

@@ -17,7 +17,6 @@ _BYTES_PER_PAIR = 20  # on average
 _SOURCE_WORDS = "abcdefgh"
 _TARGET_WORDS = "QWERTYUI"
 _WORDS = range(2, 8)  # numbers of words in a sentence
-SENTENCE_TOKENS = 2 * max(_WORDS)  # bytes in the longest sentence, with spaces and the end token
 
 
 def prepare(out: Place, max_bytes: int = 0) -> Corpus:
