@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
 from trainer import config
-from trainer.data import batches, synthetic_images
-from trainer.data.records import record
+from trainer.data import batches, synthetic_images, synthetic_pairs
+from trainer.data.records import END, FIRST_TOKEN, PADDING, record
 from trainer.hosts.peers import Peers
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
@@ -34,6 +34,20 @@ def images(size: int) -> batches.Read:
         return np.stack([np.frombuffer(synthetic_images.draw(int(n), size), np.uint8) for n in ids_N])
 
     return drawn_records
+
+
+def pairs(length: int) -> batches.Read:
+    """Return a reader of synthetic pairs, padded to this length."""
+
+    def numbers(sentence: bytes) -> list[int]:
+        real = [FIRST_TOKEN + byte for byte in sentence] + [END]
+        return real + [PADDING] * (length - len(real))
+
+    def records_of(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        both = (synthetic_pairs.pair(int(n)) for n in ids_N)
+        return np.array([numbers(source) + numbers(target) for source, target in both], np.int32)
+
+    return records_of
 
 
 class Trainer:
@@ -62,6 +76,7 @@ class Trainer:
         compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: batches.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
+        self.read = pairs(self.config.model.seq_len) if self.record.is_pair else self.read
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
         self.flags = jax.device_put(np.zeros((chips, programs.FLAGS), np.int32), self.programs.flags.sharding)

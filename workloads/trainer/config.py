@@ -17,13 +17,14 @@ from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
+PAIR_FAMILIES = ("transformer", "gnmt")  # models that translate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (a language model), bert or resnet
+    family: str = "decoder"  # decoder (a language model), bert, resnet, transformer or gnmt (translation)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -48,6 +49,9 @@ class Model:
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
     space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
+    beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
+    length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
 
     @property
     def key_heads(self) -> int:
@@ -101,12 +105,11 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # folder of text or images, or prepared data set, local or gs://; stdlib; synthetic: images
+    path: str = ""  # folder of sources or prepared data set, local or gs://; stdlib: Python's library; or synthetic
+    target: str = ""  # translation: file with the translations of the lines of path; empty = path has both
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
     max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
-    tokenizer: str = (
-        ""  # SentencePiece model or vocab.txt, local or gs://; empty = bytes, or the prepared data set's tokenizer
-    )
+    tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end

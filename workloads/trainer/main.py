@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
-from trainer.data import dataset
+from trainer.data import dataset, pairs
 from trainer.data import prepare as preparing
+from trainer.data.sources import is_pair_text
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
@@ -95,6 +96,9 @@ def _add_prepare(commands: Any) -> None:
     )
     prepare.add_argument(
         "--images", action="store_true", help="SRC has class folders of JPEG files, or WebDataset archives"
+    )
+    prepare.add_argument(
+        "--target", default="", metavar="FILE", help="file with the translations of the sentences in the file SRC"
     )
     prepare.add_argument(
         "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
@@ -182,9 +186,11 @@ def _prepare(options: argparse.Namespace) -> int:
     if options.images:
         print(f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation", file=sys.stderr)
         return ExitCode.DONE
-    skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
+    kind = "pairs of more than 4,096 tokens" if corpus.has_pairs else "binary or unreadable files"
+    skipped = f", {corpus.skipped} {kind} skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
+    count = f"{corpus.documents // 2:,} pairs" if corpus.has_pairs else f"{corpus.documents:,} documents"
+    print(f"{corpus.tokens:,} tokens of {count}{files}{skipped}", file=sys.stderr)
     print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
 
@@ -196,6 +202,8 @@ def _prepare_corpus(options: argparse.Namespace) -> dataset.Corpus:
         from trainer.data import prepare_images
 
         return prepare_images.prepare(source, out, file_bytes=size)
+    if is_pair_text(source, options.target):
+        return pairs.prepare(source, options.target, out, tokenizer=options.tokenizer, file_tokens=size)
     if options.pairs:
         from trainer.data import sentence_pairs
 

@@ -4,6 +4,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from trainer import translation
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint import manager
 from trainer.checkpoint.finite_check import Finite
@@ -21,11 +23,24 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import batches, dataset, prepare, prepare_images, reader, sentence_pairs, synthetic_images
+from trainer.data import (
+    batches,
+    bucket_order,
+    dataset,
+    pairs,
+    prepare,
+    prepare_images,
+    reader,
+    sentence_pairs,
+    synthetic_images,
+    synthetic_pairs,
+)
+from trainer.data.bucket_order import BucketOrder
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
 from trainer.data.sampler import Order
+from trainer.data.sources import is_pair_text
 from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
 from trainer.former_names import SYNTHETIC
@@ -36,6 +51,7 @@ from trainer.observe.chip_benchmark import chip_benchmark
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import StragglerCheck
+from trainer.pair_lengths import batch_lengths
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
 from trainer.step import programs as step
@@ -56,7 +72,7 @@ class Run:
 
     job: Job
     records: int  # of the whole data set
-    order: Order  # of the training records
+    order: Order | BucketOrder  # of the training records
     mesh: Mesh
     slots: batches.Slots
     batch: int  # examples of a step, over all slices
@@ -92,10 +108,16 @@ class Run:
         return batches.to_blocks(self.mesh, self.slots, ids_B, read, self.example)
 
 
-def _order(config: Config, corpus: Corpus, counts: tuple[int, ...], batch: int) -> Order:
+def _order(config: Config, corpus: Corpus, counts: tuple[int, ...], batch: int) -> Order | BucketOrder:
     """Return the order of records; `counts` are the numbers of records in the files of the data set."""
     records, data = sum(counts), config.data
     trained = records - dataset.eval_records(config, corpus, records)
+    if record(config.model).is_pair:
+        longest = [file.longest for file in corpus.files]
+        buckets = bucket_order.buckets(
+            longest, counts[: len(longest)], batch_lengths(config.model), max(batch, data.shards)
+        )
+        return BucketOrder(data.seed, batch, trained, data.shards, data.shuffle, counts, buckets)
     return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
@@ -131,6 +153,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
     sizes = layout.layout(config, chips)
     batch = sizes.global_batch * job.host.replicas
     tokens, counts = _corpus(job, batch)
+    translation.check(job.config, tokens)
     order = _order(job.config, tokens, counts, batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
@@ -160,6 +183,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
             lambda step: order.ids(step - 1),
             flops.int8_share(job.config),
             finite.names,
+            length=(lambda step: order.length(step - 1)) if isinstance(order, BucketOrder) else None,
             is_emulated=is_emulated,
             mllog=_mllog(job, order),
         ),
@@ -171,7 +195,7 @@ def prepare_run(job: Job, traits: consistency.Traits) -> Run:
     )
 
 
-def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
+def _notes(config: Config, tokens: Corpus, order: Order | BucketOrder) -> dict[str, Any]:
     """Return the notes that are saved with every checkpoint of the run."""
     return {
         "model": dataclasses.asdict(config.model),
@@ -186,7 +210,7 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
     }
 
 
-def _mllog(job: Job, order: Order) -> MllogFile | None:
+def _mllog(job: Job, order: Order | BucketOrder) -> MllogFile | None:
     """Return the file of MLPerf's log lines, on the process that leads, if they are written."""
     if not (job.leads and job.config.observe.mllog):
         return None
@@ -239,9 +263,11 @@ def _corpus(
 def _check_counts(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
     """Check that the data set is large enough, and print a summary; return the number of records of each file."""
     config = job.config
-    counts = reader.counts(corpus, config.model)
+    counts = reader.counts(corpus, config.model, config.data.eval_fraction)
     dataset.check_corpus(config, corpus, sum(counts), batch)
-    if corpus.skipped:
+    if corpus.has_pairs and (longer := corpus.documents // 2 + corpus.skipped - sum(counts)):
+        metrics.say(f"data: {longer:,} pairs are longer than model.seq_len and left out, {sum(counts):,} used")
+    elif corpus.skipped:
         metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
     if config.model.packed:
         full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
@@ -253,7 +279,7 @@ def _reader(
     job: Job,
     tokens: Corpus,
     counts: tuple[int, ...],
-    order: Order,
+    order: Order | BucketOrder,
     shards: set[int],
     examples: int,
     open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] | None = None,
@@ -267,7 +293,7 @@ def _reader(
     read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", is_own=True):
-            read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
+            read.fetch([*itertools.chain(*map(order.ranges_of, shards)), range(order.records, sum(counts))], examples)
     with timeouts.data(job, "all hosts to have their data", is_own=False):
         job.peers.barrier("data")
     return read
@@ -280,6 +306,8 @@ def _prepare_corpus(job: Job) -> Corpus:
     if job.config.checkpoint.local_every:
         has_started = has_started or local_tier.has_started(job.out)
     try:
+        if data.path == SYNTHETIC and record(model).is_pair:
+            return synthetic_pairs.prepare(folder, data.max_bytes)
         if data.path == SYNTHETIC:
             return synthetic_images.prepare(model, folder, data.max_bytes)
         if model.family == "resnet":
@@ -287,6 +315,9 @@ def _prepare_corpus(job: Job) -> Corpus:
         if model.next_sentence:
             source = (data.path, folder, model.seq_len, data.tokenizer, data.suffixes, data.max_bytes)
             return sentence_pairs.prepare(*source, is_pinned=has_started)
+        if is_pair_text(data.path, data.target):
+            both = (data.path, data.target, folder, data.max_bytes)
+            return pairs.prepare(*both, tokenizer=data.tokenizer, is_pinned=has_started)
         text = (data.path, folder, data.suffixes, data.max_bytes)
         return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
     except (PermissionError, Unreachable):

@@ -20,6 +20,7 @@ def data() -> None:
 @click.argument("source")
 @click.option("--out", required=True, metavar="PLACE", help="Folder, or gs://BUCKET/FOLDER, to write the data set to.")
 @click.option("--images", is_flag=True, help="SOURCE has class folders of JPEG files, or WebDataset archives.")
+@click.option("--target", metavar="FILE", help="File with the translations of the sentences in the file SOURCE.")
 @click.option("--suffixes", metavar="LIST", help="Use only files with these suffixes, such as .py,.md.")
 @click.option("--tokenizer", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT. [default: bytes]")
 @click.option("--pairs", type=click.IntRange(8), metavar="N", help="Make pairs of segments of N tokens, for BERT.")
@@ -28,7 +29,8 @@ def data() -> None:
 def prepare(ctx: click.Context, /, source: str, out: str, images: bool, **options: object) -> None:
     """Create a data set from the text files or images in SOURCE, a folder or gs://BUCKET/FOLDER.
 
-    Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
+    Translations are two files with a sentence a line, SOURCE and --target, or one file SOURCE of two columns that ends
+    with .tsv. Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
     """
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}

@@ -292,7 +292,7 @@ def test_data_is_prepared_by_process_0_and_copied_by_each_host(tmp_path: Path, h
         with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
             assert run.job.watchdog.told == ("the preparation of the data set", first, 800.0)
     reader = SimpleNamespace(fetch=hang)
-    order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
+    order = SimpleNamespace(ranges_of=lambda shard: [range(3)], records=3)
     for shards, told in (
         ({0}, ("its copy of the data", True, 800.0)),
         (set(), ("all hosts to have their data", False, 800.0)),

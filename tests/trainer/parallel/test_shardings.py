@@ -34,10 +34,11 @@ CASES = [
     (model, mesh)
     for model in MODELS
     for mesh in (MESHES if model[0].isdigit() else SMALL)
-    if not (model.startswith("resnet") and mesh.endswith("stages"))
+    if not (model.startswith(("resnet", "transformer", "gnmt")) and mesh.endswith("stages"))
 ]
-# A resnet's parameters are replicated on purpose; in a BERT this small, the biases are too large a part.
-SPREAD = [case for case in CASES if not case[0].startswith(("resnet", "bert-tiny"))]
+# A resnet's parameters are replicated on purpose; in a model this small, the biases are too large a part.
+SMALLEST = ("bert-tiny", "transformer-tiny", "gnmt-tiny")
+SPREAD = [case for case in CASES if not case[0].startswith(("resnet", *SMALLEST))]
 
 
 def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:

@@ -12,11 +12,11 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.config import Config
+from trainer.config import PAIR_FAMILIES, Config
 from trainer.data import local_copies
 from trainer.data.image_sources import check_images
-from trainer.data.records import record
-from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
+from trainer.data.records import FIRST_TOKEN, record
+from trainer.data.sources import SEPARATOR, is_pair_text, looks_like_text, source_place, source_suffixes, text_files
 from trainer.data.tokenizer import BYTES, JPEG, identity, is_vocabulary
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.former_names import SYNTHETIC
@@ -42,6 +42,7 @@ class TokenFile:
     digest: str  # first digits of its SHA-256
     documents: int
     index: str = ""  # first digits of its index's SHA-256; empty without an index
+    longest: int = 0  # of pairs: no sentence has more tokens; 0 in a file of text or images
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Corpus:
     def has_photographs(self) -> bool:
         """True if its documents are encoded images, each followed by its label."""
         return self.tokenizer == JPEG
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if its documents are sentences, each followed by its translation."""
+        return bool(self.files) and all(file.longest for file in self.files)
 
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""
@@ -189,12 +195,21 @@ def check_source(config: Config, batch: int) -> list[Problem]:
         return [unset()]
     if config.data.path == SYNTHETIC:
         return _check_synthetic(config)
+    has_pairs = record(config.model).is_pair
+    if config.data.target and not has_pairs:
+        return [Problem(f"data.target requires a model that translates, got {config.model.family}", "Omit data.target")]
     try:
         source = source_place(config.data.path)
+        if has_pairs and is_pair_text(config.data.path, config.data.target):
+            return missing_files(config.data.path, config.data.target)
         if source.is_file():
             return _unfit(config, open_corpus(source), batch)
-        if config.model.family == "resnet" and source.is_folder():
-            return check_images(source, config.model.classes)
+        if config.model.family == "resnet" and config.data.path == "stdlib":
+            return [_no_images(config)]
+        if config.model.family == "resnet":
+            return check_images(source, config.model.classes) if source.is_folder() else [missing(config.data.path)]
+        if has_pairs:
+            return [_no_pairs(config)] if source.is_folder() else [missing(config.data.path)]
         return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
     except FatalError as error:
         return list(error.problems)
@@ -210,7 +225,9 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
     if not problems and trained < max(batch, config.data.shards):
         needed = max(batch, config.data.shards)
         message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
-        problems.append(Problem(message, "Add text, or lower data.global_batch or model.seq_len"))
+        more = "Use a larger data set or model.seq_len" if record(config.model).is_pair else "Add text"
+        less = "lower data.global_batch" if record(config.model).is_pair else "lower data.global_batch or model.seq_len"
+        problems.append(Problem(message, f"{more}, or {less}"))
     if problems:
         raise FatalError(*problems)
 
@@ -231,6 +248,11 @@ def missing(path: str) -> Problem:
     return Problem(
         f"data.path={path!r} does not exist here", "Use a folder, or gs://BUCKET/FOLDER, that every host can read"
     )
+
+
+def missing_files(*paths: str) -> list[Problem]:
+    """Return the problems of paths that are not files; an empty path is none."""
+    return [missing(path) for path in paths if path and not source_place(path).is_file()]
 
 
 def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
@@ -265,12 +287,14 @@ def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
 def _needed_tokens(config: Config, batch: int) -> int:
     """Return the fewest tokens that leave one whole batch to train on; packed examples may need any number."""
     example = record(config.model)
-    if config.model.packed:
+    if config.model.packed or example.is_pair:
         return 1
     return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
 
 
 def _check_synthetic(config: Config) -> list[Problem]:
+    if record(config.model).is_pair:
+        return []
     if config.model.family != "resnet":
         return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
     if config.model.classes < SYNTHETIC_CLASSES:
@@ -287,6 +311,12 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
     problems += _unfit_pairs(config, corpus)
+    is_pair = record(config.model).is_pair
+    if is_pair != corpus.has_pairs:
+        problems.append(_no_pairs(config) if is_pair else _only_pairs(config))
+    if is_pair and corpus.has_pairs and not all(file.index and file.documents % 2 == 0 for file in corpus.files):
+        message = f"{corpus.path!r} has a file without an index, or with an odd number of sentences"
+        problems.append(Problem(message, "Prepare it again"))
     tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
     if tokenizer != corpus.tokenizer:
         message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
@@ -296,11 +326,14 @@ def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
         problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
     if corpus.tokens < needed:
         problems.append(_small(config.data.path, corpus.tokens, needed))
-    # BERT's last token is the mask token; of bytes, 255 is free, because UTF-8 never contains it.
-    has_mask = corpus.tokenizer == BYTES or config.model.mask_token > 0
-    vocab = corpus.vocab + (config.model.family == "bert" and not has_mask)
+    # BERT's last token is the mask token, and pairs have two tokens more; in bytes, 245 to 255 are free, because UTF-8
+    # never contains them.
+    extra = {} if config.model.mask_token else {"bert": (1, " plus the mask token")}
+    extra |= dict.fromkeys(PAIR_FAMILIES, (FIRST_TOKEN, " plus padding and end"))
+    count, words = extra.get(config.model.family, (0, ""))
+    vocab = corpus.vocab + (count if corpus.tokenizer != BYTES else 0)
     if vocab > config.model.vocab:
-        masked = " plus the mask token" if vocab > corpus.vocab else ""
+        masked = words if vocab > corpus.vocab else ""
         message = (
             f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, but model.vocab is {config.model.vocab}"
         )
@@ -346,6 +379,17 @@ def vocabulary_problem() -> Problem:
     """Return the problem of pairs without a WordPiece vocabulary."""
     message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
     return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")
+
+
+def _no_pairs(config: Config) -> Problem:
+    message = f"data.path={config.data.path!r} has no pairs of sentences, which {config.model.family} requires"
+    hint = f"Use a .tsv file, data.target with the translations, prepared pairs, or data.path={SYNTHETIC}"
+    return Problem(message, hint)
+
+
+def _only_pairs(config: Config) -> Problem:
+    message = f"data.path={config.data.path!r} has pairs of sentences, which {config.model.family} does not read"
+    return Problem(message, f"Use model.family={' or '.join(PAIR_FAMILIES)}, or other data")
 
 
 def _small(path: str, tokens: int, needed: int) -> Problem:

@@ -23,7 +23,7 @@ from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.image_decoding import Decoder
-from trainer.data.records import LABEL_BYTES, PAIR_NUMBERS, Record, record
+from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, PAIR_NUMBERS, Record, record
 from trainer.errors import FatalError, Problem
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -32,14 +32,21 @@ _MAX_OPEN_FILES = 4096  # files open at a time
 Records = npt.NDArray[np.generic]
 
 
-def counts(data: Corpus, model: Model) -> tuple[int, ...]:
+def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int, ...]:
     """Return the number of records of `model` in each file; reads only indexes, and only for packed records.
+
+    Files of pairs are divided by length. For an evaluation of all lengths, `eval_fraction` of each is held out, and the
+    result has the training records of each file, then the held-out records of each; longer pairs are left out.
 
     Raises FatalError if an index is damaged.
     """
     example = record(model)
     if data.has_photographs:
         return tuple(file.documents for file in data.files)
+    if example.is_pair:
+        pairs_F = np.array([file.documents // 2 * (file.longest <= model.seq_len) for file in data.files])
+        held_F = np.diff((np.cumsum(pairs_F) * eval_fraction).astype(np.int64), prepend=0)
+        return (*(pairs_F - held_F).tolist(), *held_F.tolist())
     if not example.packed:
         return tuple(example.count(file.tokens) for file in data.files)
     return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
@@ -86,8 +93,12 @@ class Reader:
         """Prepare to read; `seed` is that of the crops and flips of photographs. Raises FatalError without Pillow."""
         self._data, self._record = data, record(model)
         self._decode = Decoder(model.image, seed) if data.has_photographs else None
-        self._ends_F = np.cumsum(np.array(counts, np.int64))
-        self._first_F = self._ends_F - np.array(counts, np.int64)
+        # P parts: the files, or of pairs their training records, then their held-out records.
+        count_P, files = np.array(counts, np.int64), len(data.files)
+        self._ends_P = np.cumsum(count_P)
+        self._first_P = self._ends_P - count_P
+        self._file_P = np.arange(len(count_P)) % files
+        self._offset_P = np.concatenate([np.zeros(files, np.int64), count_P])[: len(count_P)]  # in the file
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
         self._max_open, self._lock = max_open or max_open_files(), threading.Lock()
@@ -106,10 +117,10 @@ class Reader:
         files that are not fetched. Raises the errors of `__call__`, and StorageError if the copies do not fit.
         """
         files = {
-            nth
+            int(self._file_P[part])
             for records in ranges
-            for nth in range(len(self._ends_F))
-            if max(records.start, self._first_F[nth]) < min(records.stop, self._ends_F[nth])
+            for part in range(len(self._ends_P))
+            if max(records.start, self._first_P[part]) < min(records.stop, self._ends_P[part])
         }
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
@@ -129,8 +140,9 @@ class Reader:
         records_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
         images = []
         with self._lock:
-            files_N = np.searchsorted(self._ends_F, ids_N, side="right")
-            records = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
+            part_N = np.searchsorted(self._ends_P, ids_N, side="right")
+            number_N = ids_N - self._first_P[part_N] + self._offset_P[part_N]
+            records = list(zip(self._file_P[part_N].tolist(), number_N.tolist(), strict=True))
             if self._by_parts:
                 self._copy_parts(records)
             for row_S, (nth, number) in zip(records_NS, records, strict=True):
@@ -185,11 +197,12 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
-        self._plan = _plan(index, example) if example.packed else None
+        has_documents = example.packed or example.is_pair
+        self._plan = _plan(index, example) if has_documents else None
         if data.has_photographs:
             ends_D = np.array(index.ends if index else (), np.int64)
             self._plan = np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
-        self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
+        self._ends_D = np.array(index.ends if index and has_documents else (), np.int64)
         self.open()
         self.close()
 
@@ -247,9 +260,25 @@ class _File:
         if self._plan is None:
             row_S[:] = numbers
             return
-        tokens, segments = np.split(row_S, 2)
-        tokens[: end - start] = numbers
-        segments[: end - start] = packing.segments(self._ends_D, start, end)
+        first_half, second_half = np.split(row_S, 2)
+        if self._record.is_pair:
+            middle = self._ends_D[2 * number] - start
+            self._write_sentence(number, numbers[:middle], first_half)
+            self._write_sentence(number, numbers[middle:], second_half)
+            return
+        first_half[: end - start] = numbers
+        second_half[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _write_sentence(self, number: int, sentence: Records, half_T: Records) -> None:
+        """Write a sentence of pair `number` as numbers of a record. Raises FatalError if it has an invalid length."""
+        size = len(sentence)
+        if not 0 < size <= self._file.longest:
+            message = (
+                f"pair {number:,} of {self._name!r} has a sentence of {size:,} tokens, not 1 to {self._file.longest:,}"
+            )
+            raise FatalError(Problem(message, "Prepare the data again"))
+        half_T[:size] = sentence.astype(half_T.dtype) + FIRST_TOKEN
+        half_T[size - 1] = END
 
     def read_image(self, number: int) -> bytes:
         """Return an encoded image and its label."""
@@ -273,9 +302,13 @@ class _File:
             hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
             numbers = numbers[:-PAIR_NUMBERS] if self._record.pair else numbers
+            reserved = FIRST_TOKEN if self._record.is_pair else 0
+            below -= reserved
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
-            message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} allows 0 to {below - 1}"
-            hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"
+            noun = "pair" if reserved else "example"
+            of_model = f"model.vocab = {below + reserved} allows 0 to {below - 1}"
+            message = f"{noun} {number:,} of {name!r} has token {value}, {of_model}"
+            hint = f"Use --set model.vocab={value + reserved + 1} or more, or prepare the data with another tokenizer"
         if value >= below:
             raise FatalError(Problem(message, hint))
 
@@ -323,4 +356,7 @@ class _File:
 
 
 def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
-    return packing.plan(index.ends if index else (), example.length // 2, example.stride)
+    ends = index.ends if index else ()
+    if example.is_pair:
+        return packing.pairs(ends)
+    return packing.plan(ends, example.length // 2, example.stride)

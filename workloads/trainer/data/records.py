@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from trainer.config import Model
+from trainer.config import PAIR_FAMILIES, Model
 
 PAIR_NUMBERS = 3  # after a pair of segments: the ends of both, and 1 if the second follows the first
 LABEL_BYTES = 2  # little-endian, after the pixels of an image
+PADDING, END, FIRST_TOKEN = 0, 1, 2  # numbers of a pair's record: token n is FIRST_TOKEN + n
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Record:
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
     packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
     pair: bool = False  # tokens of two segments, then PAIR_NUMBERS
+    is_pair: bool = False  # the first half is a sentence, the second half its translation
 
     def count(self, numbers: int) -> int:
         """Return the number of records in a file of `numbers` numbers."""
@@ -33,8 +35,10 @@ class Record:
 def record(model: Model) -> Record:
     """Return the format of the examples of `model`.
 
-    decoder     seq_len tokens and the one after them, which is the first of the next record bert        seq_len tokens
+    decoder     seq_len tokens and the one after them, which is the first of the next record
+    bert        seq_len tokens
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
+    transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers
 
     With model.next_sentence, a record is seq_len tokens of two segments, then PAIR_NUMBERS numbers.
 
@@ -47,6 +51,9 @@ def record(model: Model) -> Record:
     if model.next_sentence:
         length = model.seq_len + PAIR_NUMBERS
         return Record(length, length, "int32", model.seq_len, "token", model.vocab, pair=True)
+    if model.family in PAIR_FAMILIES:
+        length = 2 * model.seq_len
+        return Record(length, length, "int32", 1, "pair", model.vocab, is_pair=True)
     tokens = model.seq_len + (1 if model.family == "decoder" else 0)
     length = 2 * tokens if model.packed else tokens
     return Record(length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)

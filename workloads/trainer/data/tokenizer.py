@@ -6,6 +6,7 @@ check whether they have the same one without the package sentencepiece.
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from trainer.data.sources import SEPARATOR
@@ -29,12 +30,18 @@ class Tokenizer(Protocol):
     def encode(self, text: bytes) -> bytes:
         """Return the ids of a UTF-8 document and the end token, as little-endian `dtype`."""
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids without end token; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
+
 
 class _Bytes:
     vocab, dtype = 256, "uint8"
 
     def encode(self, text: bytes) -> bytes:
         return text + SEPARATOR
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(number for number in ids if number < self.vocab).decode(errors="replace")
 
 
 class _SentencePiece:
@@ -60,6 +67,9 @@ class _SentencePiece:
 
         ids = [*self._model.encode(text.decode(), out_type=int), self._end]
         return np.array(ids, np.dtype(self.dtype).newbyteorder("<")).tobytes()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._model.decode([int(number) for number in ids if number < self.vocab]))
 
 
 def is_vocabulary(path: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config as configs
-from trainer.config import Config
+from trainer.config import PAIR_FAMILIES, Config
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate.accelerators import Slice, find_slice
 from trainer.parallel import layout
@@ -83,8 +83,13 @@ def _estimate(options: argparse.Namespace) -> int:
     from trainer.estimate.closed_form import estimate
 
     config, slice_, num_slices = _read_options(options, options.min_slices)
+    if config.model.family in PAIR_FAMILIES:
+        from trainer.estimate import translation
+
+        report = translation.estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices))
+        return _show(report, options.output)
     if config.model.family != "decoder":
-        message = f"estimates require model.family=decoder, got {config.model.family}"
+        message = f"estimates require model.family=decoder, transformer or gnmt, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
     return _show(estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices)), options.output)
 

@@ -42,3 +42,6 @@ class Family:
     sums: Callable[[Model, Execution, Params, Context, Array, Array], Sums]
     flops_per_item: Callable[[Model], float]  # model FLOPs of a training step per token, or per image
     averages: Callable[[Model], Params] = lambda model: {}  # initial values
+    translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = (
+        None  # -> numbers [B, T] as in records
+    )

@@ -5,12 +5,13 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer.config import Config, sections
+from trainer import pair_lengths
+from trainer.config import PAIR_FAMILIES, Config, sections
 from trainer.errors import Problem
 from trainer.telemetry import mllog
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet"),
+    "model.family": ("decoder", "bert", "resnet", *PAIR_FAMILIES),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
@@ -194,7 +195,7 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
             ("model.seq_len", model.seq_len, {"model.loss_chunk": model.loss_chunk or 1}),
             ("model.loss_chunk", model.loss_chunk, times),
         ]
-    if model.family == "bert":
+    if model.family in ("bert", "gnmt"):
         sizes.append(("model.embed", model.embed, {"mesh.tp": mesh.tp}))  # the width of its head's dense layer
     for name, value, by in sizes:
         if value % math.prod(by.values()):
@@ -274,6 +275,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+        *("model.beam", "model.length_penalty"),
         *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
@@ -348,6 +350,10 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.mask_token >= model.vocab:
         message = f"model.mask_token = {model.mask_token} is not below model.vocab = {model.vocab}"
         yield Problem(message, f"Use {model.vocab - 1} or less")
+    if model.family in PAIR_FAMILIES:
+        yield from pair_lengths.problems(config)
+    elif model.batch_lengths:
+        yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
     if model.family != "resnet":
         return
     if not model.block_counts:

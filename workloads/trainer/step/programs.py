@@ -8,7 +8,7 @@ State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, on
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from trainer.config import Config
 from trainer.data.batches import Blocks, Slots
 from trainer.data.records import Record, record
 from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.pairs import halves
 from trainer.models.registry import family
 from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import ALL, BATCH, platform, sharding
@@ -35,6 +36,14 @@ State = dict[str, Any]
 FLAGS = 2  # lanes of a host's flags: disk too full to save, ms that its chips waited for data
 
 
+class Translations(NamedTuple):
+    """Translations of a batch and those of the data, as numbers of records [B, T], whole on every chip."""
+
+    number_BT: Array
+    reference_BT: Array
+    weight_B: Array  # 0 for padding
+
+
 @dataclasses.dataclass(frozen=True)
 class Programs:
     """Jitted functions, and the abstract values of their arguments for lowering and compiling them."""
@@ -46,6 +55,7 @@ class Programs:
     blocks: Blocks
     flags: jax.ShapeDtypeStruct
     shares: SharePrograms  # the training step in two programs, for elastic slices
+    translate: Any = None  # params, blocks -> Translations, for a model that translates
 
 
 def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int = 1) -> Programs:
@@ -78,6 +88,9 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
                 out_shardings=(shardings, replicated),
             ),
             vectors=flattening.form,
+        ),
+        translate=(
+            jit(functions.translate, out_shardings=replicated) if model.translate and config.model.beam else None
         ),
     )
 
@@ -147,6 +160,13 @@ class _Functions:
         context = Context(averages or {}, None, None)
         sums = self.model.sums(self.config.model, self.execution, params, context, *self.gather(blocks))
         return sums._replace(averages={})
+
+    def translate(self, params: Params, blocks: Blocks) -> Translations:
+        assert self.model.translate is not None
+        record_BS, weight_B = self.gather(blocks)
+        source_BT, reference_BT = halves(record_BS)
+        number_BT = self.model.translate(self.config.model, self.execution, params, source_BT, weight_B)
+        return Translations(number_BT, reference_BT, weight_B)
 
     def flattening(self, abstract: State) -> Flattening:
         """Return the form of a share's gradients and averages as vectors."""
