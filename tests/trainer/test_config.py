@@ -21,9 +21,9 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_its_job() -> None:
-    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large"):
+    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large", "dlrm"):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    for name in ("tiny", "resnet-tiny", "bert-tiny"):
+    for name in ("tiny", "resnet-tiny", "bert-tiny", "dlrm-tiny"):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 
@@ -113,7 +113,7 @@ def test_all_division_problems_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (("model.family=gpt",), "Use decoder or bert or resnet"),
+        (("model.family=gpt",), "Use decoder or bert or resnet or dlrm"),
         (("model.family=bert", "model.loss_chunk=16"), "Omit model.loss_chunk"),
         (("model.family=resnet", "quant.matmuls=forward"), "Omit quant.matmuls"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),

@@ -23,7 +23,7 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (a language model), bert or resnet
+    family: str = "decoder"  # decoder (a language model), bert, resnet or dlrm (recommendation)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -45,6 +45,13 @@ class Model:
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    dense_features: int = 13  # dlrm: number of integers in an example
+    tables: str = ""  # dlrm: rows of each embedding table, one for each categorical feature, of width embed
+    hots: str = "1"  # dlrm: most ids of each categorical feature in an example; one number is that of all
+    bottom_mlp: str = "512,256"  # dlrm: hidden widths of the MLP of the integers, whose output has width embed
+    top_mlp: str = "1024,1024,512,256"  # dlrm: hidden widths of the MLP of the interactions, whose output is the logit
+    placements: str = ""  # dlrm: replicated, columns or rows for each table, or one for all; empty = fewest bytes sent
+    rows_per_exchange: int = 0  # dlrm: rows of a table that a chip requests of another at a time; 0 = by their number
 
     @property
     def key_heads(self) -> int:
@@ -59,8 +66,7 @@ class Model:
     @property
     def block_counts(self) -> tuple[int, ...]:
         """The numbers in `blocks`; empty if one of them is not a positive integer."""
-        counts = [text.strip() for text in self.blocks.split(",")]
-        return tuple(int(text) for text in counts) if all(text.isdecimal() and int(text) for text in counts) else ()
+        return positive_integers(self.blocks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +104,9 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: generated
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
+    click_ids: str = "numbered"  # dlrm: ids of a click log's categories: numbered as they appear, or exact
     max_bytes: int = 0  # bytes of text to read; 0 = all
     tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
@@ -212,6 +219,12 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     observe: Observe = Observe()
     run: Run = Run()
+
+
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Return a list of positive integers, comma separated; empty if one of them is not."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(map(int, words)) if all(word.isdecimal() and int(word) for word in words) else ()
 
 
 def sections() -> dict[str, type]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from trainer import config as configs
-from trainer.data import dataset
+from trainer.data import click_logs, dataset
 from trainer.data import prepare as preparing
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
@@ -66,8 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
+    prepare = commands.add_parser(
+        "prepare", parents=[config_options], help="prepare a data set from a folder of text, or of click logs for dlrm"
+    )
+    prepare.add_argument("source", metavar="SRC", help="folder: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument(
         "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
@@ -155,17 +157,26 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    text = (options.source, open_place(options.out), options.suffixes)
+    config = configs.load(options.config, options.set)
+    source, out, suffixes = options.source, open_place(options.out), options.suffixes
     try:
-        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        if config.model.family == "dlrm":
+            _refuse(list(layout.range_problems(config)))
+            log = (source, out, config.model, config.data.click_ids, suffixes)
+            corpus = click_logs.prepare(*log, file_tokens=options.file_tokens)
+        else:
+            text = (source, out, suffixes)
+            corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
     skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
-    print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
+    units = ("integers", "examples") if config.model.family == "dlrm" else ("tokens", "documents")
+    print(f"{corpus.tokens:,} {units[0]} of {corpus.documents:,} {units[1]}{files}{skipped}", file=sys.stderr)
+    if config.model.family != "dlrm":
+        print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
 
 

@@ -20,7 +20,7 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import batches, dataset, prepare, reader, synthetic_images
+from trainer.data import batches, click_logs, dataset, prepare, reader, synthetic_clicks, synthetic_images
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
 from trainer.data.records import Record, record
@@ -264,6 +264,11 @@ def _prepare_corpus(job: Job) -> Corpus:
     if job.config.checkpoint.local_every:
         has_started = has_started or local_tier.has_started(job.out)
     try:
+        if model.family == "dlrm":
+            if data.path == SYNTHETIC:
+                return synthetic_clicks.prepare(model, folder, data.max_bytes)
+            log = (data.path, folder, model, data.click_ids, data.suffixes)
+            return click_logs.prepare(*log, is_pinned=has_started)
         if data.path == SYNTHETIC:
             return synthetic_images.prepare(model, folder, data.max_bytes)
         text = (data.path, folder, data.suffixes, data.max_bytes)

@@ -24,6 +24,7 @@ from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
+from trainer.models.family import Sums
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
@@ -173,7 +174,7 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
 
     run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
     run.progress = SimpleNamespace(record_evaluation=lambda *words: None)
-    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), correct=None)
+    sums = Sums(np.float32(1), np.float32(1), None, {})
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from trainer.config import Config
 from trainer.data import local_copies
+from trainer.data.clicks import DTYPE
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
 from trainer.data.tokenizer import BYTES, identity
@@ -183,6 +184,8 @@ def check_source(config: Config, batch: int) -> list[Problem]:
             return _unfit(config, open_corpus(source), batch)
         if config.model.family == "resnet":
             return [_no_images(config)]
+        if config.model.family == "dlrm":  # its lines are checked when it is prepared
+            return [] if source.is_folder() else [missing(config.data.path)]
         return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
     except FatalError as error:
         return list(error.problems)
@@ -257,6 +260,8 @@ def _needed_tokens(config: Config, batch: int) -> int:
 
 
 def _check_synthetic(config: Config) -> list[Problem]:
+    if config.model.family == "dlrm":
+        return []
     if config.model.family != "resnet":
         return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
     if config.model.classes < SYNTHETIC_CLASSES:
@@ -268,6 +273,14 @@ def _check_synthetic(config: Config) -> list[Problem]:
 def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     """Return the problems of a data set with this model."""
     needed, problems = _needed_tokens(config, batch), []
+    if (form := record(config.model).clicks) is not None:
+        if corpus.tokenizer not in (form.identity, BYTES) or corpus.dtype != DTYPE or corpus.tokens % form.length:
+            message = f"data.path={config.data.path!r} has no examples of the format {form.identity}"
+            hint = "Use the model.dense_features, model.tables and model.hots of its preparation, or prepare it again"
+            problems.append(Problem(message, hint))
+        elif corpus.tokens < needed:
+            problems.append(_small(config.data.path, corpus.tokens, needed))
+        return problems
     if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
         problems.append(_no_images(config))
     tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer

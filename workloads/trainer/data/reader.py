@@ -227,6 +227,11 @@ class _File:
     def _check_range(self, number: int, numbers: Records) -> None:
         """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""
         below, name = self._record.below, self._name
+        if self._record.clicks is not None:
+            if defect := self._record.clicks.defect(numbers.tolist()):
+                message = f"example {number:,} of {name!r} has {defect}"
+                raise FatalError(Problem(message, "Correct it, or use the settings that it was prepared with"))
+            return
         if self._record.noun == "image":
             value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"

@@ -7,9 +7,10 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.models import bert, decoder, resnet
+from trainer.models import bert, decoder, dlrm, resnet
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
+from trainer.parallel import table_placement
 from trainer.parallel.partitioning import Execution
 
 
@@ -64,5 +65,15 @@ _FAMILIES = {
         sums=resnet.sums,
         flops_per_item=resnet.flops_per_item,
         averages=resnet.averages,
+    ),
+    "dlrm": Family(
+        shapes=dlrm.shapes,
+        specs=dlrm.specs,
+        is_gain=dlrm.is_gain,
+        layer_axes=dlrm.layer_axes,
+        init=dlrm.init,
+        sums=dlrm.sums,
+        flops_per_item=dlrm.flops_per_item,
+        place=table_placement.place,
     ),
 }

@@ -113,17 +113,24 @@ class Progress:
         """Wait for a check of the state after `step`. Raises FatalError if it is not finite."""
         self._check_finite(step, {}, jax.device_get(broken))
 
-    def record_evaluation(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
-        """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted."""
+    def record_evaluation(
+        self, step: int, loss: float, accuracy: float | None, items: int, seconds: float, auc: float | None = None
+    ) -> None:
+        """Record an evaluation of `items` tokens, images or examples.
+
+        `accuracy` is the fraction of correct ones and `auc` the area under the ROC curve, where they are computed.
+        """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
+            known |= {} if auc is None else {"eval_auc": auc}
             line = head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known
             self._lines.write(line)
             self._write_to_board(line)
         if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
+            accuracy_text += "" if auc is None else f"   AUC {auc:.5f}"
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}   {self._noun}s {items:,}")
 
     def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:

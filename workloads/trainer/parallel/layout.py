@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from trainer.config import Config, sections
 from trainer.errors import Problem
+from trainer.parallel import table_placement
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet"),
+    "model.family": ("decoder", "bert", "resnet", "dlrm"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
@@ -175,7 +177,7 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
-    if model.family != "resnet":
+    if model.family not in ("resnet", "dlrm"):
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
@@ -191,6 +193,8 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         ]
     if model.family == "bert":
         sizes.append(("model.embed", model.embed, {"mesh.tp": mesh.tp}))  # the width of its head's dense layer
+    if model.family == "dlrm":
+        yield from table_placement.problems(model, mesh.fsdp)
     for name, value, by in sizes:
         if value % math.prod(by.values()):
             size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"
@@ -269,6 +273,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+        *("model.dense_features", "model.rows_per_exchange"),
         *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
@@ -326,6 +331,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")
+    if model.family == "dlrm":
+        yield from table_placement.setting_problems(config)
     if model.family != "resnet":
         return
     if not model.block_counts:
