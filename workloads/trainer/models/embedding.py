@@ -101,7 +101,7 @@ def _columns(part_VE: Array, row_bH: Array, *, dtype: Any) -> Array:
     return sums
 
 
-class _Requests(NamedTuple):
+class Requests(NamedTuple):
     """The distinct rows that a chip looks up in a table, in their order, which is that of their owners."""
 
     row_N: Array  # then the number of rows, as padding
@@ -124,15 +124,15 @@ class RowExchange:
         """Number of chips that a table is sharded over."""
         return int(self.mesh.shape["fsdp"])
 
-    def map(self, function: Any, takes: tuple[Any, ...], gives: Any) -> Any:
+    def on_chips(self, function: Any, takes: tuple[Any, ...], gives: Any) -> Any:
         """Return the function of a chip's parts as one of arrays that are sharded like this."""
         return jax.shard_map(function, mesh=self.mesh, in_specs=takes, out_specs=gives, check_vma=False)
 
     def forward(self, parts: tuple[Array, ...], rows: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return the sums of rows [b, E] of each table, of which this chip has a part."""
-        requests = [self._requests(row_bH, table) for row_bH, table in zip(rows, self.rows, strict=True)]
+        requests = [self.requests(row_bH, table) for row_bH, table in zip(rows, self.rows, strict=True)]
 
-        def round_of(nth: Array, received: tuple[Array, ...]) -> tuple[Array, ...]:
+        def exchange(nth: Array, received: tuple[Array, ...]) -> tuple[Array, ...]:
             places = [self._places(one, nth) for one in requests]
             own = self._requested(requests, places)
             answers = self._swap(
@@ -145,7 +145,7 @@ class RowExchange:
 
         width = parts[0].shape[1]
         received = tuple(jnp.zeros((one.row_N.size, width), self.dtype) for one in requests)
-        received = self._rounds(requests, round_of, received)
+        received = self._repeat(requests, exchange, received)
         place_bH = [one.place_N.reshape(row_bH.shape) for one, row_bH in zip(requests, rows, strict=True)]
         return tuple(
             _sums(all_NE.astype(jnp.float32), jnp.where(row_bH < 0, -1, at_bH), dtype=self.dtype)
@@ -154,10 +154,10 @@ class RowExchange:
 
     def backward(self, rows: tuple[Array, ...], grads: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return the gradients of this chip's parts of the tables [V / O, E], given those of the sums [b, E]."""
-        requests = [self._requests(row_bH, table) for row_bH, table in zip(rows, self.rows, strict=True)]
+        requests = [self.requests(row_bH, table) for row_bH, table in zip(rows, self.rows, strict=True)]
         grad_NE = [_row_gradients(one, row_bH, g) for one, row_bH, g in zip(requests, rows, grads, strict=True)]
 
-        def round_of(nth: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        def exchange(nth: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
             places = [self._places(one, nth) for one in requests]
             own = self._requested(requests, places)
             # Places of padding repeat the first gradient; its receiver drops them.
@@ -166,7 +166,7 @@ class RowExchange:
 
         width = grads[0].shape[1]
         zeros = tuple(jnp.zeros((table // self.owners, width), jnp.float32) for table in self.rows)
-        return self._rounds(requests, round_of, zeros)
+        return self._repeat(requests, exchange, zeros)
 
     def _add(self, total_VE: Array, own_OC: Array, grad_OCE: Array) -> Array:
         """Add gradients to those of this chip's part of a table: its own slice's, and those of the other slices."""
@@ -176,7 +176,7 @@ class RowExchange:
         place_N = jnp.where(own_N < 0, len(total_VE), own_N)
         return total_VE.at[place_N].add(grad_NE.astype(jnp.float32), mode="drop")
 
-    def _requests(self, row_bH: Array, table: int) -> _Requests:
+    def requests(self, row_bH: Array, table: int) -> Requests:
         """Remove the duplicates of a chip's lookups."""
         row_N = jnp.where(row_bH < 0, table, row_bH).reshape(-1)
         order_N = jnp.argsort(row_N)
@@ -185,11 +185,11 @@ class RowExchange:
         place_N = jnp.cumsum(is_new_N) - 1
         distinct_N = jnp.full_like(row_N, table).at[place_N].set(sorted_N)
         ends = jnp.arange(1, self.owners + 1, dtype=jnp.int32) * (table // self.owners)
-        return _Requests(
+        return Requests(
             distinct_N, jnp.zeros_like(place_N).at[order_N].set(place_N), jnp.searchsorted(distinct_N, ends)
         )
 
-    def _places(self, requests: _Requests, nth: Array) -> tuple[Array, Array]:
+    def _places(self, requests: Requests, nth: Array) -> tuple[Array, Array]:
         """Return the places [O, C] of the rows to request in exchange `nth`, and whether there are that many."""
         size = self._size(requests)
         first_O = jnp.concatenate([jnp.zeros(1, requests.end_O.dtype), requests.end_O[:-1]])
@@ -197,19 +197,23 @@ class RowExchange:
         is_real_OC = at_OC < requests.end_O[:, None]
         return jnp.where(is_real_OC, at_OC, 0), is_real_OC
 
-    def _size(self, requests: _Requests) -> int:
+    def _size(self, requests: Requests) -> int:
         return self.capacity or default_capacity(requests.row_N.size, self.owners)
 
-    def _rounds(self, requests: list[_Requests], round_of: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Exchange until all chips have all rows."""
+    def exchanges(self, requests: list[Requests]) -> Array:
+        """Return the number of exchanges until all chips have all rows, the same on every chip."""
         needed = jnp.zeros((), jnp.int32)
         for one in requests:
             most = jnp.max(jnp.diff(one.end_O, prepend=0))
             needed = jnp.maximum(needed, -(-most // self._size(one)).astype(jnp.int32))
-        needed = jax.lax.pmax(needed, self.batch)
+        return jax.lax.pmax(needed, self.batch)
+
+    def _repeat(self, requests: list[Requests], exchange: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Apply `exchange` (its number, state -> state) until all chips have all rows."""
+        needed = self.exchanges(requests)
         _, state = jax.lax.while_loop(
             lambda carry: carry[0] < needed,
-            lambda carry: (carry[0] + 1, round_of(*carry)),
+            lambda carry: (carry[0] + 1, exchange(*carry)),
             (jnp.zeros((), jnp.int32), state),
         )
         return state
@@ -220,7 +224,7 @@ class RowExchange:
         ends = np.cumsum([buffer.shape[1] for buffer in buffers])[:-1]
         return jnp.split(swapped, ends.tolist(), axis=1)
 
-    def _requested(self, requests: list[_Requests], places: list[tuple[Array, Array]]) -> list[Array]:
+    def _requested(self, requests: list[Requests], places: list[tuple[Array, Array]]) -> list[Array]:
         """Return the places [O, C] in this chip's part of each table that every chip requests; -1 for padding."""
         ids = [jnp.where(real, one.row_N[at], -1) for one, (at, real) in zip(requests, places, strict=True)]
         nth = jax.lax.axis_index("fsdp")
@@ -233,7 +237,7 @@ def _rows(part_VE: Array, own_OC: Array) -> Array:
     return rows_OCE
 
 
-def _row_gradients(requests: _Requests, row_bH: Array, grad_bE: Array) -> Array:
+def _row_gradients(requests: Requests, row_bH: Array, grad_bE: Array) -> Array:
     """Return the gradients [N, E] of the distinct rows of a chip."""
     b, hots = row_bH.shape
     grad_bHE = jnp.broadcast_to(grad_bE.astype(jnp.float32)[:, None], (b, hots, grad_bE.shape[1]))
@@ -244,7 +248,7 @@ def _row_gradients(requests: _Requests, row_bH: Array, grad_bE: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exchange(exchange: RowExchange, tables: tuple[Array, ...], rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    forward = exchange.map(exchange.forward, (SPECS[ROWS], P(exchange.batch)), P(exchange.batch))
+    forward = exchange.on_chips(exchange.forward, (SPECS[ROWS], P(exchange.batch)), P(exchange.batch))
     sums: tuple[Array, ...] = forward(tables, rows)
     return sums
 
@@ -254,7 +258,7 @@ def _exchange_forward(exchange: RowExchange, tables: Any, rows: Any) -> tuple[tu
 
 
 def _exchange_backward(exchange: RowExchange, rows: Any, grads: Any) -> tuple[Any, Any]:
-    backward = exchange.map(exchange.backward, (P(exchange.batch), P(exchange.batch)), SPECS[ROWS])
+    backward = exchange.on_chips(exchange.backward, (P(exchange.batch), P(exchange.batch)), SPECS[ROWS])
     no_gradient = tuple(np.zeros(ids.shape, jax.dtypes.float0) for ids in rows)
     return backward(rows, grads), no_gradient
 
