@@ -22,14 +22,18 @@ def data() -> None:
 @click.option("--suffixes", metavar="LIST", help="Use only files with these suffixes, such as .py,.md.")
 @click.option("--tokenizer", metavar="FILE", help="SentencePiece model, a local file or gs://. [default: bytes]")
 @click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Start a new file after N tokens.")
+@click.option("--config", metavar="NAME", help="Configuration of a model that reads click logs, such as dlrm.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of --config; repeatable.")
 @click.pass_context
-def prepare(ctx: click.Context, /, source: str, out: str, **options: object) -> None:
-    """Create a data set from the text files in SOURCE, a folder or gs://BUCKET/FOLDER.
+def prepare(ctx: click.Context, /, source: str, out: str, settings: tuple[str, ...], **options: object) -> None:
+    """Create a data set from the files in SOURCE, a folder or gs://BUCKET/FOLDER.
 
-    Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
+    The files are text, or click logs if --config names a model of clicks. Prints the address of the manifest, to be
+    passed as `--set data.path=ADDRESS`.
     """
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}
     flags = [word for name, value in stated.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    flags += [word for setting in settings for word in ("--set", setting)]
     code = trainer_preflight.attach_trainer(LocalRunner(), "prepare", [source, "--out", out, *flags])
     ctx.exit(UsageError.exit_code if code in FATAL_EXIT_CODES else code)

@@ -15,7 +15,7 @@ from tests.trainer.emulated import same_gradients
 from trainer import config
 from trainer.data import batches
 from trainer.models import dlrm, registry
-from trainer.models.embedding import RowExchange, default_capacity, look_up, row_of
+from trainer.models.embedding import RowExchange, look_up, row_of
 from trainer.models.family import Context
 from trainer.parallel import table_placement
 from trainer.parallel.table_placement import COLUMNS, REPLICATED, ROWS
@@ -133,14 +133,14 @@ def test_the_exchange_sends_at_most_its_buffers_over_the_chips_of_a_slice() -> N
     made = clicks_on(2, 2)
     swaps = [one for one in collectives(made.train().as_text()) if one.kind == "all-to-all"]
     model, chip_examples, owners = made.config.model, 2, 2
-    capacity = [default_capacity(chip_examples * hots, owners) for hots in (1, 3)]
+    capacity = [table_placement.row_capacity(chip_examples * hots, owners) for hots in (1, 3)]
     rows = 4 * model.embed * owners * sum(capacity)
     columns = 4 * model.embed * chip_examples
     ids = 4 * owners * sum(capacity)
     assert sorted(one.bytes for one in swaps) == sorted([ids, rows, ids, rows, columns, columns])
     assert not any(one.crosses([(0, 1), (2, 3)]) for one in swaps)
     ideal = 4 * model.embed * chip_examples * (1 + 3)  # every lookup of a chip once
-    assert rows <= 2.5 * ideal and default_capacity(4096, 8) * 8 < 1.2 * 4096
+    assert rows <= 2.5 * ideal and table_placement.row_capacity(4096, 8) * 8 < 1.2 * 4096
 
 
 def test_gradients_of_sharded_tables_cross_slices_as_rows() -> None:

@@ -80,11 +80,15 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
+    from trainer.estimate import dlrm
     from trainer.estimate.closed_form import estimate
 
     config, slice_, num_slices = _read_options(options, options.min_slices)
+    if config.model.family == "dlrm":
+        figures = dlrm.estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices))
+        return _show(figures, options.output)
     if config.model.family != "decoder":
-        message = f"estimates require model.family=decoder, got {config.model.family}"
+        message = f"estimates require model.family=decoder or dlrm, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
     return _show(estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices)), options.output)
 

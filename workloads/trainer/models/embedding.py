@@ -17,7 +17,6 @@ gradients cross slices as rows of the batch, gathered by all, and not as tables.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from trainer.parallel.partitioning import Execution
-from trainer.parallel.table_placement import COLUMNS, REPLICATED, ROW_MULTIPLE, ROWS, padded_rows
+from trainer.parallel.table_placement import COLUMNS, REPLICATED, ROW_MULTIPLE, ROWS, padded_rows, row_capacity
 
 SPECS = {REPLICATED: P(), COLUMNS: P(None, "fsdp"), ROWS: P("fsdp")}  # sharding of a table by its placement
 _BITS = ROW_MULTIPLE.bit_length() - 1
@@ -54,7 +53,7 @@ def look_up(
 ) -> list[Array]:
     """Return the sums of rows [B, E] of each table, in `dtype`, in which rows are also exchanged.
 
-    `capacity` is the number of rows of a table that a chip requests of another at a time; 0 = as `default_capacity`.
+    `capacity` is the number of rows of a table that a chip requests of another at a time; 0 = as `row_capacity`.
     """
     chips = execution.mesh.shape["fsdp"]
     outcome: dict[int, Array] = {}
@@ -76,15 +75,6 @@ def look_up(
         ids = tuple(row_BH[nth] for nth in by_rows)
         outcome |= dict(zip(by_rows, _exchange(exchange, tuple(tables[nth] for nth in by_rows), ids), strict=True))
     return [outcome[nth] for nth in range(len(placements))]
-
-
-def default_capacity(lookups: int, owners: int) -> int:
-    """Return the rows of a table that a chip with this many lookups requests of each owner at a time.
-
-    They are four standard deviations more than the mean, if all lookups are of different rows at random (Poisson).
-    """
-    mean = lookups / owners
-    return min(lookups, math.ceil(mean + 4 * math.sqrt(mean) + 4))
 
 
 def _sums(table_VE: Array, row_bH: Array, *, dtype: Any) -> Array:
@@ -198,7 +188,7 @@ class RowExchange:
         return jnp.where(is_real_OC, at_OC, 0), is_real_OC
 
     def _size(self, requests: Requests) -> int:
-        return self.capacity or default_capacity(requests.row_N.size, self.owners)
+        return self.capacity or row_capacity(requests.row_N.size, self.owners)
 
     def exchanges(self, requests: list[Requests]) -> Array:
         """Return the number of exchanges until all chips have all rows, the same on every chip."""

@@ -12,6 +12,7 @@ of at least 1,024 rows, which are padded to a multiple of 1,024 wherever they ar
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from trainer.config import Config, Model, positive_integers
@@ -26,6 +27,15 @@ _BYTES = 4  # of an id, and of a number of a row
 def padded_rows(rows: int) -> int:
     """Return the rows that a table of this many ids has."""
     return rows if rows < ROW_MULTIPLE else -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def row_capacity(lookups: int, owners: int) -> int:
+    """Return the rows of a table that a chip with this many lookups requests of each owner at a time.
+
+    They are four standard deviations more than the mean, if all lookups are of different rows at random (Poisson).
+    """
+    mean = lookups / owners
+    return min(lookups, math.ceil(mean + 4 * math.sqrt(mean) + 4))
 
 
 def place(model: Model, chips: int, examples: float) -> Model:
