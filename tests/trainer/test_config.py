@@ -141,6 +141,37 @@ def test_settings_that_a_family_does_not_support_are_rejected(settings: tuple[st
 
 
 @pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("model.tables=", "model.tables = '' is not a list of positive integers"),
+        ("model.top_mlp=64,x", "model.top_mlp = '64,x' is not a list of positive integers"),
+        ("model.tables=1,20,30,4,5,6", "model.tables has a table of 1 rows"),
+        ("model.hots=1,2", "model.hots = '1,2' is not a positive integer, or one for each of 6 tables"),
+        ("model.placements=rows,columns", "is not one placement, or one for each table"),
+        ("model.placements=column", "Use replicated or columns or rows, or omit it"),
+        (
+            "model.placements=rows",
+            "table 3 of model.tables cannot be sharded by rows: it has fewer than 1,024 rows (200)",
+        ),
+        ("mesh.tp=2", "mesh.stages = 1 and mesh.tp = 2 are not supported by dlrm"),
+        ("model.packed=true", "model.packed and quant.matmuls are not supported by dlrm"),
+        ("data.click_ids=hashed", "Use numbered or exact"),
+        ("data.global_batch=100", "the global batch = 100 is not divisible by dp x fsdp = 2 x 8"),
+    ],
+)
+def test_settings_that_a_model_of_clicks_does_not_support_are_rejected(setting: str, says: str) -> None:
+    problems = layout.check(config.load("dlrm-tiny", [setting]), layout.Chips(2, 2, 4))
+    assert says in str(problems[0])
+
+
+def test_columns_must_be_divisible_by_the_chips() -> None:
+    made = config.load("dlrm-tiny", ["model.placements=columns", "model.embed=12"])
+    assert "cannot be sharded by columns: model.embed = 12 is not divisible by fsdp = 8" in str(
+        layout.check(made, layout.Chips(2, 2, 4))[0]
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
         ("resnet-tiny", ["data.path=stdlib"], "is not a file of images of 32 x 32 pixels"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from trainer import config as configs
 from trainer.data import click_logs, dataset
 from trainer.data import prepare as preparing
+from trainer.data.records import record
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
@@ -173,10 +174,11 @@ def _prepare(options: argparse.Namespace) -> int:
     print(corpus.path)
     skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    units = ("integers", "examples") if config.model.family == "dlrm" else ("tokens", "documents")
-    print(f"{corpus.tokens:,} {units[0]} of {corpus.documents:,} {units[1]}{files}{skipped}", file=sys.stderr)
-    if config.model.family != "dlrm":
-        print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
+    if form := record(config.model).clicks:
+        print(f"{corpus.tokens // form.length:,} examples{files}", file=sys.stderr)
+        return ExitCode.DONE
+    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
+    print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
     return ExitCode.DONE
 
 

@@ -153,8 +153,8 @@ def test_the_command_prepares_a_click_log(tmp_path: Path) -> None:
     folder = log(tmp_path, *LINES)
     words = ("--set", "model.dense_features=2", "--set", "model.tables=10,20", "--set", "model.hots=1,3")
     ran = run_alone("prepare", str(folder), "--out", str(tmp_path / "out"), "--config", "dlrm-tiny", *words)
-    assert (ran.returncode, ran.stderr) == (0, "27 integers of 3 examples\n")
-    assert dataset.open_corpus(open_place(ran.stdout.strip())).documents == 3
+    assert (ran.returncode, ran.stderr) == (0, "3 examples\n")
+    assert dataset.open_corpus(open_place(ran.stdout.strip())).tokens == 3 * 9
     ran = run_alone("prepare", str(folder), "--out", str(tmp_path / "out"), "--config", "dlrm-tiny")
     assert ran.returncode == 42 and ran.stderr.startswith(f"error: {folder}/day_0, line 1 has 5 columns, expected 11")
 
@@ -163,7 +163,7 @@ def test_synthetic_clicks_have_a_known_best_auc(tmp_path: Path) -> None:
     model = config.load("dlrm-tiny").model
     form = click_format(model)
     corpus = synthetic_clicks.prepare(model, open_place(tmp_path), max_bytes=4 * form.length * 5000)
-    assert corpus.documents == 5000 and synthetic_clicks.prepare(model, open_place(tmp_path), 0) != corpus
+    assert corpus.tokens == 5000 * form.length and synthetic_clicks.prepare(model, open_place(tmp_path), 0) != corpus
     drawn = [synthetic_clicks.draw(form, chunk) for chunk in range(2)]
     records, odds = np.concatenate([r for r, _ in drawn]), np.concatenate([o for _, o in drawn])
     np.testing.assert_array_equal(rows(corpus, model), records[:5000])

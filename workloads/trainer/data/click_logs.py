@@ -6,6 +6,7 @@ Integers and categories may be missing. A category is a hexadecimal number; feat
 divide them by commas. Files may be compressed (`.gz`).
 """
 
+import itertools
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from trainer.data.sources import source_place, text_files
 from trainer.errors import FatalError, Problem
 from xpk_shared.storage import Place
 
+_GROUP = 1024  # examples that the index counts as one document, as it needs no end for each
 _PART = 1 << 24  # bytes read at a time
 _MAX_NUMBERED = 1 << 20  # rows of the largest table whose values are numbered as they appear
 
@@ -54,12 +56,19 @@ def prepare(
     lines = LineFormat(form, click_ids)
 
     def write(writer: Writer) -> dict[str, Any]:
-        names, number = [entry.name for entry in text_files(folder, suffixes)], 0
-        for name in names:
-            for number, line in enumerate(_lines(folder / name), 1):
-                writer.add(lines.encode(line, f"{folder / name}, line {number:,}"))
-        if not number:
+        names = [entry.name for entry in text_files(folder, suffixes)]
+        records = (
+            lines.encode(line, f"{folder / name}, line {number:,}")
+            for name in names
+            for number, line in enumerate(_lines(folder / name), 1)
+        )
+        size = max(1, min(_GROUP, file_tokens // form.length))
+        groups = iter(lambda: b"".join(itertools.islice(records, size)), b"")
+        first = next(groups, None)
+        if first is None:
             raise FatalError(empty(source, suffixes))
+        for group in itertools.chain([first], groups):
+            writer.add(group)
         return {"skipped": 0, "sources": names}
 
     return write_corpus(out, notes(form) | {"asked": request, "fingerprint": fingerprint}, file_tokens, write)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from trainer.config import Model, positive_integers
 
 DTYPE = "uint32"  # of a prepared file
+MAX_RANKED = 2**30 - 1  # examples of an evaluation: counts of pairs are twice as many, and int32
 MAX_INTEGER = 2**31 - 1  # of an integer and an id, which are int32 on the chips
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from trainer.config import Config
 from trainer.data import local_copies
-from trainer.data.clicks import DTYPE
+from trainer.data.clicks import DTYPE, MAX_RANKED
 from trainer.data.records import record
 from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
 from trainer.data.tokenizer import BYTES, identity
@@ -197,7 +197,11 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
     """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
     problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
     problems += _unfit(config, corpus, batch)
-    trained = records - eval_records(config, records)
+    held_out = eval_records(config, records)
+    if record(config.model).clicks and held_out > MAX_RANKED:
+        message = f"{held_out:,} examples are held out for evaluation, but at most {MAX_RANKED:,} can be ranked"
+        problems.append(Problem(message, "Use a lower data.eval_fraction"))
+    trained = records - held_out
     if not problems and trained < max(batch, config.data.shards):
         needed = max(batch, config.data.shards)
         message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"

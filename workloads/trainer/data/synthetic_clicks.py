@@ -41,8 +41,7 @@ def prepare(model: Model, out: Place, max_bytes: int = 0) -> Corpus:
     def write(writer: Writer) -> dict[str, Any]:
         for chunk in range(-(-count // _CHUNK)):
             record_NS, _ = draw(form, chunk)
-            for record_S in record_NS[: count - chunk * _CHUNK]:
-                writer.add(record_S.astype("<u4").tobytes())
+            writer.add(record_NS[: count - chunk * _CHUNK].astype("<u4").tobytes())
         return {"skipped": 0}
 
     return find_corpus(out, request, None) or write_corpus(

@@ -24,7 +24,6 @@ from jax.sharding import PartitionSpec as P
 from trainer.models.family import Predictions
 from trainer.parallel.mesh import BATCH
 
-MAX_EXAMPLES = 2**30  # counts of pairs are twice as many, and int32
 _GROUP = 2**15  # predictions; 2^15 numbers below 2^16 have a sum below 2^31
 
 
@@ -45,7 +44,7 @@ class PairCounts(NamedTuple):
 
 
 def count_pairs(mesh: Mesh, batches: Sequence[Predictions]) -> PairCounts:
-    """Return the counts over all predictions of an evaluation, fewer than MAX_EXAMPLES; padding is ignored."""
+    """Return the counts over all predictions of an evaluation, at most clicks.MAX_RANKED; padding is ignored."""
     count = jax.shard_map(
         lambda *parts: _count(mesh, Predictions(*parts)),
         mesh=mesh,
