@@ -68,6 +68,18 @@ class Model:
         """The numbers in `blocks`; empty if one of them is not a positive integer."""
         return positive_integers(self.blocks)
 
+    @property
+    def table_rows(self) -> tuple[int, ...]:
+        """The numbers in `tables`; empty if one of them is not a positive integer."""
+        return positive_integers(self.tables)
+
+    @property
+    def table_hots(self) -> tuple[int, ...]:
+        """The number in `hots` of each table; empty if they are not positive integers, or not as many as tables."""
+        hots, count = positive_integers(self.hots), len(self.table_rows)
+        hots = hots * count if len(hots) == 1 else hots
+        return hots if len(hots) == count else ()
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:

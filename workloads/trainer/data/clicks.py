@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
-from trainer.config import Model, positive_integers
+from trainer.config import Model
 
 DTYPE = "uint32"  # of a prepared file
 MAX_RANKED = 2**30 - 1  # examples of an evaluation: counts of pairs are twice as many, and int32
@@ -66,10 +66,8 @@ class ClickFormat:
 
 
 def click_format(model: Model) -> ClickFormat:
-    """Return the format of the examples of a model; without tables, or `hots`, where the model's are invalid."""
-    tables, hots = positive_integers(model.tables), positive_integers(model.hots)
-    hots = hots * len(tables) if len(hots) == 1 else hots
-    return ClickFormat(model.dense_features, tables, hots if len(hots) == len(tables) else ())
+    """Return the format of the examples of a model."""
+    return ClickFormat(model.dense_features, model.table_rows, model.table_hots)
 
 
 @lru_cache(maxsize=16)

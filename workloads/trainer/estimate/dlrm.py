@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 from trainer.config import Config, Model, positive_integers
-from trainer.data.clicks import click_format
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.memory import Memory, vector_width
 from trainer.models.mfu import mfu
@@ -95,7 +94,7 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
 
 def flops_per_example(model: Model) -> float:
     """Return the model FLOPs of a training step per example, as models/dlrm.py does."""
-    features = len(click_format(model).tables) + 1
+    features = len(model.table_rows) + 1
     return 6.0 * (_matrices(model)[0] + features * features * model.embed)
 
 
@@ -155,10 +154,10 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> _Sent:
 
 
 def _tables(model: Model, sizes: Layout) -> list[_Table]:
-    examples, form = sizes.global_batch / (sizes.dp * sizes.fsdp), click_format(model)
+    examples = sizes.global_batch / (sizes.dp * sizes.fsdp)
     names = placements(place(model, sizes.fsdp, examples))
     tables = []
-    for rows, hots, name in zip(form.tables, form.hots, names, strict=True):
+    for rows, hots, name in zip(model.table_rows, model.table_hots, names, strict=True):
         capacity = model.rows_per_exchange or row_capacity(math.ceil(examples * hots), sizes.fsdp)
         tables.append(_Table(name, padded_rows(rows) * model.embed, hots, capacity))
     return tables
@@ -166,7 +165,7 @@ def _tables(model: Model, sizes: Layout) -> list[_Table]:
 
 def _widths(model: Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the widths of the MLPs, from their inputs to their outputs."""
-    features = len(click_format(model).tables) + 1
+    features = len(model.table_rows) + 1
     pairs = features * (features - 1) // 2
     bottom, top = positive_integers(model.bottom_mlp), positive_integers(model.top_mlp)
     return (model.dense_features, *bottom, model.embed), (model.embed + pairs, *top, 1)
@@ -181,7 +180,7 @@ def _matrices(model: Model) -> tuple[int, int]:
 
 def _saved_bytes(model: Model, width: int) -> float:
     """Return the bytes that an example's forward pass saves: inputs of products, and where a ReLU is not 0."""
-    features = len(click_format(model).tables) + 1
+    features = len(model.table_rows) + 1
     layers = sum(sum(mlp[:-1]) * width + sum(mlp[1:]) for mlp in _widths(model))
     return layers + features * model.embed * width + features * features * 4
 

@@ -29,12 +29,12 @@ from trainer.parallel.table_placement import padded_rows, placements
 
 def shapes(model: Model) -> Params:
     """Return the shape of every parameter."""
-    features = len(click_format(model).tables) + 1
+    features = len(model.table_rows) + 1
     bottom = (model.dense_features, *positive_integers(model.bottom_mlp), model.embed)
     top = (model.embed + features * (features - 1) // 2, *positive_integers(model.top_mlp), 1)
     return {
         "bottom": _layers(bottom),
-        "tables": {_name(n): (padded_rows(rows), model.embed) for n, rows in enumerate(click_format(model).tables)},
+        "tables": {_name(n): (padded_rows(rows), model.embed) for n, rows in enumerate(model.table_rows)},
         "top": _layers(top),
     }
 
@@ -58,7 +58,7 @@ def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
 def init(model: Model, key: Array) -> Params:
     """Return fresh parameters as MLPerf's reference does; rows of tables are uniform up to 1 / sqrt(rows)."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)
-    rows = {_name(n): count for n, count in enumerate(click_format(model).tables)}
+    rows = {_name(n): count for n, count in enumerate(model.table_rows)}
 
     def leaf(key: Array, path: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
         if path[0].key == "tables":
@@ -112,7 +112,7 @@ def sums(
 
 def flops_per_item(model: Model) -> float:
     """Return the model FLOPs of a training step per example: three times those of the forward pass's products."""
-    features = len(click_format(model).tables) + 1
+    features = len(model.table_rows) + 1
     matrices = 0
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if path[0].key != "tables" and not is_gain(path):

@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator
 
 from trainer.config import Config, Model, positive_integers
-from trainer.data.clicks import MAX_INTEGER, click_format
 from trainer.errors import Problem
 
 PLACEMENTS = REPLICATED, COLUMNS, ROWS = "replicated", "columns", "rows"
@@ -42,8 +41,8 @@ def place(model: Model, chips: int, examples: float) -> Model:
     """Return the model with `placements` chosen for these chips of "fsdp" and their examples, if they are not set."""
     if model.placements:
         return model
-    chosen, form = [], click_format(model)
-    for rows, hots in zip(form.tables, form.hots, strict=True):
+    chosen = []
+    for rows, hots in zip(model.table_rows, model.table_hots, strict=True):
         sent = sent_bytes(rows, hots, model.embed, chips, examples)
         chosen.append(min(sent, key=lambda name: sent[name]))
     return dataclasses.replace(model, placements=",".join(chosen))
@@ -52,7 +51,7 @@ def place(model: Model, chips: int, examples: float) -> Model:
 def placements(model: Model) -> tuple[str, ...]:
     """Return the placement of each table; all are replicated where `place` has chosen none."""
     names = tuple(name.strip() for name in model.placements.split(",") if name.strip()) or (REPLICATED,)
-    return names * len(click_format(model).tables) if len(names) == 1 else names
+    return names * len(model.table_rows) if len(names) == 1 else names
 
 
 def sent_bytes(rows: int, hots: int, embed: int, chips: int, examples: float) -> dict[str, float]:
@@ -68,7 +67,7 @@ def sent_bytes(rows: int, hots: int, embed: int, chips: int, examples: float) ->
 
 def problems(model: Model, chips: int) -> Iterator[Problem]:
     """Yield the placements that are impossible on this many chips of "fsdp"."""
-    for nth, (name, rows) in enumerate(zip(placements(model), click_format(model).tables, strict=True), 1):
+    for nth, (name, rows) in enumerate(zip(placements(model), model.table_rows, strict=True), 1):
         if name in sent_bytes(rows, 1, model.embed, chips, 1):
             continue
         if name == COLUMNS:
@@ -82,20 +81,21 @@ def problems(model: Model, chips: int) -> Iterator[Problem]:
 
 def setting_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings of a model with tables that are invalid on any chips."""
-    model, form = config.model, click_format(config.model)
+    model = config.model
     for key in ("tables", "bottom_mlp", "top_mlp"):
         text = getattr(model, key)
         if not positive_integers(text):
             yield Problem(f"model.{key} = {text!r} is not a list of positive integers", "Use a list such as 1000,20")
-    if form.tables and not form.hots:
-        message = f"model.hots = {model.hots!r} is not a positive integer, or one for each of {len(form.tables)} tables"
+    if model.table_rows and not model.table_hots:
+        count = len(model.table_rows)
+        message = f"model.hots = {model.hots!r} is not a positive integer, or one for each of {count} tables"
         yield Problem(message, "Use 1 if a feature has one id in an example")
-    too_small = [rows for rows in form.tables if not 2 <= rows <= MAX_INTEGER - ROW_MULTIPLE]
+    too_small = [rows for rows in model.table_rows if not 2 <= rows < 2**31 - ROW_MULTIPLE]
     if too_small:
         yield Problem(f"model.tables has a table of {too_small[0]:,} rows", "Use 2 or more, below 2^31 - 1,024")
     names = placements(model)
     unknown = [name for name in names if name not in PLACEMENTS]
-    if unknown or len(names) != len(form.tables):
+    if unknown or len(names) != len(model.table_rows):
         message = f"model.placements = {model.placements!r} is not one placement, or one for each table"
         yield Problem(message, f"Use {' or '.join(PLACEMENTS)}, or omit it")
     if config.mesh.stages > 1 or config.mesh.tp > 1:
