@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
 from trainer import config
-from trainer.data import batches, synthetic_images, synthetic_pairs
-from trainer.data.records import END, FIRST_TOKEN, PADDING, record
+from trainer.data import batches, synthetic_images, synthetic_translations
+from trainer.data.records import END, FIRST_TOKEN, PADDING, Kind, record
 from trainer.hosts.peers import Peers
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
@@ -44,7 +44,7 @@ def pairs(length: int) -> batches.Read:
         return real + [PADDING] * (length - len(real))
 
     def records_of(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        both = (synthetic_pairs.pair(int(n)) for n in ids_N)
+        both = (synthetic_translations.pair(int(n)) for n in ids_N)
         return np.array([numbers(source) + numbers(target) for source, target in both], np.int32)
 
     return records_of
@@ -75,8 +75,8 @@ class Trainer:
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
         self.record = record(self.config.model)
-        self.read: batches.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
-        self.read = pairs(self.config.model.seq_len) if self.record.is_pair else self.read
+        self.read: batches.Read = images(self.config.model.image) if self.record.kind is Kind.IMAGES else self._text
+        self.read = pairs(self.config.model.seq_len) if self.record.kind is Kind.TRANSLATIONS else self.read
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
         self.flags = jax.device_put(np.zeros((chips, programs.FLAGS), np.int32), self.programs.flags.sharding)

@@ -17,14 +17,14 @@ from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
-PAIR_FAMILIES = ("transformer", "gnmt")  # models that translate
+TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (a language model), bert, resnet, transformer or gnmt (translation)
+    family: str = "decoder"  # decoder (language), bert, resnet, transformer, gnmt (translation) or dlrm (clicks)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -52,6 +52,13 @@ class Model:
     batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
     beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
     length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
+    dense_features: int = 13  # dlrm: number of integers in an example
+    tables: str = ""  # dlrm: rows of each embedding table, one for each categorical feature, of width embed
+    hots: str = "1"  # dlrm: most ids of each categorical feature in an example; one number is that of all
+    bottom_mlp: str = "512,256"  # dlrm: hidden widths of the MLP of the integers, whose output has width embed
+    top_mlp: str = "1024,1024,512,256"  # dlrm: hidden widths of the MLP of the interactions, whose output is the logit
+    placements: str = ""  # dlrm: replicated, columns or rows for each table, or one for all; empty = fewest bytes sent
+    rows_per_exchange: int = 0  # dlrm: rows of a table that a chip requests of another at a time; 0 = by their number
 
     @property
     def key_heads(self) -> int:
@@ -66,8 +73,19 @@ class Model:
     @property
     def block_counts(self) -> tuple[int, ...]:
         """The numbers in `blocks`; empty if one of them is not a positive integer."""
-        counts = [text.strip() for text in self.blocks.split(",")]
-        return tuple(int(text) for text in counts) if all(text.isdecimal() and int(text) for text in counts) else ()
+        return positive_integers(self.blocks)
+
+    @property
+    def table_rows(self) -> tuple[int, ...]:
+        """The numbers in `tables`; empty if one of them is not a positive integer."""
+        return positive_integers(self.tables)
+
+    @property
+    def table_hots(self) -> tuple[int, ...]:
+        """The number in `hots` of each table; empty if they are not positive integers, or not as many as tables."""
+        hots, count = positive_integers(self.hots), len(self.table_rows)
+        hots = hots * count if len(hots) == 1 else hots
+        return hots if len(hots) == count else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +126,7 @@ class Data:
     path: str = ""  # folder of sources or prepared data set, local or gs://; stdlib: Python's library; or synthetic
     target: str = ""  # translation: file with the translations of the lines of path; empty = path has both
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
+    click_ids: str = "numbered"  # dlrm: ids of a click log's categories: numbered as they appear, or exact
     max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
     tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
@@ -232,6 +251,12 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     observe: Observe = Observe()
     run: Run = Run()
+
+
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Return a list of positive integers, comma separated; empty if one of them is not."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(map(int, words)) if all(word.isdecimal() and int(word) for word in words) else ()
 
 
 def sections() -> dict[str, type]:

@@ -2,14 +2,16 @@
 
 # mypy: disallow-untyped-calls=False
 
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from trainer.data import batches as data
+from trainer.models.family import Predictions
 from trainer.resume import get_compiled
 from trainer.setup import Run
 from trainer.step.programs import State
@@ -17,15 +19,16 @@ from trainer.translation import BleuSums, bleu_sums
 
 
 class Evaluation:
-    """Evaluation of a run; its program is compiled at the first call."""
+    """Evaluation of a run; its programs are compiled at the first call."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._program: EvalPrograms | None = None
+        self._rank: Any = None
 
     def __call__(self, state: State, *, step: int) -> float:
         """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
-        return evaluate(self._run, self.program, state, step=step)
+        return evaluate(self._run, self.program, state, step=step, area=functools.partial(self._area, step))
 
     @property
     def program(self) -> "EvalPrograms":
@@ -39,9 +42,16 @@ class Evaluation:
             self._program = EvalPrograms(sums, translate)
         return self._program
 
+    def _area(self, step: int, predictions: list[Predictions]) -> float:
+        """Return the area under the ROC curve of all batches' predictions."""
+        if self._rank is None:  # compiled here, because the number of batches is known only now
+            self._rank = get_compiled(self._run, "rank", self._run.programs.rank, predictions)
+        with self._run.job.watchdog.waiting(f"the ranking of the evaluation after step {step}", step):
+            return float(jax.device_get(self._rank(predictions)).area)
+
 
 class EvalPrograms(NamedTuple):
-    """Compiled programs of an evaluation."""
+    """Compiled programs that an evaluation calls for each batch."""
 
     sums: Any
     translate: Any  # None for a model that does not translate
@@ -67,15 +77,37 @@ class EvalSums(NamedTuple):
         return [self.loss, self.weight, self.correct, *(self.bleu.numbers if self.bleu else ())]
 
 
-def evaluate(run: Run, program: EvalPrograms, state: State, *, step: int) -> float:
-    """Record and return the mean loss over the held-out records, as computed by the compiled programs."""
-    began = time.monotonic()
-    sums = sum_batches(run, program, state, slice(None), step=step)
-    return record(run, sums, step=step, seconds=time.monotonic() - began)
+def evaluate(
+    run: Run,
+    program: EvalPrograms,
+    state: State,
+    *,
+    step: int,
+    area: Callable[[list[Predictions]], float] | None = None,
+) -> float:
+    """Record and return the mean loss over the held-out records, as computed by the compiled programs.
+
+    If the model gives predictions, their `area` under the ROC curve is recorded as well.
+    """
+    began, predictions = time.monotonic(), list[Predictions]()
+    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions)
+    auc = area(predictions) if area and predictions else None
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc)
 
 
-def sum_batches(run: Run, program: EvalPrograms, state: State, rows: slice, *, step: int) -> EvalSums:
-    """Return the sums over these rows of all batches of held-out records."""
+def sum_batches(
+    run: Run,
+    program: EvalPrograms,
+    state: State,
+    rows: slice,
+    *,
+    step: int,
+    predictions: list[Predictions] | None = None,
+) -> EvalSums:
+    """Return the sums over these rows of all batches of held-out records.
+
+    The model's predictions for each batch, if it gives any, are appended to `predictions`.
+    """
     watchdog, total = run.job.watchdog, EvalSums()
     ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
     batches = data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
@@ -85,9 +117,12 @@ def sum_batches(run: Run, program: EvalPrograms, state: State, rows: slice, *, s
         if blocks is None:
             return total
         with watchdog.waiting(f"the evaluation after step {step}", step):
-            sums = jax.device_get(program.sums(state["params"], blocks, state.get("averages")))
+            result = program.sums(state["params"], blocks, state.get("averages"))
+            sums = jax.device_get(result._replace(predictions=None))
             translations = program.translate and program.translate(state["params"], blocks)
             bleu = translations and bleu_sums(run.job.config, translations)
+        if predictions is not None and result.predictions is not None:
+            predictions.append(result.predictions)
         correct = math.nan if sums.correct is None else float(sums.correct)
         total = _add(total, EvalSums(float(sums.loss), float(sums.weight), correct, bleu))
 
@@ -98,10 +133,10 @@ def _add(total: EvalSums, sums: EvalSums) -> EvalSums:
     return EvalSums(total.loss + sums.loss, total.weight + sums.weight, correct, bleu)
 
 
-def record(run: Run, sums: EvalSums, *, step: int, seconds: float) -> float:
-    """Record an evaluation from its sums; return the mean loss."""
+def record(run: Run, sums: EvalSums, *, step: int, seconds: float, auc: float | None = None) -> float:
+    """Record an evaluation from its sums, and the area under the ROC curve if there is one; return the mean loss."""
     weight = max(sums.weight, 1.0)
     accuracy = None if math.isnan(sums.correct) else sums.correct / weight
     bleu = sums.bleu.bleu() if sums.bleu else None
-    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu)
+    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc)
     return sums.loss / weight

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
-from trainer.data import dataset, pairs
-from trainer.data import prepare as preparing
-from trainer.data.sources import is_pair_text
+from trainer.data import checks, preparation
+from trainer.data.prepare import FILE_TOKENS
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
@@ -67,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    _add_prepare(commands)
+    _add_prepare(commands, names)
     check = commands.add_parser(
         "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
     )
@@ -86,30 +85,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_prepare(commands: Any) -> None:
-    """Add the command `prepare`."""
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text or images")
-    prepare.add_argument("source", metavar="SRC", help="folder of text or images: a path, or gs://BUCKET/FOLDER")
+def _add_prepare(commands: Any, names: str) -> None:
+    """Add the command `prepare`; `names` are those of the configurations."""
+    prepare = commands.add_parser("prepare", help="prepare a data set")
+    prepare.add_argument("source", metavar="SRC", help="source of the data: a path, or gs://BUCKET/NAME")
     prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
     prepare.add_argument(
-        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
+        "--config",
+        default="",
+        help=f"configuration of the model that reads the data: one of {names}, or a YAML file [default: reads text]",
     )
     prepare.add_argument(
-        "--images", action="store_true", help="SRC has class folders of JPEG files, or WebDataset archives"
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting of --config"
     )
     prepare.add_argument(
         "--target", default="", metavar="FILE", help="file with the translations of the sentences in the file SRC"
     )
     prepare.add_argument(
-        "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
+        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all files]'
     )
     prepare.add_argument(
-        "--pairs", type=int, default=0, metavar="N", help="make pairs of segments of N tokens, for model.next_sentence"
+        "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
     )
     prepare.add_argument(
         "--file-tokens",
         type=int,
-        default=preparing.FILE_TOKENS,
+        default=FILE_TOKENS,
         metavar="N",
         help="start a new file after N tokens [default: %(default)s]",
     )
@@ -172,44 +173,22 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    if options.pairs and options.pairs < layout.MIN_PAIR:
-        message = f"--pairs must be at least {layout.MIN_PAIR}, got {options.pairs}"
-        raise FatalError(Problem(message, "Use model.seq_len"))
-    if options.images and (options.pairs or options.tokenizer or options.suffixes):
-        raise FatalError(Problem("--images cannot be used with --pairs, --tokenizer or --suffixes", "Omit them"))
+    if options.set and not options.config:
+        raise FatalError(Problem("--set requires --config", "Add --config NAME of the model that reads the data"))
+    config = configs.load(options.config, options.set) if options.config else configs.Config(name="text")
+    named = {"path": options.source, "target": options.target}
+    named |= {"suffixes": options.suffixes, "tokenizer": options.tokenizer}
+    stated = {name: value for name, value in named.items() if value}
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **stated))
+    _refuse(list(layout.range_problems(config)))
     try:
-        corpus = _prepare_corpus(options)
+        corpus = preparation.prepare(config, open_place(options.out), file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
-    if options.images:
-        print(f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation", file=sys.stderr)
-        return ExitCode.DONE
-    kind = "pairs of more than 4,096 tokens" if corpus.has_pairs else "binary or unreadable files"
-    skipped = f", {corpus.skipped} {kind} skipped" if corpus.skipped else ""
-    files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    count = f"{corpus.documents // 2:,} pairs" if corpus.has_pairs else f"{corpus.documents:,} documents"
-    print(f"{corpus.tokens:,} tokens of {count}{files}{skipped}", file=sys.stderr)
-    print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
+    print(preparation.summary(corpus, config.model), file=sys.stderr)
     return ExitCode.DONE
-
-
-def _prepare_corpus(options: argparse.Namespace) -> dataset.Corpus:
-    """Prepare a data set of images, pairs or text; the first two import numpy, which `check` does not need."""
-    source, out, size = options.source, open_place(options.out), options.file_tokens
-    if options.images:
-        from trainer.data import prepare_images
-
-        return prepare_images.prepare(source, out, file_bytes=size)
-    if is_pair_text(source, options.target):
-        return pairs.prepare(source, options.target, out, tokenizer=options.tokenizer, file_tokens=size)
-    if options.pairs:
-        from trainer.data import sentence_pairs
-
-        text = (source, out, options.pairs, options.tokenizer, options.suffixes)
-        return sentence_pairs.prepare(*text, file_tokens=size)
-    return preparing.prepare(source, out, options.suffixes, tokenizer=options.tokenizer, file_tokens=size)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -224,7 +203,7 @@ def _check(options: argparse.Namespace) -> int:
         if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
             if not any(layout.range_problems(config)):  # else the size of a batch is unknown
-                problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
+                problems += checks.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
         problems = list(error.problems)
     if not problems:

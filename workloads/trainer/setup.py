@@ -23,27 +23,14 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import (
-    batches,
-    bucket_order,
-    dataset,
-    pairs,
-    prepare,
-    prepare_images,
-    reader,
-    sentence_pairs,
-    synthetic_images,
-    synthetic_pairs,
-)
+from trainer.data import batches, bucket_order, checks, dataset, preparation, reader
 from trainer.data.bucket_order import BucketOrder
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
-from trainer.data.records import Record, record
+from trainer.data.records import Kind, Record, record
 from trainer.data.sampler import Order
-from trainer.data.sources import is_pair_text
 from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
-from trainer.former_names import SYNTHETIC
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
 from trainer.models import registry
@@ -112,7 +99,7 @@ def _order(config: Config, corpus: Corpus, counts: tuple[int, ...], batch: int) 
     """Return the order of records; `counts` are the numbers of records in the files of the data set."""
     records, data = sum(counts), config.data
     trained = records - dataset.eval_records(config, corpus, records)
-    if record(config.model).is_pair:
+    if record(config.model).kind is Kind.TRANSLATIONS:
         longest = [file.longest for file in corpus.files]
         buckets = bucket_order.buckets(
             longest, counts[: len(longest)], batch_lengths(config.model), max(batch, data.shards)
@@ -264,8 +251,8 @@ def _check_counts(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
     """Check that the data set is large enough, and print a summary; return the number of records of each file."""
     config = job.config
     counts = reader.counts(corpus, config.model, config.data.eval_fraction)
-    dataset.check_corpus(config, corpus, sum(counts), batch)
-    if corpus.has_pairs and (longer := corpus.documents // 2 + corpus.skipped - sum(counts)):
+    checks.check_corpus(config, corpus, sum(counts), batch)
+    if corpus.has_translations and (longer := corpus.documents // 2 + corpus.skipped - sum(counts)):
         metrics.say(f"data: {longer:,} pairs are longer than model.seq_len and left out, {sum(counts):,} used")
     elif corpus.skipped:
         metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
@@ -301,25 +288,11 @@ def _reader(
 
 def _prepare_corpus(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
-    data, model = job.config.data, job.config.model
     has_started, folder = bool(open_store(job.out / "checkpoints").steps()), job.out / "data"
     if job.config.checkpoint.local_every:
         has_started = has_started or local_tier.has_started(job.out)
     try:
-        if data.path == SYNTHETIC and record(model).is_pair:
-            return synthetic_pairs.prepare(folder, data.max_bytes)
-        if data.path == SYNTHETIC:
-            return synthetic_images.prepare(model, folder, data.max_bytes)
-        if model.family == "resnet":
-            return prepare_images.prepare(data.path, folder, data.max_bytes, is_pinned=has_started)
-        if model.next_sentence:
-            source = (data.path, folder, model.seq_len, data.tokenizer, data.suffixes, data.max_bytes)
-            return sentence_pairs.prepare(*source, is_pinned=has_started)
-        if is_pair_text(data.path, data.target):
-            both = (data.path, data.target, folder, data.max_bytes)
-            return pairs.prepare(*both, tokenizer=data.tokenizer, is_pinned=has_started)
-        text = (data.path, folder, data.suffixes, data.max_bytes)
-        return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
+        return preparation.prepare(job.config, folder, is_pinned=has_started)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainer.config import Config
 from trainer.data.dataset import Corpus
-from trainer.data.records import FIRST_TOKEN, record
+from trainer.data.records import FIRST_TOKEN, Kind, record
 from trainer.data.tokenizer import BYTES, Tokenizer, open_tokenizer
 from trainer.errors import FatalError, Problem
 
@@ -48,7 +48,7 @@ class BleuSums:
 
 def check(config: Config, corpus: Corpus) -> None:
     """Raise FatalError if the configured evaluations cannot translate: without sacrebleu, or without the tokenizer."""
-    if not record(config.model).is_pair or not config.model.beam:
+    if record(config.model).kind is not Kind.TRANSLATIONS or not config.model.beam:
         return
     _sacrebleu()
     if corpus.tokenizer != BYTES and not config.data.tokenizer:

@@ -25,6 +25,8 @@ def data() -> None:
 @click.option("--tokenizer", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT. [default: bytes]")
 @click.option("--pairs", type=click.IntRange(8), metavar="N", help="Make pairs of segments of N tokens, for BERT.")
 @click.option("--file-tokens", type=click.IntRange(1), metavar="N", help="Start a new file after N tokens.")
+@click.option("--config", metavar="NAME", help="Configuration of a model that reads click logs, such as dlrm.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of --config; repeatable.")
 @click.pass_context
 def prepare(ctx: click.Context, /, source: str, out: str, images: bool, **options: object) -> None:
     """Create a data set from the text files or images in SOURCE, a folder or gs://BUCKET/FOLDER.

@@ -13,7 +13,7 @@ from tests.trainer import photographs
 from tests.trainer.small import run_alone
 from trainer import config
 from trainer.config import Model
-from trainer.data import dataset, image_decoding, prepare_images, reader
+from trainer.data import checks, dataset, image_decoding, prepare_images, reader
 from trainer.data.dataset import Corpus
 from trainer.errors import FatalError
 from trainer.storage import open_place
@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return prepare_images.prepare(str(source), open_place(tmp_path_factory.mktemp("data")), file_bytes=150_000)
+    return prepare_images.prepare(str(source), open_place(tmp_path_factory.mktemp("data")), file_tokens=150_000)
 
 
 def open_reader(corpus: Corpus, seed: int = 0) -> reader.Reader:
@@ -50,7 +50,7 @@ def test_class_folders_become_documents_with_labels(prepared: Corpus, source: Pa
     assert np.bincount(trained[:12]).min() > 1, "every part has all classes"
     assert json.loads(Path(prepared.path).read_text())["classes"] == list(photographs.CLASSES)
     folder = open_place(Path(prepared.path).parent)
-    assert prepare_images.prepare(str(source), folder, file_bytes=150_000) == prepared
+    assert prepare_images.prepare(str(source), folder, file_tokens=150_000) == prepared
 
 
 def test_an_archive_has_the_same_images_as_class_folders(prepared: Corpus, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_damage_inside_an_image_is_reported_when_it_is_read(tmp_path: Path) -> N
 
 def problems(path: Path | str, *settings: str) -> str:
     asked = config.load("tiny", [*SETTINGS, f"data.path={path}", *settings])
-    return "\n".join(map(str, dataset.check_source(asked, 8)))
+    return "\n".join(map(str, checks.check_source(asked, 8)))
 
 
 def test_problems_are_found_without_reading_images(source: Path, prepared: Corpus, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_problems_are_found_without_reading_images(source: Path, prepared: Corpu
     (tmp_path / "a.txt").write_text("text")
     assert "has no images" in problems(tmp_path)
     few = config.load("tiny", [*SETTINGS, f"data.path={prepared.path}"])
-    assert "has 48 images to train on, but one batch needs 49" in str(dataset.check_source(few, 49)[0])
+    assert "has 48 images to train on, but one batch needs 49" in str(checks.check_source(few, 49)[0])
 
 
 def test_prepare_counts_images_and_names_missing_pillow(source: Path, tmp_path: Path) -> None:

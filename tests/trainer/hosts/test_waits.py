@@ -24,6 +24,7 @@ from trainer.checkpoint import shards as pieces
 from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
+from trainer.models.family import Sums
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
@@ -172,8 +173,8 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         return ids
 
     run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
-    run.progress = SimpleNamespace(record_evaluation=lambda *words: None)
-    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), correct=None)
+    run.progress = SimpleNamespace(record_evaluation=lambda *words, **scores: None)
+    sums = Sums(np.float32(1), np.float32(1), None, {})
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:
@@ -181,7 +182,8 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         done.set()
         return sums
 
-    with under_way(hang, lambda: evaluation.evaluate(run, evaluate, {"params": {}}, step=5)):
+    programs = evaluation.EvalPrograms(sums=evaluate, translate=None)
+    with under_way(hang, lambda: evaluation.evaluate(run, programs, {"params": {}}, step=5)):
         assert not reads or done.wait(SECONDS)
         while len(watchdog.all) < 2 * reads + 1:  # it continues with the second batch
             pass

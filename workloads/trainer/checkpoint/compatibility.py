@@ -11,7 +11,7 @@ from trainer.former_names import current_section
 # Settings of a model that may change between attempts.
 _MAY_CHANGE = (
     *("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed"),
-    *("space_to_depth", "batch_lengths", "beam", "length_penalty"),
+    *("space_to_depth", "batch_lengths", "beam", "length_penalty", "placements", "rows_per_exchange"),
 )
 
 # The notes that determine the examples of each step and of the evaluation.
@@ -81,6 +81,7 @@ def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str
 
 def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
     model = dataclasses.asdict(Model()) | notes.get("model", {})
-    length = {} if model["family"] == "resnet" else {key: model[key] for key in ("seq_len", "packed", "batch_lengths")}
+    lengths = ("seq_len", "packed", "batch_lengths")
+    length = {} if model["family"] in ("resnet", "dlrm") else {key: model[key] for key in lengths}
     values = {key: value for key, value in notes.items() if key in _EXAMPLES}
     return values | length | {"data": notes.get("data", "")[:12]}

@@ -1,4 +1,4 @@
-"""Prepared data sets: files of tokens (or images) and a manifest, described in docs/data.md.
+"""Prepared data sets: files of tokens, images or clicks and a manifest, described in docs/data.md.
 
 `tokens-<digest>.json` is the manifest, which `data.path` may name. Each file holds only little-endian unsigned
 integers; its index, with the suffix `.idx`, holds a checksum of every block and the end of every document.
@@ -12,19 +12,15 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.config import PAIR_FAMILIES, Config
+from trainer.config import Config
 from trainer.data import local_copies
-from trainer.data.image_sources import check_images
-from trainer.data.records import FIRST_TOKEN, record
-from trainer.data.sources import SEPARATOR, is_pair_text, looks_like_text, source_place, source_suffixes, text_files
-from trainer.data.tokenizer import BYTES, JPEG, identity, is_vocabulary
+from trainer.data.sources import source_place
+from trainer.data.tokenizer import BYTES, CLICKS, JPEG
 from trainer.errors import FatalError, Problem, StorageError, reason
-from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
 from xpk_shared.storage import Place
 from xpk_shared.storage.errors import Unreachable
 
-SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 BLOCK = 1 << 16  # bytes per checksum
 _MAX_COUNT = 1 << 53
@@ -42,7 +38,7 @@ class TokenFile:
     digest: str  # first digits of its SHA-256
     documents: int
     index: str = ""  # first digits of its index's SHA-256; empty without an index
-    longest: int = 0  # of pairs: no sentence has more tokens; 0 in a file of text or images
+    longest: int = 0  # of translations: no sentence has more tokens; 0: data of another kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +54,8 @@ class Corpus:
     skipped: int
     tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
-    pairs: int = 0  # tokens of each pair of segments (sentence_pairs.py); 0: running text, or images
-    mask_token: int = 0  # of a WordPiece vocabulary of pairs; 0: none
+    segments: int = 0  # tokens of each pair of segments (segment_pairs.py); 0: data of another kind
+    mask_token: int = 0  # of the WordPiece vocabulary of segments; 0: none
     held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
 
     @property
@@ -68,7 +64,12 @@ class Corpus:
         return self.tokenizer == JPEG
 
     @property
-    def has_pairs(self) -> bool:
+    def has_clicks(self) -> bool:
+        """True if it was prepared from a click log."""
+        return self.tokenizer.startswith(CLICKS)
+
+    @property
+    def has_translations(self) -> bool:
         """True if its documents are sentences, each followed by its translation."""
         return bool(self.files) and all(file.longest for file in self.files)
 
@@ -106,7 +107,7 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
-    known |= {name: notes.get(name, 0) for name in ("pairs", "mask_token", "held_out")}
+    known |= {name: notes.get(name, 0) for name in ("segments", "mask_token", "held_out")}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
     if corpus.held_out > corpus.documents:
@@ -189,49 +190,6 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
         raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
 
 
-def check_source(config: Config, batch: int) -> list[Problem]:
-    """Return the problems of `data.path`, reading as little as possible (the beginnings of files)."""
-    if not config.data.path:
-        return [unset()]
-    if config.data.path == SYNTHETIC:
-        return _check_synthetic(config)
-    has_pairs = record(config.model).is_pair
-    if config.data.target and not has_pairs:
-        return [Problem(f"data.target requires a model that translates, got {config.model.family}", "Omit data.target")]
-    try:
-        source = source_place(config.data.path)
-        if has_pairs and is_pair_text(config.data.path, config.data.target):
-            return missing_files(config.data.path, config.data.target)
-        if source.is_file():
-            return _unfit(config, open_corpus(source), batch)
-        if config.model.family == "resnet" and config.data.path == "stdlib":
-            return [_no_images(config)]
-        if config.model.family == "resnet":
-            return check_images(source, config.model.classes) if source.is_folder() else [missing(config.data.path)]
-        if has_pairs:
-            return [_no_pairs(config)] if source.is_folder() else [missing(config.data.path)]
-        return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
-    except FatalError as error:
-        return list(error.problems)
-    except OSError as error:
-        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Use a readable path")]
-
-
-def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
-    """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
-    problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
-    problems += _unfit(config, corpus, batch)
-    trained = records - eval_records(config, corpus, records)
-    if not problems and trained < max(batch, config.data.shards):
-        needed = max(batch, config.data.shards)
-        message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
-        more = "Use a larger data set or model.seq_len" if record(config.model).is_pair else "Add text"
-        less = "lower data.global_batch" if record(config.model).is_pair else "lower data.global_batch or model.seq_len"
-        problems.append(Problem(message, f"{more}, or {less}"))
-    if problems:
-        raise FatalError(*problems)
-
-
 def eval_records(config: Config, corpus: Corpus, records: int) -> int:
     """Return the number of records held out for evaluation, the last ones of the data set."""
     return corpus.held_out or int(records * config.data.eval_fraction)
@@ -262,136 +220,7 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
     return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Use a folder that contains text files")
 
 
-def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
-    """Check the size in bytes; process 0 checks the number of tokens, which may be smaller, when it prepares them."""
-    refuse_prepared(source)
-    if config.model.next_sentence and not is_vocabulary(config.data.tokenizer):
-        return [vocabulary_problem()]
-    needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
-    suffixes = source_suffixes(config.data.path, config.data.suffixes)
-    identity(config.data.tokenizer)
-    for entry in text_files(source, suffixes):
-        if not entry.size or not looks_like_text(source / entry.name):
-            skipped += 1
-            continue
-        tokens += entry.size + len(SEPARATOR)
-        if tokens >= needed:
-            return []
-        if 0 < config.data.max_bytes <= tokens:
-            break
-    if not tokens:
-        return [empty(config.data.path, suffixes, skipped)]
-    return [_small(config.data.path, tokens, needed)]
-
-
-def _needed_tokens(config: Config, batch: int) -> int:
-    """Return the fewest tokens that leave one whole batch to train on; packed examples may need any number."""
-    example = record(config.model)
-    if config.model.packed or example.is_pair:
-        return 1
-    return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
-
-
-def _check_synthetic(config: Config) -> list[Problem]:
-    if record(config.model).is_pair:
-        return []
-    if config.model.family != "resnet":
-        return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
-    if config.model.classes < SYNTHETIC_CLASSES:
-        message = f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} classes, but model.classes is {config.model.classes}"
-        return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]
-    return []
-
-
-def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
-    """Return the problems of a data set with this model."""
-    if corpus.has_photographs:
-        return _unfit_photographs(config, corpus, batch)
-    needed, problems = _needed_tokens(config, batch), []
-    if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
-        problems.append(_no_images(config))
-    problems += _unfit_pairs(config, corpus)
-    is_pair = record(config.model).is_pair
-    if is_pair != corpus.has_pairs:
-        problems.append(_no_pairs(config) if is_pair else _only_pairs(config))
-    if is_pair and corpus.has_pairs and not all(file.index and file.documents % 2 == 0 for file in corpus.files):
-        message = f"{corpus.path!r} has a file without an index, or with an odd number of sentences"
-        problems.append(Problem(message, "Prepare it again"))
-    tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
-    if tokenizer != corpus.tokenizer:
-        message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
-        problems.append(Problem(message, "Use the tokenizer that it was prepared with, or prepare it again"))
-    if config.model.packed and not all(file.index for file in corpus.files):
-        message = f"model.packed requires the ends of documents, which {corpus.path!r} does not have"
-        problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
-    if corpus.tokens < needed:
-        problems.append(_small(config.data.path, corpus.tokens, needed))
-    # BERT's last token is the mask token, and pairs have two tokens more; in bytes, 245 to 255 are free, because UTF-8
-    # never contains them.
-    extra = {} if config.model.mask_token else {"bert": (1, " plus the mask token")}
-    extra |= dict.fromkeys(PAIR_FAMILIES, (FIRST_TOKEN, " plus padding and end"))
-    count, words = extra.get(config.model.family, (0, ""))
-    vocab = corpus.vocab + (count if corpus.tokenizer != BYTES else 0)
-    if vocab > config.model.vocab:
-        masked = words if vocab > corpus.vocab else ""
-        message = (
-            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, but model.vocab is {config.model.vocab}"
-        )
-        problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
-    return problems
-
-
-def _unfit_photographs(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
-    if config.model.family != "resnet":
-        message = f"data.path={config.data.path!r} is a data set of images"
-        return [Problem(message, "Use --set model.family=resnet, or a data set of text")]
-    if not all(file.index for file in corpus.files):
-        message = f"images of any size require the ends of documents, which {corpus.path!r} does not have"
-        return [Problem(message, "Prepare it again")]
-    if corpus.documents - corpus.held_out < batch:
-        images = corpus.documents - corpus.held_out
-        message = f"data.path={config.data.path!r} has {images:,} images to train on, but one batch needs {batch:,}"
-        return [Problem(message, "Add images, or lower data.global_batch")]
-    return []
-
-
-def _unfit_pairs(config: Config, corpus: Corpus) -> list[Problem]:
-    model = config.model
-    length = model.seq_len if model.next_sentence else 0
-    if corpus.pairs != length:
-        kind = f"pairs of {corpus.pairs} tokens" if corpus.pairs else "running text"
-        wanted = f"pairs of {length} tokens" if length else "running text"
-        message = f"{corpus.path!r} has {kind}, but the model trains on {wanted}"
-        return [Problem(message, "Prepare it again, or change model.next_sentence or model.seq_len")]
-    if corpus.mask_token and model.mask_token != corpus.mask_token:
-        message = f"{corpus.path!r} has mask token {corpus.mask_token}, but model.mask_token is {model.mask_token}"
-        return [Problem(message, f"Use --set model.mask_token={corpus.mask_token}")]
-    return []
-
-
-def _no_images(config: Config) -> Problem:
-    size = f"{config.model.image} x {config.model.image}"
-    message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
-    return Problem(message, f"Use prepared images (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
-
-
 def vocabulary_problem() -> Problem:
-    """Return the problem of pairs without a WordPiece vocabulary."""
+    """Return the problem of segments without a WordPiece vocabulary."""
     message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
     return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")
-
-
-def _no_pairs(config: Config) -> Problem:
-    message = f"data.path={config.data.path!r} has no pairs of sentences, which {config.model.family} requires"
-    hint = f"Use a .tsv file, data.target with the translations, prepared pairs, or data.path={SYNTHETIC}"
-    return Problem(message, hint)
-
-
-def _only_pairs(config: Config) -> Problem:
-    message = f"data.path={config.data.path!r} has pairs of sentences, which {config.model.family} does not read"
-    return Problem(message, f"Use model.family={' or '.join(PAIR_FAMILIES)}, or other data")
-
-
-def _small(path: str, tokens: int, needed: int) -> Problem:
-    message = f"data.path={path!r} has {tokens:,} tokens, but one batch needs {needed:,}"
-    return Problem(message, "Add text, or lower data.global_batch or model.seq_len")

@@ -26,7 +26,7 @@ _MAX_LABEL = (1 << 8 * LABEL_BYTES) - 1
 
 
 def prepare(
-    source: str, out: Place, max_bytes: int = 0, *, file_bytes: int = FILE_TOKENS, is_pinned: bool = False
+    source: str, out: Place, max_bytes: int = 0, *, file_tokens: int = FILE_TOKENS, is_pinned: bool = False
 ) -> Corpus:
     """Return the data set of the photographs in `source`; prepare it in the folder `out` if it is missing or outdated.
 
@@ -41,7 +41,7 @@ def prepare(
     if not folder.is_folder():
         raise FatalError(missing(source))
     request: dict[str, Any] = {"source": str(folder), "images": JPEG, "max_bytes": max_bytes}
-    request |= {} if file_bytes == FILE_TOKENS else {"file_tokens": file_bytes}
+    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
     fingerprint = "" if is_pinned else fingerprint_of(folder, "")
     corpus = find_corpus(out, request, None if is_pinned else fingerprint)
     if corpus is not None:
@@ -55,7 +55,7 @@ def prepare(
         _write(writer, images.images(images.training), max_bytes)
         return {"skipped": 0, "held_out": _write(writer, images.images(images.evaluation))}
 
-    return write_corpus(out, notes, file_bytes, write)
+    return write_corpus(out, notes, file_tokens, write)
 
 
 def _write(writer: Writer, images: Iterator[LabeledImage], max_bytes: int = 0) -> int:

@@ -23,7 +23,7 @@ from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.image_decoding import Decoder
-from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, PAIR_NUMBERS, Record, record
+from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, SEGMENT_NUMBERS, Kind, Record, record
 from trainer.errors import FatalError, Problem
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -43,7 +43,7 @@ def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int,
     example = record(model)
     if data.has_photographs:
         return tuple(file.documents for file in data.files)
-    if example.is_pair:
+    if example.kind is Kind.TRANSLATIONS:
         pairs_F = np.array([file.documents // 2 * (file.longest <= model.seq_len) for file in data.files])
         held_F = np.diff((np.cumsum(pairs_F) * eval_fraction).astype(np.int64), prepend=0)
         return (*(pairs_F - held_F).tolist(), *held_F.tolist())
@@ -197,12 +197,11 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
-        has_documents = example.packed or example.is_pair
-        self._plan = _plan(index, example) if has_documents else None
+        self._plan = _plan(index, example) if example.has_documents else None
         if data.has_photographs:
             ends_D = np.array(index.ends if index else (), np.int64)
             self._plan = np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
-        self._ends_D = np.array(index.ends if index and has_documents else (), np.int64)
+        self._ends_D = np.array(index.ends if index and example.has_documents else (), np.int64)
         self.open()
         self.close()
 
@@ -261,7 +260,7 @@ class _File:
             row_S[:] = numbers
             return
         first_half, second_half = np.split(row_S, 2)
-        if self._record.is_pair:
+        if self._record.kind is Kind.TRANSLATIONS:
             middle = self._ends_D[2 * number] - start
             self._write_sentence(number, numbers[:middle], first_half)
             self._write_sentence(number, numbers[middle:], second_half)
@@ -296,13 +295,18 @@ class _File:
     def _check_range(self, number: int, numbers: Records) -> None:
         """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""
         below, name = self._record.below, self._name
-        if self._record.noun == "image":
+        if self._record.clicks is not None:
+            if defect := self._record.clicks.defect(numbers.tolist()):
+                message = f"example {number:,} of {name!r} has {defect}"
+                raise FatalError(Problem(message, "Correct it, or use the settings that it was prepared with"))
+            return
+        if self._record.kind is Kind.IMAGES:
             value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
             hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
-            numbers = numbers[:-PAIR_NUMBERS] if self._record.pair else numbers
-            reserved = FIRST_TOKEN if self._record.is_pair else 0
+            numbers = numbers[:-SEGMENT_NUMBERS] if self._record.kind is Kind.SEGMENTS else numbers
+            reserved = FIRST_TOKEN if self._record.kind is Kind.TRANSLATIONS else 0
             below -= reserved
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
             noun = "pair" if reserved else "example"
@@ -357,6 +361,6 @@ class _File:
 
 def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
     ends = index.ends if index else ()
-    if example.is_pair:
+    if example.kind is Kind.TRANSLATIONS:
         return packing.pairs(ends)
     return packing.plan(ends, example.length // 2, example.stride)

@@ -18,7 +18,7 @@ def source_place(path: str) -> Place:
     return open_place(sysconfig.get_paths()["stdlib"] if path == "stdlib" else path)
 
 
-def is_pair_text(path: str, target: str) -> bool:
+def is_translated_text(path: str, target: str) -> bool:
     """Return whether these name pairs of sentences as text, rather than a folder of text or a prepared data set."""
     return bool(target) or path.endswith(".tsv")
 

@@ -16,7 +16,8 @@ from trainer.storage import open_place
 from xpk_shared.storage.errors import Unreachable
 
 BYTES = "bytes"
-JPEG = "jpeg"  # in place of a tokenizer's identity: documents are encoded images, each followed by its label
+JPEG = "jpeg"  # in place of the identity of a tokenizer: documents are encoded images, each followed by its label
+CLICKS = "clicks:"  # the same, followed by the format of a click log
 _KIND, _WORDPIECE = "sentencepiece", "wordpiece"
 _VOCABULARY = ".txt"
 

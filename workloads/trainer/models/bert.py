@@ -2,7 +2,7 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G predicted positions
-With `next_sentence`, examples are pairs of segments (data/sentence_pairs.py), and a second task predicts whether the
+With `next_sentence`, examples are pairs of segments (data/segment_pairs.py), and a second task predicts whether the
 second follows the first. `mask_token` is by default the last token of the vocabulary; in text of bytes that is 255,
 which UTF-8 never contains. Parameters are float32; norms, softmax and loss are summed in float32.
 """
@@ -17,7 +17,7 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
-from trainer.data.records import PAIR_NUMBERS
+from trainer.data.records import SEGMENT_NUMBERS
 from trainer.models.attention import attention
 from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
@@ -110,7 +110,7 @@ class Pairs(NamedTuple):
 
 def read_pairs(record_BS: Array) -> Pairs:
     """Return the pairs of records (data/records.py)."""
-    T = record_BS.shape[1] - PAIR_NUMBERS
+    T = record_BS.shape[1] - SEGMENT_NUMBERS
     time_T, first_B1, second_B1 = jnp.arange(T), record_BS[:, T : T + 1], record_BS[:, T + 1 : T + 2]
     special_BT = (time_T == 0) | (time_T == first_B1 - 1) | (time_T == second_B1 - 1)
     real_BT = time_T < second_B1

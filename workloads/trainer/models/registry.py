@@ -7,9 +7,10 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.models import bert, decoder, gnmt, resnet, transformer
+from trainer.models import bert, decoder, dlrm, gnmt, resnet, transformer
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
+from trainer.parallel import table_placement
 from trainer.parallel.partitioning import Execution
 
 
@@ -84,5 +85,15 @@ _FAMILIES = {
         sums=gnmt.sums,
         flops_per_item=gnmt.flops_per_item,
         translate=gnmt.translate,
+    ),
+    "dlrm": Family(
+        shapes=dlrm.shapes,
+        specs=dlrm.specs,
+        is_gain=dlrm.is_gain,
+        layer_axes=dlrm.layer_axes,
+        init=dlrm.init,
+        sums=dlrm.sums,
+        flops_per_item=dlrm.flops_per_item,
+        place=table_placement.place,
     ),
 }

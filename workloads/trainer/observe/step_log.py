@@ -142,10 +142,12 @@ class Progress:
         seconds: float,
         *,
         bleu: float | None = None,
+        auc: float | None = None,
     ) -> None:
-        """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted.
+        """Record an evaluation of `items` tokens, images or examples; the items of pairs are the translations' tokens.
 
-        `bleu` is that of a model's translations, 0 to 100; the items of pairs are the translations' tokens.
+        `accuracy` is the fraction of correct ones, `bleu` that of a model's translations, 0 to 100, and `auc` the area
+        under the ROC curve, where they are computed.
         """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         self._accuracy = math.nan if accuracy is None else accuracy
@@ -156,13 +158,15 @@ class Progress:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
             known |= {} if bleu is None else {"eval_bleu": round(bleu, 3)}
+            known |= {} if auc is None else {"eval_auc": auc}
             line = head | {"eval_loss": loss, f"eval_{noun}s": items} | known
             self._lines.write(line)
             self._write_to_board(line)
         if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
-            bleu_text = "" if bleu is None else f"   BLEU {bleu:.2f}"
-            metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}{bleu_text}   {noun}s {items:,}")
+            score = "" if bleu is None else f"   BLEU {bleu:.2f}"
+            score += "" if auc is None else f"   AUC {auc:.5f}"
+            metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}{score}   {noun}s {items:,}")
 
     def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:
         """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.

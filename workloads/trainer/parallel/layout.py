@@ -6,15 +6,17 @@ import typing
 from collections.abc import Iterator
 
 from trainer import pair_lengths
-from trainer.config import PAIR_FAMILIES, Config, sections
+from trainer.config import TRANSLATION_FAMILIES, Config, sections
 from trainer.errors import Problem
+from trainer.parallel import table_placement
 from trainer.telemetry import mllog
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet", *PAIR_FAMILIES),
+    "model.family": ("decoder", "bert", "resnet", *TRANSLATION_FAMILIES, "dlrm"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
@@ -25,7 +27,7 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
-MIN_PAIR = 8  # tokens of a pair of segments
+MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -181,7 +183,7 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
-    if model.family != "resnet":
+    if model.family not in ("resnet", "dlrm"):
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
@@ -197,6 +199,8 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         ]
     if model.family in ("bert", "gnmt"):
         sizes.append(("model.embed", model.embed, {"mesh.tp": mesh.tp}))  # the width of its head's dense layer
+    if model.family == "dlrm":
+        yield from table_placement.problems(model, mesh.fsdp)
     for name, value, by in sizes:
         if value % math.prod(by.values()):
             size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"
@@ -276,6 +280,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
     may_be_zero = {
         *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
         *("model.beam", "model.length_penalty"),
+        *("model.dense_features", "model.rows_per_exchange"),
         *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
@@ -342,7 +347,7 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")
-    if model.next_sentence and (model.family != "bert" or model.packed or model.seq_len < MIN_PAIR):
+    if model.next_sentence and (model.family != "bert" or model.packed or model.seq_len < MIN_SEGMENTS):
         message = (
             "model.next_sentence requires model.family=bert without model.packed, and a model.seq_len of 8 or more"
         )
@@ -350,10 +355,12 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.mask_token >= model.vocab:
         message = f"model.mask_token = {model.mask_token} is not below model.vocab = {model.vocab}"
         yield Problem(message, f"Use {model.vocab - 1} or less")
-    if model.family in PAIR_FAMILIES:
+    if model.family in TRANSLATION_FAMILIES:
         yield from pair_lengths.problems(config)
     elif model.batch_lengths:
         yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
+    if model.family == "dlrm":
+        yield from table_placement.setting_problems(config)
     if model.family != "resnet":
         return
     if not model.block_counts:

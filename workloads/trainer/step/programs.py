@@ -28,6 +28,7 @@ from trainer.parallel.mesh import ALL, BATCH, platform, sharding
 from trainer.parallel.partitioning import Execution
 from trainer.step import learning_rate, optimizers
 from trainer.step.accumulation import mean_gradients, sum_gradients
+from trainer.step.area_under_curve import count_pairs
 from trainer.step.gradient_reduction import Automatic, Explicit
 from trainer.step.shares import Flattening, SharePrograms
 from trainer.step.update_sharding import update_shardings
@@ -51,6 +52,7 @@ class Programs:
     init: Any  # uint32 seed -> state
     train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
     evaluate: Any  # params, blocks, averages -> Sums
+    rank: Any  # predictions of every batch of an evaluation -> PairCounts
     state: State  # shapes, types and shardings
     blocks: Blocks
     flags: jax.ShapeDtypeStruct
@@ -64,6 +66,8 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     `replicas` is the number of virtual replicas of elastic slices; then `mesh` is that of one slice.
     """
     model = family(config.model)
+    examples = sizes.global_batch / (sizes.dp * sizes.fsdp)
+    config = dataclasses.replace(config, model=model.place(config.model, sizes.fsdp, examples))
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
     functions = _Functions(
         config, mesh, model, optimizer, _make_gather(mesh, slots, sizes.global_batch), sizes, replicas
@@ -76,7 +80,8 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     return Programs(
         init=jax.jit(functions.init_state, out_shardings=shardings),
         train=jit(functions.train, donate_argnums=0, out_shardings=(shardings, replicated)),
-        evaluate=jit(functions.evaluate, out_shardings=replicated),
+        evaluate=jit(functions.evaluate, out_shardings=_sums_shardings(mesh)),
+        rank=jit(functools.partial(count_pairs, mesh), out_shardings=replicated),
         state=jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings),
         blocks=_blocks(record(config.model), mesh, slots),
         flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
@@ -205,6 +210,12 @@ def _reduction(config: Config, execution: Execution, sizes: Layout, model: Famil
     if config.mesh.grad_reduction == "automatic":
         return Automatic(execution, sums)
     return Explicit(execution, sums, model.specs(config.model), sizes.dp_slices, config.mesh.grad_reduction_dtype)
+
+
+def _sums_shardings(mesh: Mesh) -> Sums:
+    """Return the shardings of the sums of an evaluation: replicated, except for the predictions."""
+    replicated: Any = sharding(mesh)
+    return Sums(replicated, replicated, replicated, replicated, predictions=sharding(mesh, BATCH))  # type: ignore[arg-type]
 
 
 def _rounding_key(config: Config, step: Array) -> Array | None:

@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.small import run_alone
 from trainer import config, pair_lengths
 from trainer.config import Model
-from trainer.data import bucket_order, dataset, pairs, prepare, synthetic_pairs
+from trainer.data import bucket_order, checks, prepare, synthetic_translations, translations
 from trainer.data import reader as reading
 from trainer.data.bucket_order import BucketOrder
 from trainer.data.dataset import Corpus
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def corpus(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return pairs.prepare(str(files[0]), str(files[1]), open_place(tmp_path_factory.mktemp("out")))
+    return translations.prepare(str(files[0]), str(files[1]), open_place(tmp_path_factory.mktemp("out")))
 
 
 def texts(row: np.ndarray) -> list[str]:  # type: ignore[type-arg]
@@ -70,9 +70,9 @@ def test_a_tsv_file_gives_the_same_data(corpus: Corpus, files: tuple[Path, Path]
     lines = zip(*(file.read_text().splitlines() for file in files), strict=True)
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("\r\n".join("\t".join(line) for line in lines))
-    made = pairs.prepare(str(tsv), "", open_place(tmp_path))
+    made = translations.prepare(str(tsv), "", open_place(tmp_path))
     assert (made.digest, made.tokens) == (corpus.digest, corpus.tokens)
-    assert pairs.prepare(str(tsv), "", open_place(tmp_path)) == made, "it is reused"
+    assert translations.prepare(str(tsv), "", open_place(tmp_path)) == made, "it is reused"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_invalid_line_is_named(source: str, target: str | bytes, says: str, t
     (tmp_path / "x.en").write_text(source)
     (tmp_path / "x.de").write_bytes(target.encode() if isinstance(target, str) else target)
     with pytest.raises(FatalError) as error:
-        pairs.prepare(names["source"], names["target"], open_place(tmp_path / "out"))
+        translations.prepare(names["source"], names["target"], open_place(tmp_path / "out"))
     assert str(error.value) == says.format(**names)
     assert not list((tmp_path / "out").glob("*.json"))
 
@@ -127,7 +127,7 @@ def test_pairs_and_text_are_not_confused(corpus: Corpus, tmp_path: Path) -> None
         (["model.family=gnmt", "data.target=x"], "y", "data.path='y' does not exist here"),
     ):
         made = config.load("tiny", [*settings, f"data.path={path}"])
-        assert says in dataset.check_source(made, 8)[0].message
+        assert says in checks.check_source(made, 8)[0].message
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_a_host_with_shards_reads_its_own_part_of_every_bucket() -> None:
         assert set(first) <= own[0] and set(second) <= own[1]
 
 
-def test_synthetic_pairs_reverse_and_replace_words(tmp_path: Path) -> None:
-    source, target = (text.decode().split() for text in synthetic_pairs.pair(11))
+def test_synthetic_translations_reverse_and_replace_words(tmp_path: Path) -> None:
+    source, target = (text.decode().split() for text in synthetic_translations.pair(11))
     assert target == ["QWERTYUI"["abcdefgh".index(word)] for word in reversed(source)]
-    made = synthetic_pairs.prepare(open_place(tmp_path), 2000)
+    made = synthetic_translations.prepare(open_place(tmp_path), 2000)
     assert made.documents == 2 * 100 and max(file.longest for file in made.files) <= 16
-    assert synthetic_pairs.prepare(open_place(tmp_path), 2000) == made
+    assert synthetic_translations.prepare(open_place(tmp_path), 2000) == made
     manifest = json.loads(Path(made.path).read_text())
     assert all(file["longest"] in pair_lengths.LENGTHS for file in manifest["files"])

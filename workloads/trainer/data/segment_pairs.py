@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.data.dataset import Corpus, empty, missing, open_corpus, refuse_prepared, unset, vocabulary_problem
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, source_documents, write_corpus
-from trainer.data.records import PAIR_NUMBERS
+from trainer.data.records import SEGMENT_NUMBERS
 from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.sources import source_place, source_suffixes
 from trainer.data.tokenizer import identity, open_tokenizer
@@ -65,7 +65,7 @@ def prepare(
     suffixes, pieces = source_suffixes(source, suffixes), open_tokenizer(tokenizer)
     if not isinstance(pieces, WordPiece):
         raise FatalError(vocabulary_problem())
-    request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes, "pairs": seq_len}
+    request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes, "segments": seq_len}
     request |= {"tokenizer": identity(tokenizer)}
     request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
     fingerprint = "" if is_pinned else fingerprint_of(folder, suffixes)
@@ -74,7 +74,7 @@ def prepare(
         return corpus
     notes = {"dtype": pieces.dtype, "vocab": pieces.vocab, "tokenizer": identity(tokenizer), "asked": request}
     notes |= {
-        "pairs": seq_len,
+        "segments": seq_len,
         "mask_token": pieces.mask,
         "fingerprint": fingerprint or fingerprint_of(folder, suffixes),
     }
@@ -154,7 +154,7 @@ def _write(
             tokens = [pieces.start, *first, pieces.separator, *second, pieces.separator]
             padding = [0] * (seq_len - len(tokens))
             numbers = [*tokens, *padding, len(first) + 2, len(tokens), int(is_next)]
-            assert len(numbers) == seq_len + PAIR_NUMBERS
+            assert len(numbers) == seq_len + SEGMENT_NUMBERS
             writer.add(np.array(numbers, dtype).tobytes())
     if not count:
         raise FatalError(empty(str(folder), suffixes, skipped))

@@ -6,7 +6,7 @@ learn all of them. Each pair is a function of its number alone.
 
 import numpy as np
 
-from trainer.data import pairs
+from trainer.data import translations
 from trainer.data.dataset import Corpus
 from trainer.data.prepare import find_corpus
 from trainer.former_names import SYNTHETIC
@@ -23,10 +23,10 @@ def prepare(out: Place, max_bytes: int = 0) -> Corpus:
     """Return the data set of pairs in the folder `out`; make it if it is missing."""
     count = -(-max_bytes // _BYTES_PER_PAIR) or _PAIRS
     request = {"source": SYNTHETIC, "pairs": count}
-    return find_corpus(out, request, None) or pairs.write(out, request, "", map(pair, range(count)))
+    return find_corpus(out, request, None) or translations.write(out, request, "", map(pair, range(count)))
 
 
-def pair(number: int) -> pairs.Pair:
+def pair(number: int) -> translations.Pair:
     """Return a sentence and its translation."""
     random = np.random.default_rng(number)
     words = random.integers(len(_SOURCE_WORDS), size=random.integers(_WORDS.start, _WORDS.stop))

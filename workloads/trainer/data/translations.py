@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from trainer.data.dataset import TOKEN_BYTES, Corpus, missing_files
+from trainer.data.dataset import TOKEN_BYTES, Corpus, missing_files, open_corpus
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
+from trainer.data.sources import is_translated_text
 from trainer.data.tokenizer import BYTES, Tokenizer, identity, open_tokenizer
 from trainer.errors import FatalError, Problem
 from trainer.pair_lengths import LENGTHS, file_length
@@ -36,9 +37,12 @@ def prepare(
 ) -> Corpus:
     """Return the data set of pairs in the folder `out`; prepare it if it is missing or outdated.
 
-    `source` is a file of sentences and `target` one of their translations, or `source` alone is a TSV file with both.
+    `source` is a file of sentences and `target` one of their translations, or `source` alone is a TSV file with both or
+    a manifest.
     `is_pinned` as in `trainer.data.prepare.prepare`. Raises FatalError naming the file and the line of an invalid pair.
     """
+    if not is_translated_text(source, target):
+        return open_corpus(open_place(source))
     places = [open_place(path) for path in (source, target) if path]
     if problems := missing_files(source, target):
         raise FatalError(*problems)

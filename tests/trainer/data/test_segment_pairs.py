@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainer import config
-from trainer.data import dataset, reader, sentence_pairs
+from trainer.data import checks, reader, segment_pairs
 from trainer.data.dataset import Corpus
 from trainer.errors import FatalError
 from trainer.storage import open_place
@@ -46,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(source: Path, vocabulary: str, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return sentence_pairs.prepare(str(source), open_place(tmp_path_factory.mktemp("data")), T, vocabulary)
+    return segment_pairs.prepare(str(source), open_place(tmp_path_factory.mktemp("data")), T, vocabulary)
 
 
 def rows(corpus: Corpus) -> list[list[int]]:
@@ -76,23 +76,23 @@ def test_records_are_two_segments_and_whether_the_second_follows(prepared: Corpu
 
 def test_every_sentence_is_in_a_first_segment_or_follows_one() -> None:
     documents = [[[100 * d + n] * 3 for n in range(30)] for d in range(5)]
-    made = list(sentence_pairs.pairs(documents, 21, np.random.default_rng(0)))
+    made = list(segment_pairs.pairs(documents, 21, np.random.default_rng(0)))
     seen = {token for pair in made for token in (*pair.first, *(pair.second if pair.is_next else ()))}
     assert seen == {sentence[0] for document in documents for sentence in document}
     assert max(len(pair.first) + len(pair.second) for pair in made) <= 21
 
 
 def test_preparation_is_repeatable_and_reused(prepared: Corpus, source: Path, vocabulary: str, tmp_path: Path) -> None:
-    again = sentence_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary)
+    again = segment_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary)
     assert (again.digest, again.pairs, again.mask_token) == (prepared.digest, T, 4)
     stamp = Path(again.path).stat().st_mtime_ns
-    assert sentence_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary) == again
+    assert segment_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary) == again
     assert Path(again.path).stat().st_mtime_ns == stamp
 
 
 def problems(path: str | Path, *settings: str) -> str:
     asked = config.load("bert-tiny", [*SETTINGS, VOCAB, f"data.path={path}", *settings])
-    return "\n".join(map(str, dataset.check_source(asked, 8)))
+    return "\n".join(map(str, checks.check_source(asked, 8)))
 
 
 def test_pairs_of_another_kind_are_rejected(prepared: Corpus, source: Path, vocabulary: str) -> None:
@@ -111,4 +111,4 @@ def test_one_document_is_too_few(vocabulary: str, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "1.txt").write_text("a1 a2\na3\n")
     with pytest.raises(FatalError, match=re.escape("has fewer than two documents, but pairs require another one")):
-        sentence_pairs.prepare(str(tmp_path / "source"), open_place(tmp_path / "data"), T, vocabulary)
+        segment_pairs.prepare(str(tmp_path / "source"), open_place(tmp_path / "data"), T, vocabulary)
