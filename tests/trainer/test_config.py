@@ -176,7 +176,7 @@ def test_columns_must_be_divisible_by_the_chips() -> None:
     [
         ("resnet-tiny", ["data.path=stdlib"], "is not a file of images of 32 x 32 pixels"),
         ("resnet-tiny", ["model.classes=9"], "Use --set model.classes=10 or more"),
-        ("tiny", ["data.path=synthetic"], "Use model.family=resnet, or a folder of text"),
+        ("tiny", ["data.path=synthetic"], "model.family=resnet, or a folder of text"),
     ],
 )
 def test_data_of_another_kind_is_rejected(name: str, settings: list[str], says: str) -> None:

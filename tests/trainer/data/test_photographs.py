@@ -218,7 +218,7 @@ def test_problems_are_found_without_reading_images(source: Path, prepared: Corpu
 
 
 def test_prepare_counts_images_and_names_missing_pillow(source: Path, tmp_path: Path) -> None:
-    words = ("prepare", str(source), "--images", "--out", str(tmp_path / "out"))
+    words = ("prepare", str(source), "--config", "resnet-tiny", "--out", str(tmp_path / "out"))
     ran = run_alone(*words)
     assert (ran.returncode, ran.stderr) == (0, "64 images, 16 of them for evaluation\n")
     assert dataset.open_corpus(open_place(ran.stdout.strip())).held_out == 16

@@ -84,7 +84,7 @@ def test_every_sentence_is_in_a_first_segment_or_follows_one() -> None:
 
 def test_preparation_is_repeatable_and_reused(prepared: Corpus, source: Path, vocabulary: str, tmp_path: Path) -> None:
     again = segment_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary)
-    assert (again.digest, again.pairs, again.mask_token) == (prepared.digest, T, 4)
+    assert (again.digest, again.segments, again.mask_token) == (prepared.digest, T, 4)
     stamp = Path(again.path).stat().st_mtime_ns
     assert segment_pairs.prepare(str(source), open_place(tmp_path), T, vocabulary) == again
     assert Path(again.path).stat().st_mtime_ns == stamp
@@ -97,7 +97,7 @@ def problems(path: str | Path, *settings: str) -> str:
 
 def test_pairs_of_another_kind_are_rejected(prepared: Corpus, source: Path, vocabulary: str) -> None:
     assert problems(prepared.path) == problems(source, f"data.tokenizer={vocabulary}") == ""
-    assert "has pairs of 24 tokens, but the model trains on pairs of 32 tokens" in problems(
+    assert "has pairs of segments of 24 tokens, but the model trains on pairs of segments of 32" in problems(
         prepared.path, "model.seq_len=32"
     )
     assert "the model trains on running text" in problems(prepared.path, "model.next_sentence=false")

@@ -98,7 +98,7 @@ def test_an_invalid_line_is_named(source: str, target: str | bytes, says: str, t
 def test_a_command_reports_a_bad_column_in_one_line(tmp_path: Path) -> None:
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("a\tA\nb B\n")
-    ran = run_alone("prepare", str(tsv), "--out", str(tmp_path))
+    ran = run_alone("prepare", str(tsv), "--config", "gnmt-tiny", "--out", str(tmp_path))
     assert (ran.returncode, ran.stdout) == (42, "")
     assert ran.stderr == (
         f"error: '{tsv}' line 2 must have 2 columns, but has 1."
@@ -123,7 +123,7 @@ def test_pairs_and_text_are_not_confused(corpus: Corpus, tmp_path: Path) -> None
         (["model.family=transformer"], text.path, "has no pairs of sentences, which transformer requires"),
         (["model.family=gnmt"], str(tmp_path), "has no pairs of sentences, which gnmt requires"),
         ([], corpus.path, "has pairs of sentences, which decoder does not read"),
-        (["data.target=x"], str(tmp_path), "data.target requires a model that translates, got decoder"),
+        (["data.target=x"], str(tmp_path), "data.target requires a model that translates, but decoder reads running text"),
         (["model.family=gnmt", "data.target=x"], "y", "data.path='y' does not exist here"),
     ):
         made = config.load("tiny", [*settings, f"data.path={path}"])

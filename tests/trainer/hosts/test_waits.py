@@ -154,7 +154,8 @@ def test_the_wait_for_the_last_local_checkpoint_has_a_timeout(tmp_path: Path, ha
 @pytest.mark.parametrize("cleared", [False, True])
 def test_the_end_of_a_run_has_a_timeout(cleared: bool, tmp_path: Path, hang: Hang) -> None:
     local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
-    run = run_of(tmp_path, local=local, profiler=SimpleNamespace(close=lambda: None))
+    closed, ended = SimpleNamespace(close=lambda: None), SimpleNamespace(end=lambda at: None)
+    run = run_of(tmp_path, local=local, profiler=closed, progress=ended)
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
     run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
     with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):

@@ -134,10 +134,8 @@ def _needed_tokens(config: Config, batch: int) -> int:
 def _synthetic_problems(config: Config) -> list[Problem]:
     kind = record(config.model).kind
     if kind in (Kind.TEXT, Kind.SEGMENTS):
-        message = (
-            f"data.path={SYNTHETIC} is a set of images, translations or clicks, but {config.model.family} reads text"
-        )
-        return [Problem(message, "Use a folder of text, or another model.family")]
+        message = f"data.path={SYNTHETIC} has images, translations or clicks, but {config.model.family} reads {kind}"
+        return [Problem(message, "Use another model.family, such as model.family=resnet, or a folder of text")]
     if kind is Kind.IMAGES and config.model.classes < SYNTHETIC_CLASSES:
         message = f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} classes, but model.classes is {config.model.classes}"
         return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]

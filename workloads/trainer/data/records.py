@@ -25,7 +25,6 @@ class Kind(enum.StrEnum):
 class Record:
     """Format of an example, in the file and on the chips."""
 
-    kind: Kind
     length: int  # numbers of one record
     stride: int  # numbers from the start of one record to the next; packed records start at a document
     dtype: str  # on the chips
@@ -33,6 +32,7 @@ class Record:
     noun: str  # name of an item
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
     packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
+    kind: Kind = Kind.TEXT
     clicks: ClickFormat | None = None  # of a click log
 
     @property
@@ -63,16 +63,16 @@ def record(model: Model) -> Record:
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
-        return Record(Kind.IMAGES, length, length, "uint8", 1, "image", model.classes)
+        return Record(length, length, "uint8", 1, "image", model.classes, kind=Kind.IMAGES)
     if model.family in TRANSLATION_FAMILIES:
         length = 2 * model.seq_len
-        return Record(Kind.TRANSLATIONS, length, length, "int32", 1, "pair", model.vocab)
+        return Record(length, length, "int32", 1, "pair", model.vocab, kind=Kind.TRANSLATIONS)
     if model.family == "dlrm":
         form = click_format(model)
-        return Record(Kind.CLICKS, form.length, form.length, "int32", 1, "example", clicks=form)
+        return Record(form.length, form.length, "int32", 1, "example", kind=Kind.CLICKS, clicks=form)
     if model.next_sentence:
         length = model.seq_len + SEGMENT_NUMBERS
-        return Record(Kind.SEGMENTS, length, length, "int32", model.seq_len, "token", model.vocab)
+        return Record(length, length, "int32", model.seq_len, "token", model.vocab, kind=Kind.SEGMENTS)
     tokens = model.seq_len + (1 if model.family == "decoder" else 0)
     length = 2 * tokens if model.packed else tokens
-    return Record(Kind.TEXT, length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)
+    return Record(length, model.seq_len, "int32", model.seq_len, "token", model.vocab, model.packed)
