@@ -18,8 +18,8 @@ class Record:
     items: int  # tokens or images in a record, the unit of throughput
     noun: str  # name of an item
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
-    clicks: ClickFormat | None = None  # of a click log
     packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
+    clicks: ClickFormat | None = None  # of a click log
 
     def count(self, numbers: int) -> int:
         """Return the number of records in a file of `numbers` numbers."""

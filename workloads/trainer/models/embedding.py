@@ -164,7 +164,8 @@ class RowExchange:
         if "dp" in self.batch and self.mesh.shape["dp"] > 1:
             own_N, grad_NE = (jax.lax.all_gather(x, "dp", tiled=True) for x in (own_N, grad_NE))
         place_N = jnp.where(own_N < 0, len(total_VE), own_N)
-        return total_VE.at[place_N].add(grad_NE.astype(jnp.float32), mode="drop")
+        total: Array = total_VE.at[place_N].add(grad_NE.astype(jnp.float32), mode="drop")
+        return total
 
     def requests(self, row_bH: Array, table: int) -> Requests:
         """Remove the duplicates of a chip's lookups."""
