@@ -197,7 +197,8 @@ class RowExchange:
         for one in requests:
             most = jnp.max(jnp.diff(one.end_O, prepend=0))
             needed = jnp.maximum(needed, -(-most // self._size(one)).astype(jnp.int32))
-        return jax.lax.pmax(needed, self.batch)
+        most_needed: Array = jax.lax.pmax(needed, self.batch)
+        return most_needed
 
     def _repeat(self, requests: list[Requests], exchange: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
         """Apply `exchange` (its number, state -> state) until all chips have all rows."""
