@@ -55,6 +55,13 @@ def test_the_estimated_traffic_has_the_all_to_alls_of_the_program() -> None:
     assert dlrm.traffic(made.config, sizes).ici == pytest.approx(replicated - tables + sent)
 
 
+def test_the_estimate_agrees_with_the_tpu_compiler() -> None:
+    """Compare with `python -m trainer compile --config dlrm --tpu-type v5litepod-64 --num-slices 2`."""
+    compiled = {"peak_gib": 5.621, "state_gib": 4.207, "dcn_gib_per_step": 0.0065, "ici_gib_per_step": 0.048}
+    figures = dlrm.estimate(config.load("dlrm"), find_slice("v5litepod-64"), 2)
+    assert {key: figures[key] for key in compiled} == pytest.approx(compiled, rel=0.03)
+
+
 def test_the_estimate_has_the_fields_of_a_decoders() -> None:
     pod = find_slice("v5litepod-256")
     figures = dlrm.estimate(config.load("dlrm"), pod, 2)

@@ -126,28 +126,31 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> _Sent:
     """Return the traffic of a step; with `replicas` elastic slices, `sizes` are those of one.
 
     Inside a slice: the exchanges of tables that are sharded by rows or columns, and an all-reduce of the gradients of
-    what is replicated. Between slices: for tables that are sharded by rows the gradients of a batch's rows, gathered by
-    all slices; otherwise an all-reduce of gradients. An explicit reduction adds all of them as tables, in its dtype.
+    what is replicated. If the update of that is sharded over "fsdp", the new parameters are gathered by another
+    all-reduce, and each chip sends only its part between slices. Between slices: for tables that are sharded by rows
+    the gradients of a batch's rows, gathered by all slices; otherwise an all-reduce of gradients. An explicit reduction
+    adds all of them as tables, in its dtype.
     """
     model, chips, slices = config.model, sizes.fsdp, sizes.dp_slices
     width = 2 if model.compute_dtype == "bfloat16" else 4
-    examples = sizes.global_batch / (sizes.dp * sizes.fsdp)
-    others, ici, rows, dense = (chips - 1) / chips, 0.0, 0.0, float(sum(_matrices(model)))
-    replicated = dense
-    for table in _tables(model, sizes):
+    examples, others = sizes.global_batch / (sizes.dp * sizes.fsdp), (chips - 1) / chips
+    (matrices, biases), tables = _matrices(model), _tables(model, sizes)
+    whole, ici, rows, columns = float(matrices), 0.0, 0.0, 0.0
+    for table in tables:
         if table.placement == ROWS:
             buffer = chips * table.capacity
             ici += others * buffer * 2 * (_WIDTH + model.embed * width)
             rows += buffer * (_WIDTH + model.embed * width)
         elif table.placement == COLUMNS:
             ici += (chips - 1) * examples * table.hots * _WIDTH + 2 * others * examples * model.embed * width
-            dense += table.held(sizes)
+            columns += table.held(sizes)
         else:
-            dense += table.numbers
-            replicated += table.numbers
-    ici += 2 * others * replicated * _WIDTH
-    dcn = 2 * (slices - 1) / slices * dense * _WIDTH + (slices - 1) * rows
-    held = sum(_matrices(model)) + sum(table.held(sizes) for table in _tables(model, sizes))
+            whole += table.numbers
+    is_sharded = "fsdp" in config.optim.axes
+    ici += 2 * others * _WIDTH * (whole * (2 if is_sharded else 1) + biases)
+    reduced = _WIDTH * (whole / (chips if is_sharded else 1) + columns + biases)
+    dcn = 2 * (slices - 1) / slices * reduced + (slices - 1) * rows
+    held = matrices + biases + sum(table.held(sizes) for table in tables)
     if config.mesh.grad_reduction == "explicit":
         dcn = 2 * (slices - 1) / slices * held * vector_width(config) / (sizes.dp // slices)
     return _Sent(ici, dcn + 2 * (replicas - 1) / replicas * vector_width(config) * held)

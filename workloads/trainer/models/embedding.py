@@ -164,7 +164,8 @@ class RowExchange:
         if "dp" in self.batch and self.mesh.shape["dp"] > 1:
             own_N, grad_NE = (jax.lax.all_gather(x, "dp", tiled=True) for x in (own_N, grad_NE))
         place_N = jnp.where(own_N < 0, len(total_VE), own_N)
-        return total_VE.at[place_N].add(grad_NE.astype(jnp.float32), mode="drop")
+        total: Array = total_VE.at[place_N].add(grad_NE.astype(jnp.float32), mode="drop")
+        return total
 
     def requests(self, row_bH: Array, table: int) -> Requests:
         """Remove the duplicates of a chip's lookups."""
@@ -196,7 +197,8 @@ class RowExchange:
         for one in requests:
             most = jnp.max(jnp.diff(one.end_O, prepend=0))
             needed = jnp.maximum(needed, -(-most // self._size(one)).astype(jnp.int32))
-        return jax.lax.pmax(needed, self.batch)
+        most_needed: Array = jax.lax.pmax(needed, self.batch)
+        return most_needed
 
     def _repeat(self, requests: list[Requests], exchange: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
         """Apply `exchange` (its number, state -> state) until all chips have all rows."""
