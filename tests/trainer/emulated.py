@@ -1,6 +1,7 @@
 """The small model on the emulated chips of this process."""
 
 import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainer.step import programs
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 
+_PROGRAMS = tempfile.TemporaryDirectory(prefix="programs-")  # of all trainers of this process
 TEXT = np.random.default_rng(0).integers(32, 127, (64, 17)).astype(np.int32)
 
 
@@ -73,7 +75,7 @@ class Trainer:
         self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = programs.build(self.config, self.mesh, self.slots, sizes, replicas)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-        compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
+        compiler, made = Compiler(CompileCache(Path(_PROGRAMS.name), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: batches.Read = images(self.config.model.image) if self.record.kind is Kind.IMAGES else self._text
         self.read = pairs(self.config.model.seq_len) if self.record.kind is Kind.TRANSLATIONS else self.read

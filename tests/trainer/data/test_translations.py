@@ -123,7 +123,11 @@ def test_pairs_and_text_are_not_confused(corpus: Corpus, tmp_path: Path) -> None
         (["model.family=transformer"], text.path, "has no pairs of sentences, which transformer requires"),
         (["model.family=gnmt"], str(tmp_path), "has no pairs of sentences, which gnmt requires"),
         ([], corpus.path, "has pairs of sentences, which decoder does not read"),
-        (["data.target=x"], str(tmp_path), "data.target requires a model that translates, but decoder reads running text"),
+        (
+            ["data.target=x"],
+            str(tmp_path),
+            "data.target requires a model that translates, but decoder reads running text",
+        ),
         (["model.family=gnmt", "data.target=x"], "y", "data.path='y' does not exist here"),
     ):
         made = config.load("tiny", [*settings, f"data.path={path}"])
