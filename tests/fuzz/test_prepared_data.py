@@ -22,7 +22,7 @@ from tests.fuzz.counts import inputs
 from tests.fuzz.mutations import as_json, changed, damaged, mutants
 from trainer import config
 from trainer.config import Config, Model
-from trainer.data import dataset, prepare, reader
+from trainer.data import checks, dataset, prepare, reader
 from trainer.errors import FatalError, StorageError
 from trainer.storage import open_place
 
@@ -62,7 +62,7 @@ def records(file: Path, model: Model) -> bytes:
 def attempt(file: Path) -> None:
     """Use a data set as a run does."""
     for settings in settings_for(file):
-        dataset.check_source(settings, 2)
+        checks.check_source(settings, 2)
     with suppress(*ERRORS):
         dataset.refuse_prepared(open_place(file.parent))
     prepare.find_corpus(open_place(file.parent), {}, None)
@@ -165,5 +165,5 @@ def test_any_index(tmp_path_factory: pytest.TempPathFactory, ends: list[int], su
 def test_the_data_set_of_these_tests_is_read(prepared: Path) -> None:
     assert len(dataset.open_corpus(open_place(prepared)).files) == 2
     for settings, model in zip(settings_for(prepared), MODELS, strict=True):
-        assert dataset.check_source(settings, 2) == [] and records(prepared, model)
+        assert checks.check_source(settings, 2) == [] and records(prepared, model)
         assert dataclasses.replace(settings.model, packed=model.packed, seq_len=model.seq_len) == settings.model

@@ -1,6 +1,7 @@
 """The small model on the emulated chips of this process."""
 
 import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
 from trainer import config
-from trainer.data import batches, synthetic_images
-from trainer.data.records import record
+from trainer.data import batches, synthetic_images, synthetic_translations
+from trainer.data.records import END, FIRST_TOKEN, PADDING, Kind, record
 from trainer.hosts.peers import Peers
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
@@ -20,6 +21,7 @@ from trainer.step import programs
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 
+_PROGRAMS = tempfile.TemporaryDirectory(prefix="programs-")  # of all trainers of this process
 TEXT = np.random.default_rng(0).integers(32, 127, (64, 17)).astype(np.int32)
 
 
@@ -34,6 +36,20 @@ def images(size: int) -> batches.Read:
         return np.stack([np.frombuffer(synthetic_images.draw(int(n), size), np.uint8) for n in ids_N])
 
     return drawn_records
+
+
+def pairs(length: int) -> batches.Read:
+    """Return a reader of synthetic pairs, padded to this length."""
+
+    def numbers(sentence: bytes) -> list[int]:
+        real = [FIRST_TOKEN + byte for byte in sentence] + [END]
+        return real + [PADDING] * (length - len(real))
+
+    def records_of(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        both = (synthetic_translations.pair(int(n)) for n in ids_N)
+        return np.array([numbers(source) + numbers(target) for source, target in both], np.int32)
+
+    return records_of
 
 
 class Trainer:
@@ -59,9 +75,10 @@ class Trainer:
         self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = programs.build(self.config, self.mesh, self.slots, sizes, replicas)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-        compiler, made = Compiler(CompileCache(Path("unused"), None), peers), self.programs
+        compiler, made = Compiler(CompileCache(Path(_PROGRAMS.name), None), peers), self.programs
         self.record = record(self.config.model)
-        self.read: batches.Read = images(self.config.model.image) if self.record.noun == "image" else self._text
+        self.read: batches.Read = images(self.config.model.image) if self.record.kind is Kind.IMAGES else self._text
+        self.read = pairs(self.config.model.seq_len) if self.record.kind is Kind.TRANSLATIONS else self.read
         self.init = compiler("init", made.init, np.uint32(0))[0]
         self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
         self.flags = jax.device_put(np.zeros((chips, programs.FLAGS), np.int32), self.programs.flags.sharding)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.small import WORKLOADS, run_alone
 from trainer import config
-from trainer.data import dataset
+from trainer.data import checks
 from trainer.errors import FatalError
 from trainer.parallel import layout
 
@@ -21,9 +21,9 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_its_job() -> None:
-    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large"):
+    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large", "transformer", "gnmt", "dlrm"):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    for name in ("tiny", "resnet-tiny", "bert-tiny"):
+    for name in ("tiny", "resnet-tiny", "bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny"):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 
@@ -113,7 +113,7 @@ def test_all_division_problems_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (("model.family=gpt",), "Use decoder or bert or resnet"),
+        (("model.family=gpt",), "Use decoder or bert or resnet or transformer or gnmt or dlrm"),
         (("model.family=bert", "model.loss_chunk=16"), "Omit model.loss_chunk"),
         (("model.family=resnet", "quant.matmuls=forward"), "Omit quant.matmuls"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
@@ -141,15 +141,46 @@ def test_settings_that_a_family_does_not_support_are_rejected(settings: tuple[st
 
 
 @pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("model.tables=", "model.tables = '' is not a list of positive integers"),
+        ("model.top_mlp=64,x", "model.top_mlp = '64,x' is not a list of positive integers"),
+        ("model.tables=1,20,30,4,5,6", "model.tables has a table of 1 rows"),
+        ("model.hots=1,2", "model.hots = '1,2' is not a positive integer, or one for each of 6 tables"),
+        ("model.placements=rows,columns", "is not one placement, or one for each table"),
+        ("model.placements=column", "Use replicated or columns or rows, or omit it"),
+        (
+            "model.placements=rows",
+            "table 3 of model.tables cannot be sharded by rows: it has fewer than 1,024 rows (200)",
+        ),
+        ("mesh.tp=2", "mesh.stages = 1 and mesh.tp = 2 are not supported by dlrm"),
+        ("model.packed=true", "model.packed and quant.matmuls are not supported by dlrm"),
+        ("data.click_ids=hashed", "Use numbered or exact"),
+        ("data.global_batch=100", "the global batch = 100 is not divisible by dp x fsdp = 2 x 8"),
+    ],
+)
+def test_settings_that_a_model_of_clicks_does_not_support_are_rejected(setting: str, says: str) -> None:
+    problems = layout.check(config.load("dlrm-tiny", [setting]), layout.Chips(2, 2, 4))
+    assert says in str(problems[0])
+
+
+def test_columns_must_be_divisible_by_the_chips() -> None:
+    made = config.load("dlrm-tiny", ["model.placements=columns", "model.embed=12"])
+    assert "cannot be sharded by columns: model.embed = 12 is not divisible by fsdp = 8" in str(
+        layout.check(made, layout.Chips(2, 2, 4))[0]
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
         ("resnet-tiny", ["data.path=stdlib"], "is not a file of images of 32 x 32 pixels"),
         ("resnet-tiny", ["model.classes=9"], "Use --set model.classes=10 or more"),
-        ("tiny", ["data.path=synthetic"], "Use model.family=resnet, or a folder of text"),
+        ("tiny", ["data.path=synthetic"], "model.family=resnet, or a folder of text"),
     ],
 )
 def test_data_of_another_kind_is_rejected(name: str, settings: list[str], says: str) -> None:
-    assert says in str(dataset.check_source(config.load(name, settings), 8)[0])
+    assert says in str(checks.check_source(config.load(name, settings), 8)[0])
 
 
 def test_check_prints_nothing_or_one_json_object(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from trainer.former_names import RENAMED, current_settings
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
+TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (a language model), bert or resnet
+    family: str = "decoder"  # decoder (language), bert, resnet, transformer, gnmt (translation) or dlrm (clicks)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -42,11 +43,24 @@ class Model:
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
     packed: bool = False  # pack whole documents, which attend only to themselves; false: examples cut running text
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
+    mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
+    next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet: height and width of the images in pixels
     classes: int = 1000  # resnet: number of classes
     width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
     blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
+    space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
     norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
+    beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
+    length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
+    dense_features: int = 13  # dlrm: number of integers in an example
+    tables: str = ""  # dlrm: rows of each embedding table, one for each categorical feature, of width embed
+    hots: str = "1"  # dlrm: most ids of each categorical feature in an example; one number is that of all
+    bottom_mlp: str = "512,256"  # dlrm: hidden widths of the MLP of the integers, whose output has width embed
+    top_mlp: str = "1024,1024,512,256"  # dlrm: hidden widths of the MLP of the interactions, whose output is the logit
+    placements: str = ""  # dlrm: replicated, columns or rows for each table, or one for all; empty = fewest bytes sent
+    rows_per_exchange: int = 0  # dlrm: rows of a table that a chip requests of another at a time; 0 = by their number
 
     @property
     def key_heads(self) -> int:
@@ -61,8 +75,19 @@ class Model:
     @property
     def block_counts(self) -> tuple[int, ...]:
         """The numbers in `blocks`; empty if one of them is not a positive integer."""
-        counts = [text.strip() for text in self.blocks.split(",")]
-        return tuple(int(text) for text in counts) if all(text.isdecimal() and int(text) for text in counts) else ()
+        return positive_integers(self.blocks)
+
+    @property
+    def table_rows(self) -> tuple[int, ...]:
+        """The numbers in `tables`; empty if one of them is not a positive integer."""
+        return positive_integers(self.tables)
+
+    @property
+    def table_hots(self) -> tuple[int, ...]:
+        """The number in `hots` of each table; empty if they are not positive integers, or not as many as tables."""
+        hots, count = positive_integers(self.hots), len(self.table_rows)
+        hots = hots * count if len(hots) == 1 else hots
+        return hots if len(hots) == count else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +125,12 @@ class Quant:
 class Data:
     """The training data and the hosts that read it."""
 
-    path: str = ""  # text folder or prepared data set, local or gs://; stdlib: Python's library; synthetic: images
+    path: str = ""  # folder of sources or prepared data set, local or gs://; stdlib: Python's library; or synthetic
+    target: str = ""  # translation: file with the translations of the lines of path; empty = path has both
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
-    max_bytes: int = 0  # bytes of text to read; 0 = all
-    tokenizer: str = ""  # SentencePiece model, local or gs://; empty = bytes, or the prepared data set's tokenizer
+    click_ids: str = "numbered"  # dlrm: ids of a click log's categories: numbered as they appear, or exact
+    max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
+    tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
     eval_fraction: float = 0.01  # fraction of the records held out for evaluation, from the end
@@ -164,6 +191,12 @@ class Checkpoint:
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """Return the pairs of NAME=VALUE, ...; a word without "=" has an empty value."""
+    words = (word.partition("=") for word in text.split(",") if word.strip())
+    return {name.strip(): value.strip() for name, _, value in words}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
     """Timeouts, checks and profiles (docs/observability.md)."""
@@ -179,6 +212,12 @@ class Observe:
     profile_steps: int = 3  # steps to profile; at most 200, as the profile is kept in memory
     profile_hosts: str = "0"  # process ids to profile, comma separated, or all
     tensorboard: bool = False  # write TensorBoard event files beside metrics.jsonl
+    mllog: str = ""  # write MLPerf's log lines to mllog.txt, with org=NAME,platform=NAME,division=...,status=...
+
+    @property
+    def submission(self) -> dict[str, str]:
+        """The submission that `mllog` describes, open research by default."""
+        return {"division": "open", "status": "research"} | _pairs(self.mllog)
 
     def profiles(self, process_id: int) -> bool:
         """Return whether a process records a profile."""
@@ -192,6 +231,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
+    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy; 0 = after run.steps
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
@@ -201,8 +241,7 @@ class Run:
     @property
     def compiler_options(self) -> dict[str, str]:
         """The options in `tpu_options`."""
-        words = (word.partition("=") for word in self.tpu_options.split(",") if word.strip())
-        return {name.strip(): value.strip() for name, _, value in words}
+        return _pairs(self.tpu_options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +257,12 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     observe: Observe = Observe()
     run: Run = Run()
+
+
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Return a list of positive integers, comma separated; empty if one of them is not."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(map(int, words)) if all(word.isdecimal() and int(word) for word in words) else ()
 
 
 def sections() -> dict[str, type]:

@@ -2,8 +2,10 @@
 
 # mypy: disallow-untyped-calls=False
 
+import functools
 import math
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,49 +13,103 @@ import jax
 from trainer.data import batches as data
 from trainer.hosts import timeouts
 from trainer.hosts.measurements import EVALUATION
+from trainer.models.family import Predictions
 from trainer.resume import get_compiled
 from trainer.setup import Run
 from trainer.step.programs import State
+from trainer.translation import BleuSums, bleu_sums
 
 
 class Evaluation:
-    """Evaluation of a run; its program is compiled at the first call."""
+    """Evaluation of a run; its programs are compiled at the first call."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._program: Any = None
+        self._program: EvalPrograms | None = None
+        self._rank: Any = None
 
     def __call__(self, state: State, *, step: int) -> float:
         """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
-        return evaluate(self._run, self.program, state, step=step)
+        return evaluate(self._run, self.program, state, step=step, area=functools.partial(self._area, step))
 
     @property
-    def program(self) -> Any:
-        """The compiled program."""
+    def program(self) -> "EvalPrograms":
+        """The compiled programs."""
         programs = self._run.programs
         if self._program is None:
-            arguments = programs.state["params"], programs.blocks, programs.state.get("averages")
-            self._program = get_compiled(self._run, "evaluate", programs.evaluate, *arguments)
+            params, blocks = programs.state["params"], programs.blocks
+            averages = programs.state.get("averages")
+            sums = get_compiled(self._run, "evaluate", programs.evaluate, params, blocks, averages)
+            translate = programs.translate and get_compiled(self._run, "translate", programs.translate, params, blocks)
+            self._program = EvalPrograms(sums, translate)
         return self._program
+
+    def _area(self, step: int, predictions: list[Predictions]) -> float:
+        """Return the area under the ROC curve of all batches' predictions."""
+        if self._rank is None:  # compiled here, because the number of batches is known only now
+            self._rank = get_compiled(self._run, "rank", self._run.programs.rank, predictions)
+        with self._run.job.watchdog.waiting(f"the ranking of the evaluation after step {step}", step):
+            return float(jax.device_get(self._rank(predictions)).area)
+
+
+class EvalPrograms(NamedTuple):
+    """Compiled programs that an evaluation calls for each batch."""
+
+    sums: Any
+    translate: Any  # None for a model that does not translate
 
 
 class EvalSums(NamedTuple):
-    """Sums over held-out records; `correct` is NaN if it is not counted."""
+    """Sums over held-out records; `correct` is NaN if it is not counted, `bleu` None without translations."""
 
     loss: float = 0.0
     weight: float = 0.0
     correct: float = math.nan
+    bleu: BleuSums | None = None
+
+    @classmethod
+    def of(cls, scalars: Sequence[float]) -> "EvalSums":
+        """Return the sums with these numbers, as `scalars` returns them."""
+        loss, weight, correct, *bleu = scalars
+        return cls(loss, weight, correct, BleuSums.of(tuple(bleu)) if bleu else None)
+
+    @property
+    def scalars(self) -> list[float]:
+        """All sums as one list."""
+        return [self.loss, self.weight, self.correct, *(self.bleu.numbers if self.bleu else ())]
 
 
-def evaluate(run: Run, program: Any, state: State, *, step: int) -> float:
-    """Record and return the mean loss over the held-out records, as computed by the compiled `program`."""
-    began = time.monotonic()
-    sums = sum_batches(run, program, state, slice(None), step=step)
-    return record(run, sums, step=step, seconds=time.monotonic() - began)
+def evaluate(
+    run: Run,
+    program: EvalPrograms,
+    state: State,
+    *,
+    step: int,
+    area: Callable[[list[Predictions]], float] | None = None,
+) -> float:
+    """Record and return the mean loss over the held-out records, as computed by the compiled programs.
+
+    If the model gives predictions, their `area` under the ROC curve is recorded as well.
+    """
+    began, predictions = time.monotonic(), list[Predictions]()
+    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions)
+    auc = area(predictions) if area and predictions else None
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc)
 
 
-def sum_batches(run: Run, program: Any, state: State, rows: slice, *, step: int) -> EvalSums:
-    """Return the sums over these rows of all batches of held-out records."""
+def sum_batches(
+    run: Run,
+    program: EvalPrograms,
+    state: State,
+    rows: slice,
+    *,
+    step: int,
+    predictions: list[Predictions] | None = None,
+) -> EvalSums:
+    """Return the sums over these rows of all batches of held-out records.
+
+    The model's predictions for each batch, if it gives any, are appended to `predictions`.
+    """
     watchdog, total = run.job.watchdog, EvalSums()
     ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
     batches = data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
@@ -65,16 +121,27 @@ def sum_batches(run: Run, program: Any, state: State, rows: slice, *, step: int)
             return total
         began = time.monotonic()
         with watchdog.waiting(f"the evaluation after step {step}", step, min_seconds=least):
-            sums = jax.device_get(program(state["params"], blocks, state.get("averages")))
+            result = program.sums(state["params"], blocks, state.get("averages"))
+            sums = jax.device_get(result._replace(predictions=None))
+            translations = program.translate and program.translate(state["params"], blocks)
+            bleu = translations and bleu_sums(run.job.config, translations)
         run.job.measurements.record(EVALUATION, time.monotonic() - began)
+        if predictions is not None and result.predictions is not None:
+            predictions.append(result.predictions)
         correct = math.nan if sums.correct is None else float(sums.correct)
-        counted = 0.0 if math.isnan(total.correct) else total.correct
-        total = EvalSums(total.loss + float(sums.loss), total.weight + float(sums.weight), counted + correct)
+        total = _add(total, EvalSums(float(sums.loss), float(sums.weight), correct, bleu))
 
 
-def record(run: Run, sums: EvalSums, *, step: int, seconds: float) -> float:
-    """Record an evaluation from its sums; return the mean loss."""
+def _add(total: EvalSums, sums: EvalSums) -> EvalSums:
+    correct = (0.0 if math.isnan(total.correct) else total.correct) + sums.correct
+    bleu = total.bleu + sums.bleu if total.bleu and sums.bleu else sums.bleu
+    return EvalSums(total.loss + sums.loss, total.weight + sums.weight, correct, bleu)
+
+
+def record(run: Run, sums: EvalSums, *, step: int, seconds: float, auc: float | None = None) -> float:
+    """Record an evaluation from its sums, and the area under the ROC curve if there is one; return the mean loss."""
     weight = max(sums.weight, 1.0)
     accuracy = None if math.isnan(sums.correct) else sums.correct / weight
-    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds)
+    bleu = sums.bleu.bleu() if sums.bleu else None
+    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc)
     return sums.loss / weight

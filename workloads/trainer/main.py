@@ -8,11 +8,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
-from trainer.data import dataset
-from trainer.data import prepare as preparing
+from trainer.data import checks, preparation
+from trainer.data.prepare import FILE_TOKENS
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate import cli
 from trainer.hosts.bootstrap import read_host
@@ -66,21 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train = commands.add_parser("train", parents=[config_options], help="train (the default command)")
     train.set_defaults(command=_train)
-    prepare = commands.add_parser("prepare", help="prepare a data set from a folder of text")
-    prepare.add_argument("source", metavar="SRC", help="folder of text: a path, or gs://BUCKET/FOLDER")
-    prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
-    prepare.add_argument(
-        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all text files]'
-    )
-    prepare.add_argument("--tokenizer", default="", metavar="FILE", help="SentencePiece model [default: bytes]")
-    prepare.add_argument(
-        "--file-tokens",
-        type=int,
-        default=preparing.FILE_TOKENS,
-        metavar="N",
-        help="start a new file after N tokens [default: %(default)s]",
-    )
-    prepare.set_defaults(command=_prepare)
+    _add_prepare(commands, names)
     check = commands.add_parser(
         "check", parents=[config_options], help="check a configuration for a number of slices, hosts and chips"
     )
@@ -97,6 +83,38 @@ def _parser() -> argparse.ArgumentParser:
     preflight.add_command(commands)
     cli.add_commands(commands, [config_options])
     return parser
+
+
+def _add_prepare(commands: Any, names: str) -> None:
+    """Add the command `prepare`; `names` are those of the configurations."""
+    prepare = commands.add_parser("prepare", help="prepare a data set")
+    prepare.add_argument("source", metavar="SRC", help="source of the data: a path, or gs://BUCKET/NAME")
+    prepare.add_argument("--out", required=True, help="output folder: a path, or gs://BUCKET/FOLDER")
+    prepare.add_argument(
+        "--config",
+        default="",
+        help=f"configuration of the model that reads the data: one of {names}, or a YAML file [default: reads text]",
+    )
+    prepare.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting of --config"
+    )
+    prepare.add_argument(
+        "--target", default="", metavar="FILE", help="file with the translations of the sentences in the file SRC"
+    )
+    prepare.add_argument(
+        "--suffixes", default="", help='file suffixes to read, for example ".py,.md" [default: all files]'
+    )
+    prepare.add_argument(
+        "--tokenizer", default="", metavar="FILE", help="SentencePiece model, or vocab.txt of BERT [default: bytes]"
+    )
+    prepare.add_argument(
+        "--file-tokens",
+        type=int,
+        default=FILE_TOKENS,
+        metavar="N",
+        help="start a new file after N tokens [default: %(default)s]",
+    )
+    prepare.set_defaults(command=_prepare)
 
 
 def train_config(arguments: Sequence[str], warn: Callable[[str], None] = configs.warn) -> configs.Config:
@@ -155,17 +173,21 @@ def _without_collection() -> Iterator[None]:
 def _prepare(options: argparse.Namespace) -> int:
     if options.file_tokens < 1:
         raise FatalError(Problem(f"--file-tokens must be at least 1, got {options.file_tokens}", "Use 1 or more"))
-    text = (options.source, open_place(options.out), options.suffixes)
+    if options.set and not options.config:
+        raise FatalError(Problem("--set requires --config", "Add --config NAME of the model that reads the data"))
+    config = configs.load(options.config, options.set) if options.config else configs.Config(name="text")
+    named = {"path": options.source, "target": options.target}
+    named |= {"suffixes": options.suffixes, "tokenizer": options.tokenizer}
+    stated = {name: value for name, value in named.items() if value}
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **stated))
+    _refuse(list(layout.range_problems(config)))
     try:
-        corpus = preparing.prepare(*text, tokenizer=options.tokenizer, file_tokens=options.file_tokens)
+        corpus = preparation.prepare(config, open_place(options.out), file_tokens=options.file_tokens)
     except OSError as error:
         problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
         raise FatalError(problem) from error
     print(corpus.path)
-    skipped = f", {corpus.skipped} binary or unreadable files skipped" if corpus.skipped else ""
-    files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
-    print(f"{corpus.tokens:,} tokens of {corpus.documents:,} documents{files}{skipped}", file=sys.stderr)
-    print(f"tokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}", file=sys.stderr)
+    print(preparation.summary(corpus, config.model), file=sys.stderr)
     return ExitCode.DONE
 
 
@@ -181,7 +203,7 @@ def _check(options: argparse.Namespace) -> int:
         if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
             if not any(layout.range_problems(config)):  # else the size of a batch is unknown
-                problems += dataset.check_source(config, layout.layout(config, chips).global_batch)
+                problems += checks.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:
         problems = list(error.problems)
     if not problems:

@@ -3,6 +3,8 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import functools
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from trainer import translation
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint import manager
 from trainer.checkpoint.finite_check import Finite
@@ -21,14 +24,14 @@ from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.replica_check import Replicas
 from trainer.checkpoint.stores import open_store
 from trainer.config import Config, Model
-from trainer.data import batches, dataset, prepare, reader, synthetic_images
+from trainer.data import batches, bucket_order, checks, dataset, preparation, reader
+from trainer.data.bucket_order import BucketOrder
 from trainer.data.dataset import Corpus
 from trainer.data.reader import Reader
-from trainer.data.records import Record, record
+from trainer.data.records import Kind, Record, record
 from trainer.data.sampler import Order
 from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
-from trainer.former_names import SYNTHETIC
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
 from trainer.hosts.measurements import JOIN
@@ -38,6 +41,7 @@ from trainer.observe.chip_benchmark import chip_benchmark
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Progress
 from trainer.observe.stragglers import StragglerCheck
+from trainer.pair_lengths import batch_lengths
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
 from trainer.schedule import RunSchedule
@@ -49,6 +53,7 @@ from trainer.step.programs import Programs
 from trainer.storage.scratch import scratch
 from trainer.storage.signed import SignedFiles
 from trainer.telemetry import metrics
+from trainer.telemetry.mllog import MllogFile
 from xpk_shared.storage.errors import Unreachable
 
 
@@ -58,7 +63,7 @@ class Run:
 
     job: Job
     records: int  # of the whole data set
-    order: Order  # of the training records
+    order: Order | BucketOrder  # of the training records
     mesh: Mesh
     slots: batches.Slots
     batch: int  # examples of a step, over all slices
@@ -77,7 +82,7 @@ class Run:
     @property
     def held_out(self) -> int:
         """Number of records held out for evaluation."""
-        return dataset.eval_records(self.job.config, self.records)
+        return self.records - self.order.records
 
     @property
     def example(self) -> Record:
@@ -100,15 +105,22 @@ class Run:
         )
         return IntervalTuner(self.job, self.record, schedule, planner)
 
-    def blocks(self, ids_B: Any) -> batches.Blocks:
-        """Read this host's part of a batch and put it on its chips."""
-        return batches.to_blocks(self.mesh, self.slots, ids_B, self.read, self.example)
+    def blocks(self, ids_B: Any, step: int | None = None) -> batches.Blocks:
+        """Read this host's part of the batch after `step` steps, None in an evaluation, and put it on its chips."""
+        read = None if self.read is None else functools.partial(self.read, step=step)
+        return batches.to_blocks(self.mesh, self.slots, ids_B, read, self.example)
 
 
-def _order(config: Config, counts: tuple[int, ...], batch: int) -> Order:
+def _order(config: Config, corpus: Corpus, counts: tuple[int, ...], batch: int) -> Order | BucketOrder:
     """Return the order of records; `counts` are the numbers of records in the files of the data set."""
     records, data = sum(counts), config.data
-    trained = records - dataset.eval_records(config, records)
+    trained = records - dataset.eval_records(config, corpus, records)
+    if record(config.model).kind is Kind.TRANSLATIONS:
+        longest = [file.longest for file in corpus.files]
+        buckets = bucket_order.buckets(
+            longest, counts[: len(longest)], batch_lengths(config.model), max(batch, data.shards)
+        )
+        return BucketOrder(data.seed, batch, trained, data.shards, data.shuffle, counts, buckets)
     return Order(data.seed, batch, trained, data.shards, data.shuffle, data.shuffle_window, counts)
 
 
@@ -149,7 +161,8 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
     sizes = layout.layout(config, chips)
     batch = sizes.global_batch * job.host.replicas
     tokens, counts = _corpus(job, batch)
-    order = _order(job.config, counts, batch)
+    translation.check(job.config, tokens)
+    order = _order(job.config, tokens, counts, batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
     own_slots = [chip for chip in slots.readers if mesh.devices.flat[chip].process_index == jax.process_index()]
@@ -178,7 +191,9 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
             lambda step: order.ids(step - 1),
             flops.int8_share(job.config),
             finite.names,
+            length=(lambda step: order.length(step - 1)) if isinstance(order, BucketOrder) else None,
             is_emulated=is_emulated,
+            mllog=_mllog(job, order),
         ),
         finite=finite,
         stragglers=StragglerCheck(job, None if is_emulated else chip_benchmark),
@@ -189,7 +204,7 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
     )
 
 
-def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
+def _notes(config: Config, tokens: Corpus, order: Order | BucketOrder) -> dict[str, Any]:
     """Return the notes that are saved with every checkpoint of the run."""
     return {
         "model": dataclasses.asdict(config.model),
@@ -202,6 +217,17 @@ def _notes(config: Config, tokens: Corpus, order: Order) -> dict[str, Any]:
         "trained": order.records,
         "held_out": sum(order.files) - order.records,
     }
+
+
+def _mllog(job: Job, order: Order | BucketOrder) -> MllogFile | None:
+    """Return the file of MLPerf's log lines, on the process that leads, if they are written."""
+    if not (job.leads and job.config.observe.mllog):
+        return None
+    began_seconds = time.time() - (time.monotonic() - job.events.began)
+    held_out = sum(order.files) - order.records
+    return MllogFile(
+        job.out / "mllog.txt", job.config, order.batch, order.records, held_out, began_seconds=began_seconds
+    )
 
 
 def _print_summary(config: Config, mesh: Mesh, records: int, batch: int) -> None:
@@ -246,9 +272,11 @@ def _corpus(
 def _check_counts(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
     """Check that the data set is large enough, and print a summary; return the number of records of each file."""
     config = job.config
-    counts = reader.counts(corpus, config.model)
-    dataset.check_corpus(config, corpus, sum(counts), batch)
-    if corpus.skipped:
+    counts = reader.counts(corpus, config.model, config.data.eval_fraction)
+    checks.check_corpus(config, corpus, sum(counts), batch)
+    if corpus.has_translations and (longer := corpus.documents // 2 + corpus.skipped - sum(counts)):
+        metrics.say(f"data: {longer:,} pairs are longer than model.seq_len and left out, {sum(counts):,} used")
+    elif corpus.skipped:
         metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
     if config.model.packed:
         full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
@@ -260,20 +288,21 @@ def _reader(
     job: Job,
     tokens: Corpus,
     counts: tuple[int, ...],
-    order: Order,
+    order: Order | BucketOrder,
     shards: set[int],
     examples: int,
-    open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] = Reader,
+    open_reader: Callable[[Corpus, Model, tuple[int, ...]], Reader] | None = None,
 ) -> Reader | None:
     """Open the files of this host's shards and of the held-out records; wait until all hosts have done so.
 
     Files in a bucket are copied here, because a step that waited for them would count as hung. A host that trains on
     few `examples` of a file copies blocks when it reads them.
     """
+    open_reader = open_reader or functools.partial(Reader, seed=job.config.data.seed)
     read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", is_own=True):
-            read.fetch([*map(order.range_of, shards), range(order.records, sum(counts))], examples)
+            read.fetch([*itertools.chain(*map(order.ranges_of, shards)), range(order.records, sum(counts))], examples)
     with timeouts.data(job, "all hosts to have their data", is_own=False):
         job.peers.barrier("data")
     return read
@@ -281,15 +310,11 @@ def _reader(
 
 def _prepare_corpus(job: Job) -> Corpus:
     """Return the run's data set; prepare it in the output folder if necessary."""
-    data, model = job.config.data, job.config.model
     has_started, folder = bool(open_store(job.out / "checkpoints").steps()), job.out / "data"
     if job.config.checkpoint.local_every:
         has_started = has_started or local_tier.has_started(job.out)
     try:
-        if data.path == SYNTHETIC:
-            return synthetic_images.prepare(model, folder, data.max_bytes)
-        text = (data.path, folder, data.suffixes, data.max_bytes)
-        return prepare.prepare(*text, tokenizer=data.tokenizer, is_pinned=has_started)
+        return preparation.prepare(job.config, folder, is_pinned=has_started)
     except (PermissionError, Unreachable):
         raise
     except OSError as error:

@@ -66,6 +66,8 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
     Metrics of step N are recorded while step N+1 computes.
     """
     last, schedule = run.job.config.run.steps, RunSchedule(run.job.config, evaluates=run.held_out > 0)
+    if at < last:
+        run.progress.begin(at)
     batches, evaluate, tuner = _batches(run, at, last), Evaluation(run), run.tuner(schedule)
     pending: Pending | None = None
     actions = Action.NONE
@@ -93,7 +95,10 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
         if actions & Action.SAVE:
             saves.save(run, at, state, tokens=tokens, disk_low=flags.disk_low, is_final=at == last)
         if actions & Action.EVALUATE:
-            evaluate(state, step=at)
+            eval_loss = evaluate(state, step=at)
+            if run.progress.has_reached_target:
+                saves.save_final(run, at, state, tokens=tokens, checked=actions)
+                return _finish(run, at, tokens=tokens, eval_loss=eval_loss)
     return _finish(run, at, tokens=tokens, eval_loss=evaluate(state, step=at) if run.held_out else None)
 
 
@@ -119,8 +124,8 @@ def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: i
 
 def _batches(run: Run, at: int, last: int) -> Iterator[data.Blocks]:
     """Return the batches of the steps after `at`, read ahead."""
-    ids = itertools.islice(data.train_ids(run.order, at), max(0, last - at))
-    return data.prefetch(run.blocks, ids, run.job.config.data.prefetch)
+    batches = itertools.islice(zip(data.train_ids(run.order, at), itertools.count(at)), max(0, last - at))
+    return data.prefetch(lambda batch: run.blocks(*batch), batches, run.job.config.data.prefetch)
 
 
 def _dispatch(
@@ -187,6 +192,7 @@ def _finish(run: Run, at: int, *, tokens: int, eval_loss: float | None) -> ExitC
     job = run.job
     min_seconds = timeouts.limits(job).storage()
     run.profiler.close()
+    run.progress.end(at)
     if job.leads:
         with job.watchdog.waiting("the write of result.json", at, is_own=lambda: True, min_seconds=min_seconds):
             write_result(run, at, tokens=tokens, eval_loss=eval_loss)

@@ -65,7 +65,7 @@ def test_the_cluster_equals_that_of_googles_xpk(xpk: Xpk) -> None:
     }  # fmt: skip
     assert cluster["autoscaling"] == {"autoscaling_profile": "OPTIMIZE_UTILIZATION"}
     assert cluster["resource_labels"] == {"gke_product_type": "xpk"} and cluster["locations"] == ["us-central1-a"]
-    assert cluster["release_channel"] == {"channel": "RAPID"} and cluster["initial_cluster_version"].startswith("1.35")
+    assert cluster["release_channel"] == {"channel": "RAPID"} and cluster["initial_cluster_version"].startswith("1.36")
     assert cluster["ip_allocation_policy"] == {"use_ip_aliases": True}
     assert cluster["network_config"]["datapath_provider"] == "ADVANCED_DATAPATH"
     assert cluster["network_config"]["enable_multi_networking"]

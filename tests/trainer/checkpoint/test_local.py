@@ -270,13 +270,13 @@ def test_hosts_on_one_node_use_the_store_of_their_own_index() -> None:
 
 
 @pytest.mark.slow
-def test_lost_parts_are_restored_from_other_replicas(trainer: Trainer, state: Any) -> None:
+def test_lost_parts_are_restored_from_other_replicas(trainer: Trainer, state: Any, tmp_path: Path) -> None:
     """Half of each replica is poisoned; only the other halves may be read."""
     mesh, abstract = trainer.mesh, trainer.programs.state
     sources = [0, 1, 1, 0]
     givers = {mesh.devices[replica].flat[place] for place, replica in enumerate(sources)}
     compiler = Compiler(
-        CompileCache(Path("unused"), None), Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+        CompileCache(tmp_path, None), Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     )
     poisoned = [
         {device: jax.device_put(data + (device not in givers), device) for device, data in have.items()}

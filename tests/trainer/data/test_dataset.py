@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trainer import config
 from trainer.config import Model
 from trainer.data import batches as data
-from trainer.data import dataset, prepare, reader
+from trainer.data import checks, dataset, prepare, reader
 from trainer.data.records import Record, record
 from trainer.data.sampler import Order
 from trainer.errors import FatalError
@@ -94,8 +94,8 @@ def test_no_text_and_too_little_text_are_fatal(tmp_path: Path) -> None:
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}", "data.suffixes=.txt"])
     made = prepare.prepare(asked.data.path, open_place(tmp_path / "out"))
     with pytest.raises(FatalError, match="one batch needs"):
-        dataset.check_corpus(asked, made, 0, 32)
-    assert "one batch needs" in str(dataset.check_source(asked, 32)[0])
+        checks.check_corpus(asked, made, 0, 32)
+    assert "one batch needs" in str(checks.check_source(asked, 32)[0])
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
@@ -107,16 +107,16 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         sock.bind(str(tmp_path / "src" / "s"))
     made = prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out"))
     assert (made.documents, made.skipped) == (2, 0)
-    assert dataset.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
+    assert checks.check_source(config.load("tiny", [f"data.path={tmp_path / 'src'}"]), 1)
 
 
 def test_check_counts_text_only(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.bin", b"\0" * 100_000)
     text(tmp_path / "src", "b.bin", b"\xff" * 100_000)
     asked = config.load("tiny", [f"data.path={tmp_path / 'src'}"])
-    assert "no text files (2 binary" in str(dataset.check_source(asked, 32)[0])
+    assert "no text files (2 binary" in str(checks.check_source(asked, 32)[0])
     text(tmp_path / "src", "c.txt", "xü".encode() * 10_000)  # 4096 bytes end inside a character
-    assert dataset.check_source(asked, 32) == []
+    assert checks.check_source(asked, 32) == []
 
 
 @pytest.mark.parametrize("notes", ["{", "[]", "", '{"asked": 1}'])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.trainer.emulated import Trainer, same_gradients
 from trainer import config
 from trainer.config import Model
-from trainer.data import dataset, packing, prepare, reader
+from trainer.data import checks, packing, prepare, reader
 from trainer.errors import FatalError
 from trainer.models import bert
 from trainer.models import decoder as model
@@ -209,11 +209,11 @@ def test_data_without_document_ends_cannot_be_packed(folder: Path, tmp_path: Pat
     notes = Path(data.path)
     notes.write_text(notes.read_text().replace(data.files[0].index, ""))
     asked = config.load("tiny", [f"data.path={data.path}", "model.packed=true"])
-    assert "requires the ends of documents" in str(dataset.check_source(asked, 8)[0])
+    assert "requires the ends of documents" in str(checks.check_source(asked, 8)[0])
 
 
 def test_too_few_packed_examples_are_reported(folder: Path) -> None:
     data = prepare.prepare(str(folder), open_place(folder / ".out"))
     few = config.load("tiny", [f"data.path={folder}", "model.packed=true", "model.seq_len=16"])
     with pytest.raises(FatalError, match="has 3 examples to train on, but one batch needs 8"):
-        dataset.check_corpus(few, data, 3, 8)
+        checks.check_corpus(few, data, 3, 8)

@@ -15,7 +15,7 @@ import sentencepiece
 from tests.trainer.small import arguments, run_alone, start
 from trainer import config
 from trainer.config import Model
-from trainer.data import dataset, prepare
+from trainer.data import checks, dataset, prepare
 from trainer.data import reader as reading
 from trainer.data.dataset import BLOCK, Corpus
 from trainer.errors import FatalError
@@ -196,7 +196,7 @@ def test_the_folder_of_a_prepared_data_set_is_not_text(made: Corpus, tmp_path: P
     with pytest.raises(FatalError) as error:
         prepare.prepare(str(tmp_path), open_place(tmp_path / "out"))
     assert says in str(error.value.problems[0])
-    (problem,) = dataset.check_source(config.load("tiny", [f"data.path={tmp_path}"]), 1)
+    (problem,) = checks.check_source(config.load("tiny", [f"data.path={tmp_path}"]), 1)
     assert says in str(problem)
 
 
@@ -233,7 +233,7 @@ def test_a_tokenizers_tokens_are_those_of_the_text(tokenizer: str, tmp_path: Pat
 
 def problems(made: Corpus, *settings: str) -> str:
     asked = config.load("tiny", [f"data.path={made.path}", "model.seq_len=16", *settings])
-    return "\n".join(map(str, dataset.check_source(asked, 8)))
+    return "\n".join(map(str, checks.check_source(asked, 8)))
 
 
 def test_data_of_another_tokenizer_is_rejected(texts: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from trainer.checkpoint.finite_check import Finite
 from trainer.checkpoint.local import LocalTier
 from trainer.errors import FatalError, Problem
 from trainer.hosts.measurements import Measurements
+from trainer.models.family import Sums
 from trainer.observe.profiler import Profiler
 from trainer.observe.step_log import Pending
 from trainer.observe.stragglers import StragglerCheck
@@ -157,8 +158,9 @@ def test_the_wait_for_the_last_local_checkpoint_has_a_timeout(tmp_path: Path, ha
 @pytest.mark.parametrize("cleared", [False, True])
 def test_the_end_of_a_run_has_a_timeout(cleared: bool, tmp_path: Path, hang: Hang) -> None:
     local = SimpleNamespace(clear=(lambda: None) if cleared else hang, busy=not cleared)
-    parts = {"profiler": SimpleNamespace(close=lambda: None), "record": SimpleNamespace(stop=lambda: None)}
-    run = run_of(tmp_path, local=local, **parts)
+    closed, ended = SimpleNamespace(close=lambda: None), SimpleNamespace(end=lambda at: None)
+    stopped = SimpleNamespace(stop=lambda: None)
+    run = run_of(tmp_path, local=local, profiler=closed, progress=ended, record=stopped)
     run.job.peers = SimpleNamespace(barrier=hang, leave=lambda: None)
     run.job.watchdog.stop, run.job.lease = lambda: None, SimpleNamespace(release=lambda: None)
     with under_way(hang, lambda: train._finish(run, 8, tokens=8, eval_loss=None)):
@@ -177,8 +179,8 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         return ids
 
     run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
-    run.progress = SimpleNamespace(record_evaluation=lambda *words: None)
-    sums = SimpleNamespace(loss=np.float32(1), weight=np.float32(1), correct=None)
+    run.progress = SimpleNamespace(record_evaluation=lambda *words, **scores: None)
+    sums = Sums(np.float32(1), np.float32(1), None, {})
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:
@@ -186,7 +188,8 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         done.set()
         return sums
 
-    with under_way(hang, lambda: evaluation.evaluate(run, evaluate, {"params": {}}, step=5)):
+    programs = evaluation.EvalPrograms(sums=evaluate, translate=None)
+    with under_way(hang, lambda: evaluation.evaluate(run, programs, {"params": {}}, step=5)):
         assert not reads or done.wait(SECONDS)
         while len(watchdog.all) < 2 * reads + 1:  # it continues with the second batch
             pass
@@ -297,7 +300,7 @@ def test_data_is_prepared_by_process_0_and_copied_by_each_host(tmp_path: Path, h
         with under_way(hang, functools.partial(_ended, setup._corpus, run.job, 8, lambda job: hang())):
             assert run.job.watchdog.told == ("the preparation of the data set", first, 800.0)
     reader = SimpleNamespace(fetch=hang)
-    order = SimpleNamespace(range_of=lambda shard: range(3), records=3)
+    order = SimpleNamespace(ranges_of=lambda shard: [range(3)], records=3)
     for shards, told in (
         ({0}, ("its copy of the data", True, 800.0)),
         (set(), ("all hosts to have their data", False, 800.0)),

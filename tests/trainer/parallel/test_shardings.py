@@ -29,20 +29,36 @@ SMALL: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "2-slices": (2, 2, ("mesh.tp=2",)),
     "2-slices-2-stages": (2, 2, ("mesh.stages=2", "mesh.microbatches=2", "mesh.tp=2")),
 }
+TABLES: dict[str, tuple[int, int, tuple[str, ...]]] = {
+    "1-slice": (1, 2, ()),
+    "2-slices": (2, 2, ()),
+    "2-slices-spread-updates": (2, 2, ("optim.update_axes=fsdp,dp",)),
+}
+
+
+def meshes(model: str) -> dict[str, tuple[int, int, tuple[str, ...]]]:
+    """Return the meshes that a model is described on."""
+    if model[0].isdigit():
+        return MESHES
+    return TABLES if model.startswith("dlrm") else SMALL
+
+
 MODELS = sorted(file.stem for file in config.CONFIG_FOLDER.glob("*.yaml"))
 CASES = [
     (model, mesh)
     for model in MODELS
-    for mesh in (MESHES if model[0].isdigit() else SMALL)
-    if not (model.startswith("resnet") and mesh.endswith("stages"))
+    for mesh in meshes(model)
+    if not (model.startswith(("resnet", "transformer", "gnmt")) and mesh.endswith("stages"))
 ]
-# A resnet's parameters are replicated on purpose; in a BERT this small, the biases are too large a part.
-SPREAD = [case for case in CASES if not case[0].startswith(("resnet", "bert-tiny"))]
+# A resnet's parameters are replicated on purpose; in a model this small, the biases are too large a part, and of a DLRM
+# the MLPs and the tables that are replicated.
+SMALLEST = ("bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny")
+SPREAD = [case for case in CASES if not case[0].startswith(("resnet", *SMALLEST))]
 
 
 def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
     """Return a step's programs for described chips; only shapes are traced."""
-    num_slices, hosts, settings = (MESHES if model[0].isdigit() else SMALL)[mesh]
+    num_slices, hosts, settings = meshes(model)[mesh]
     made, chips = config.load(model, settings), layout.Chips(num_slices, hosts, 4)
     assert layout.check(made, chips) == []
     sizes = layout.layout(made, chips)

@@ -9,7 +9,10 @@ from trainer.errors import Problem
 from trainer.former_names import current_section
 
 # Settings of a model that may change between attempts.
-_MAY_CHANGE = ("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed")
+_MAY_CHANGE = (
+    *("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed"),
+    *("space_to_depth", "batch_lengths", "beam", "length_penalty", "placements", "rows_per_exchange"),
+)
 
 # The notes that determine the examples of each step and of the evaluation.
 _EXAMPLES = {
@@ -19,6 +22,7 @@ _EXAMPLES = {
     "order": "the shuffling",
     "seq_len": "model.seq_len",
     "packed": "model.packed",
+    "batch_lengths": "model.batch_lengths",
     "trained": "the number of trained examples",
     "held_out": "the number of held-out examples",
 }
@@ -77,6 +81,7 @@ def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str
 
 def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
     model = dataclasses.asdict(Model()) | notes.get("model", {})
-    length = {} if model["family"] == "resnet" else {key: model[key] for key in ("seq_len", "packed")}
+    lengths = ("seq_len", "packed", "batch_lengths")
+    length = {} if model["family"] in ("resnet", "dlrm") else {key: model[key] for key in lengths}
     values = {key: value for key, value in notes.items() if key in _EXAMPLES}
     return values | length | {"data": notes.get("data", "")[:12]}

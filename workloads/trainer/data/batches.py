@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
+from trainer.data.bucket_order import BucketOrder
 from trainer.data.records import Record
 from trainer.data.sampler import Order
 from trainer.parallel.mesh import ALL, sharding
@@ -60,7 +61,7 @@ def make_slots(mesh: Mesh, loader_hosts: int, hosts: int, global_batch: int, *, 
     return Slots(chips=len(owners), readers=tuple(readers), rows=-(-global_batch // len(readers)))
 
 
-def shards_of(slots: Slots, positions: Iterable[int], order: Order) -> set[int]:
+def shards_of(slots: Slots, positions: Iterable[int], order: Order | BucketOrder) -> set[int]:
     """Return the shards whose rows the chips at these positions of the mesh supply."""
     rows = [range(first, min(first + slots.rows, order.batch)) for first in map(slots.first_row.__getitem__, positions)]
     return {row // (order.batch // order.shards) for chip_rows in rows for row in chip_rows}
@@ -103,7 +104,7 @@ def to_blocks(mesh: Mesh, slots: Slots, ids_B: npt.NDArray[np.int64], read: Read
     )
 
 
-def train_ids(order: Order, step: int) -> Iterator[npt.NDArray[np.int64]]:
+def train_ids(order: Order | BucketOrder, step: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the record ids of `step` (from 0) and of every step after it."""
     while True:
         yield order.ids(step)
@@ -119,7 +120,7 @@ def eval_ids(batch: int, first: int, records: int) -> Iterator[npt.NDArray[np.in
         yield ids_B
 
 
-def prefetch(make: Callable[[npt.NDArray[np.int64]], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
+def prefetch(make: Callable[[Any], Blocks], ids: Iterator[Any], depth: int) -> Iterator[Blocks]:
     """Yield make(ids), computed up to `depth` ahead on a thread, whose errors are raised here."""
     ready: queue.Queue[Blocks | BaseException | None] = queue.Queue(maxsize=depth)
     closed = threading.Event()

@@ -1,4 +1,4 @@
-"""Prepared data sets: files of tokens (or images) and a manifest, described in docs/data.md.
+"""Prepared data sets: files of tokens, images or clicks and a manifest, described in docs/data.md.
 
 `tokens-<digest>.json` is the manifest, which `data.path` may name. Each file holds only little-endian unsigned
 integers; its index, with the suffix `.idx`, holds a checksum of every block and the end of every document.
@@ -14,16 +14,13 @@ from typing import Any, BinaryIO
 
 from trainer.config import Config
 from trainer.data import local_copies
-from trainer.data.records import record
-from trainer.data.sources import SEPARATOR, looks_like_text, source_place, source_suffixes, text_files
-from trainer.data.tokenizer import BYTES, identity
+from trainer.data.sources import source_place
+from trainer.data.tokenizer import BYTES, CLICKS, JPEG
 from trainer.errors import FatalError, Problem, StorageError, reason
-from trainer.former_names import SYNTHETIC
 from trainer.storage import open_place
 from xpk_shared.storage import Place
 from xpk_shared.storage.errors import Unreachable
 
-SYNTHETIC_CLASSES = 10
 TOKEN_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 BLOCK = 1 << 16  # bytes per checksum
 _MAX_COUNT = 1 << 53
@@ -41,6 +38,7 @@ class TokenFile:
     digest: str  # first digits of its SHA-256
     documents: int
     index: str = ""  # first digits of its index's SHA-256; empty without an index
+    longest: int = 0  # of translations: no sentence has more tokens; 0: data of another kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +54,24 @@ class Corpus:
     skipped: int
     tokenizer: str  # as returned by `trainer.data.tokenizer.identity`
     files: tuple[TokenFile, ...]
+    segments: int = 0  # tokens of each pair of segments (segment_pairs.py); 0: data of another kind
+    mask_token: int = 0  # of the WordPiece vocabulary of segments; 0: none
+    held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
+
+    @property
+    def has_photographs(self) -> bool:
+        """True if its documents are encoded images, each followed by its label."""
+        return self.tokenizer == JPEG
+
+    @property
+    def has_clicks(self) -> bool:
+        """True if it was prepared from a click log."""
+        return self.tokenizer.startswith(CLICKS)
+
+    @property
+    def has_translations(self) -> bool:
+        """True if its documents are sentences, each followed by its translation."""
+        return bool(self.files) and all(file.longest for file in self.files)
 
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""
@@ -91,8 +107,11 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
+    known |= {name: notes.get(name, 0) for name in ("segments", "mask_token", "held_out")}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
+    if corpus.held_out > corpus.documents:
+        raise ValueError(corpus.held_out)
     for file in files:
         _check_types(file)
     if any(b"/" in os.fsencode(file.name) or "\0" in file.name for file in files):
@@ -171,41 +190,9 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
         raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
 
 
-def check_source(config: Config, batch: int) -> list[Problem]:
-    """Return the problems of `data.path`, reading as little as possible (the beginnings of files)."""
-    if not config.data.path:
-        return [unset()]
-    if config.data.path == SYNTHETIC:
-        return _check_synthetic(config)
-    try:
-        source = source_place(config.data.path)
-        if source.is_file():
-            return _unfit(config, open_corpus(source), batch)
-        if config.model.family == "resnet":
-            return [_no_images(config)]
-        return _check_folder(config, source, batch) if source.is_folder() else [missing(config.data.path)]
-    except FatalError as error:
-        return list(error.problems)
-    except OSError as error:
-        return [Problem(f"data.path={config.data.path!r} cannot be read: {reason(error)}", "Use a readable path")]
-
-
-def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> None:
-    """Raise FatalError if there are fewer records than a batch, or tokens outside the model's vocabulary."""
-    problems = _check_synthetic(config) if config.data.path == SYNTHETIC else []
-    problems += _unfit(config, corpus, batch)
-    trained = records - eval_records(config, records)
-    if not problems and trained < max(batch, config.data.shards):
-        needed = max(batch, config.data.shards)
-        message = f"data.path={config.data.path!r} has {trained:,} examples to train on, but one batch needs {needed:,}"
-        problems.append(Problem(message, "Add text, or lower data.global_batch or model.seq_len"))
-    if problems:
-        raise FatalError(*problems)
-
-
-def eval_records(config: Config, records: int) -> int:
+def eval_records(config: Config, corpus: Corpus, records: int) -> int:
     """Return the number of records held out for evaluation, the last ones of the data set."""
-    return int(records * config.data.eval_fraction)
+    return corpus.held_out or int(records * config.data.eval_fraction)
 
 
 def unset() -> Problem:
@@ -221,6 +208,11 @@ def missing(path: str) -> Problem:
     )
 
 
+def missing_files(*paths: str) -> list[Problem]:
+    """Return the problems of paths that are not files; an empty path is none."""
+    return [missing(path) for path in paths if path and not source_place(path).is_file()]
+
+
 def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
     """Return the problem of a folder without text."""
     kind = f" with suffix {suffixes}" if suffixes else ""
@@ -228,74 +220,7 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
     return Problem(f"data.path={path!r} has no text files{kind}{binary}", "Use a folder that contains text files")
 
 
-def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
-    """Check the size in bytes; process 0 checks the number of tokens, which may be smaller, when it prepares them."""
-    refuse_prepared(source)
-    needed, tokens, skipped = _needed_tokens(config, batch), 0, 0
-    suffixes = source_suffixes(config.data.path, config.data.suffixes)
-    identity(config.data.tokenizer)
-    for entry in text_files(source, suffixes):
-        if not entry.size or not looks_like_text(source / entry.name):
-            skipped += 1
-            continue
-        tokens += entry.size + len(SEPARATOR)
-        if tokens >= needed:
-            return []
-        if 0 < config.data.max_bytes <= tokens:
-            break
-    if not tokens:
-        return [empty(config.data.path, suffixes, skipped)]
-    return [_small(config.data.path, tokens, needed)]
-
-
-def _needed_tokens(config: Config, batch: int) -> int:
-    """Return the fewest tokens that leave one whole batch to train on; packed examples may need any number."""
-    example = record(config.model)
-    if config.model.packed:
-        return 1
-    return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
-
-
-def _check_synthetic(config: Config) -> list[Problem]:
-    if config.model.family != "resnet":
-        return [Problem(f"data.path={SYNTHETIC} is a set of images", "Use model.family=resnet, or a folder of text")]
-    if config.model.classes < SYNTHETIC_CLASSES:
-        message = f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} classes, but model.classes is {config.model.classes}"
-        return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]
-    return []
-
-
-def _unfit(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
-    """Return the problems of a data set with this model."""
-    needed, problems = _needed_tokens(config, batch), []
-    if config.model.family == "resnet" and corpus.tokens % record(config.model).stride:
-        problems.append(_no_images(config))
-    tokenizer = identity(config.data.tokenizer) if config.data.tokenizer else corpus.tokenizer
-    if tokenizer != corpus.tokenizer:
-        message = f"{corpus.path!r} was prepared with tokenizer {corpus.tokenizer}, but data.tokenizer is {tokenizer}"
-        problems.append(Problem(message, "Use the tokenizer that it was prepared with, or prepare it again"))
-    if config.model.packed and not all(file.index for file in corpus.files):
-        message = f"model.packed requires the ends of documents, which {corpus.path!r} does not have"
-        problems.append(Problem(message, "Prepare it again, or use --set model.packed=false"))
-    if corpus.tokens < needed:
-        problems.append(_small(config.data.path, corpus.tokens, needed))
-    # BERT's last token is the mask token; of bytes, 255 is free, because UTF-8 never contains it.
-    vocab = corpus.vocab + (config.model.family == "bert" and corpus.tokenizer != BYTES)
-    if vocab > config.model.vocab:
-        masked = " plus the mask token" if vocab > corpus.vocab else ""
-        message = (
-            f"{config.data.path!r} has a vocabulary of {corpus.vocab}{masked}, but model.vocab is {config.model.vocab}"
-        )
-        problems.append(Problem(message, f"Use --set model.vocab={vocab} or more"))
-    return problems
-
-
-def _no_images(config: Config) -> Problem:
-    size = f"{config.model.image} x {config.model.image}"
-    message = f"data.path={config.data.path!r} is not a file of images of {size} pixels"
-    return Problem(message, f"Use prepared images (`xpk docs models`), another model.image, or data.path={SYNTHETIC}")
-
-
-def _small(path: str, tokens: int, needed: int) -> Problem:
-    message = f"data.path={path!r} has {tokens:,} tokens, but one batch needs {needed:,}"
-    return Problem(message, "Add text, or lower data.global_batch or model.seq_len")
+def vocabulary_problem() -> Problem:
+    """Return the problem of segments without a WordPiece vocabulary."""
+    message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
+    return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")

@@ -74,6 +74,17 @@ def partial_copy(place: Place, size: int) -> Path | None:
     return parts
 
 
+@contextlib.contextmanager
+def temporary_copy(place: Place) -> Iterator[Path]:
+    """Yield the path of a file on a disk, or of a copy of one in a bucket, which is removed afterward."""
+    if place.path is not None:
+        yield place.path
+        return
+    with _temporary_file(scratch()) as file:
+        place.download(file)
+        yield file
+
+
 def _copy(place: Place, generation: int | str) -> Path:
     return scratch() / f"{hashlib.sha256(str(place).encode()).hexdigest()[:16]}-{generation}"
 

@@ -5,6 +5,7 @@ end token. For bytes it is zero; a file that contains a zero byte counts as bina
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -42,6 +43,7 @@ class Writer:
 
     def __init__(self, out: Place, dtype: str, file_tokens: int) -> None:
         self.out, self.width, self.file_tokens = out, TOKEN_BYTES[dtype], file_tokens
+        self.longest = 0  # of the pairs in the open file
         self.digest, self.files = hashlib.sha256(), list[TokenFile]()
         self._ends, self._open = list[int](), contextlib.ExitStack()
         self._file: BinaryIO | None = None
@@ -52,14 +54,15 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def add(self, tokens: bytes) -> None:
-        """Append a document of little-endian tokens, which ends with the end token."""
+    def add(self, *documents: bytes) -> None:
+        """Append documents of little-endian tokens, each of which ends with the end token, to the same file."""
         if self._file is None:
             draft = self._open.enter_context(local_copies.draft(self.out / "tokens"))
             self._file = self._open.enter_context(draft.open("wb"))
-        self._file.write(tokens)
-        self.digest.update(tokens)
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens) // self.width)
+        for tokens in documents:
+            self._file.write(tokens)
+            self.digest.update(tokens)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens) // self.width)
         if self._ends[-1] >= self.file_tokens:
             self.finish()
 
@@ -75,7 +78,7 @@ class Writer:
             content.seek(0)
             index = Index(block_sums(content), tuple(self._ends)).pack()
         name, sums = f"tokens-{digest}.bin", hashlib.sha256(index).hexdigest()[:16]
-        self.files.append(TokenFile(name, self._ends[-1], digest, len(self._ends), sums))
+        self.files.append(TokenFile(name, self._ends[-1], digest, len(self._ends), sums, self.longest))
         (self.out / f"{name}.idx").write(index)
         local_copies.adopt(self.out / name, draft)
         self._open.close()
@@ -152,7 +155,9 @@ def write_corpus(
     digest, files = writer.digest.hexdigest()[:16], writer.files
     notes |= {"digest": digest, "tokens": sum(file.tokens for file in files)}
     notes |= {"documents": sum(file.documents for file in files)}
-    notes["files"] = [{key: getattr(file, key) for key in TokenFile.__dataclass_fields__} for file in files]
+    notes["files"] = [
+        {key: value for key, value in dataclasses.asdict(file).items() if key != "longest" or value} for file in files
+    ]
     manifest = out / f"tokens-{digest}.json"
     manifest.write(json.dumps(notes, indent=1).encode())
     return open_corpus(manifest)
@@ -161,7 +166,7 @@ def write_corpus(
 def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: str, max_bytes: int) -> dict[str, Any]:
     """Add documents until there are `max_bytes` (0: no limit); return notes on them."""
     sources, skipped, size = [], 0, 0
-    for name, text in _documents(folder, suffixes):
+    for name, text in source_documents(folder, suffixes):
         if text is None:
             skipped += 1
             continue
@@ -173,7 +178,8 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
     return {"skipped": skipped, "sources": sources}
 
 
-def _documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
+def source_documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the name and text of each file; None in place of text that is none or cannot be read."""
     entries, read_entries = itertools.tee(text_files(folder, suffixes))
     unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
     for entry, content in zip(entries, folder.read_each(read_entries, unreadable), strict=True):

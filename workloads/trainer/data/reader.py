@@ -22,7 +22,8 @@ import numpy.typing as npt
 from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
-from trainer.data.records import LABEL_BYTES, Record, record
+from trainer.data.image_decoding import Decoder
+from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, SEGMENT_NUMBERS, Kind, Record, record
 from trainer.errors import FatalError, Problem
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -31,12 +32,21 @@ _MAX_OPEN_FILES = 4096  # files open at a time
 Records = npt.NDArray[np.generic]
 
 
-def counts(data: Corpus, model: Model) -> tuple[int, ...]:
+def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int, ...]:
     """Return the number of records of `model` in each file; reads only indexes, and only for packed records.
+
+    Files of pairs are divided by length. For an evaluation of all lengths, `eval_fraction` of each is held out, and the
+    result has the training records of each file, then the held-out records of each; longer pairs are left out.
 
     Raises FatalError if an index is damaged.
     """
     example = record(model)
+    if data.has_photographs:
+        return tuple(file.documents for file in data.files)
+    if example.kind is Kind.TRANSLATIONS:
+        pairs_F = np.array([file.documents // 2 * (file.longest <= model.seq_len) for file in data.files])
+        held_F = np.diff((np.cumsum(pairs_F) * eval_fraction).astype(np.int64), prepend=0)
+        return (*(pairs_F - held_F).tolist(), *held_F.tolist())
     if not example.packed:
         return tuple(example.count(file.tokens) for file in data.files)
     return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
@@ -77,10 +87,18 @@ def max_open_files() -> int:
 class Reader:
     """Reader of a data set's records by number; safe for several threads."""
 
-    def __init__(self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None) -> None:
+    def __init__(
+        self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None, seed: int = 0
+    ) -> None:
+        """Prepare to read; `seed` is that of the crops and flips of photographs. Raises FatalError without Pillow."""
         self._data, self._record = data, record(model)
-        self._ends_F = np.cumsum(np.array(counts, np.int64))
-        self._first_F = self._ends_F - np.array(counts, np.int64)
+        self._decode = Decoder(model.image, seed) if data.has_photographs else None
+        # P parts: the files, or of pairs their training records, then their held-out records.
+        count_P, files = np.array(counts, np.int64), len(data.files)
+        self._ends_P = np.cumsum(count_P)
+        self._first_P = self._ends_P - count_P
+        self._file_P = np.arange(len(count_P)) % files
+        self._offset_P = np.concatenate([np.zeros(files, np.int64), count_P])[: len(count_P)]  # in the file
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
         self._max_open, self._lock = max_open or max_open_files(), threading.Lock()
@@ -99,28 +117,46 @@ class Reader:
         files that are not fetched. Raises the errors of `__call__`, and StorageError if the copies do not fit.
         """
         files = {
-            nth
+            int(self._file_P[part])
             for records in ranges
-            for nth in range(len(self._ends_F))
-            if max(records.start, self._first_F[nth]) < min(records.stop, self._ends_F[nth])
+            for part in range(len(self._ends_P))
+            if max(records.start, self._first_P[part]) < min(records.stop, self._ends_P[part])
         }
         if examples is not None:
             width = TOKEN_BYTES[self._data.dtype]
             total = width * sum(self._data.files[nth].tokens for nth in files)
-            self._by_parts = block_cache.is_worthwhile(examples, width * self._record.length, total)
+            length = self._record.length
+            if self._decode is not None:  # an average image
+                length = -(-self._data.tokens // max(1, self._data.documents))
+            self._by_parts = block_cache.is_worthwhile(examples, width * length, total)
         with ThreadPoolExecutor(_MAX_CONCURRENT, "fetch") as pool:
             list(pool.map(self._file, sorted(files)))
 
-    def __call__(self, ids_N: npt.NDArray[np.int64]) -> Records:
-        """Return the records [N, S]. Raises FatalError naming a damaged file."""
+    def __call__(self, ids_N: npt.NDArray[np.int64], step: int | None = None) -> Records:
+        """Return the records [N, S] after `step` steps, None in an evaluation; only photographs depend on it.
+
+        Raises FatalError naming a damaged file.
+        """
         records_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
+        images = []
         with self._lock:
-            files_N = np.searchsorted(self._ends_F, ids_N, side="right")
-            records = list(zip(files_N.tolist(), (ids_N - self._first_F[files_N]).tolist(), strict=True))
+            part_N = np.searchsorted(self._ends_P, ids_N, side="right")
+            number_N = ids_N - self._first_P[part_N] + self._offset_P[part_N]
+            records = list(zip(self._file_P[part_N].tolist(), number_N.tolist(), strict=True))
             if self._by_parts:
                 self._copy_parts(records)
             for row_S, (nth, number) in zip(records_NS, records, strict=True):
-                self._opened(nth).read(number, row_S)
+                if self._decode is None:
+                    self._opened(nth).read(number, row_S)
+                else:
+                    images.append(self._opened(nth).read_image(number))
+        if self._decode is not None:
+            pixels = self._decode([image[:-LABEL_BYTES] for image in images], ids_N.tolist(), step)
+            for row_S, image, result, (nth, number) in zip(records_NS, images, pixels, records, strict=True):
+                if isinstance(result, str):
+                    raise FatalError(self._files[nth].damaged_image(number, result))
+                row_S[:-LABEL_BYTES] = result.reshape(-1)
+                row_S[-LABEL_BYTES:] = np.frombuffer(image[-LABEL_BYTES:], np.uint8)
         return records_NS
 
     def _copy_parts(self, records: Iterable[tuple[int, int]]) -> None:
@@ -161,8 +197,11 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
-        self._plan = _plan(index, example) if example.packed else None
-        self._ends_D = np.array(index.ends if index and example.packed else (), np.int64)
+        self._plan = _plan(index, example) if example.has_documents else None
+        if data.has_photographs:
+            ends_D = np.array(index.ends if index else (), np.int64)
+            self._plan = np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
+        self._ends_D = np.array(index.ends if index and example.has_documents else (), np.int64)
         self.open()
         self.close()
 
@@ -220,21 +259,60 @@ class _File:
         if self._plan is None:
             row_S[:] = numbers
             return
-        tokens, segments = np.split(row_S, 2)
-        tokens[: end - start] = numbers
-        segments[: end - start] = packing.segments(self._ends_D, start, end)
+        first_half, second_half = np.split(row_S, 2)
+        if self._record.kind is Kind.TRANSLATIONS:
+            middle = self._ends_D[2 * number] - start
+            self._write_sentence(number, numbers[:middle], first_half)
+            self._write_sentence(number, numbers[middle:], second_half)
+            return
+        first_half[: end - start] = numbers
+        second_half[: end - start] = packing.segments(self._ends_D, start, end)
+
+    def _write_sentence(self, number: int, sentence: Records, half_T: Records) -> None:
+        """Write a sentence of pair `number` as numbers of a record. Raises FatalError if it has an invalid length."""
+        size = len(sentence)
+        if not 0 < size <= self._file.longest:
+            message = (
+                f"pair {number:,} of {self._name!r} has a sentence of {size:,} tokens, not 1 to {self._file.longest:,}"
+            )
+            raise FatalError(Problem(message, "Prepare the data again"))
+        half_T[:size] = sentence.astype(half_T.dtype) + FIRST_TOKEN
+        half_T[size - 1] = END
+
+    def read_image(self, number: int) -> bytes:
+        """Return an encoded image and its label."""
+        numbers = self._tokens(*self._span(number))
+        if len(numbers) <= LABEL_BYTES:
+            raise FatalError(self.damaged_image(number, "it is empty"))
+        self._check_range(number, numbers)
+        return numbers.tobytes()
+
+    def damaged_image(self, number: int, cause: str) -> Problem:
+        """Return the problem of an image that cannot be decoded."""
+        message = f"image {number:,} of {self._name!r} is damaged: {cause}"
+        return Problem(message, "Remove it from the source, and prepare the data set again")
 
     def _check_range(self, number: int, numbers: Records) -> None:
         """Raise FatalError for a label or token outside the model's range, for which the loss is unbounded below."""
         below, name = self._record.below, self._name
-        if self._record.noun == "image":
+        if self._record.clicks is not None:
+            if defect := self._record.clicks.defect(numbers.tolist()):
+                message = f"example {number:,} of {name!r} has {defect}"
+                raise FatalError(Problem(message, "Correct it, or use the settings that it was prepared with"))
+            return
+        if self._record.kind is Kind.IMAGES:
             value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
             hint = f"Number labels from 0, or use --set model.classes={value + 1} or more"
         else:
+            numbers = numbers[:-SEGMENT_NUMBERS] if self._record.kind is Kind.SEGMENTS else numbers
+            reserved = FIRST_TOKEN if self._record.kind is Kind.TRANSLATIONS else 0
+            below -= reserved
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
-            message = f"example {number:,} of {name!r} has token {value}, model.vocab = {below} allows 0 to {below - 1}"
-            hint = f"Use --set model.vocab={value + 1} or more, or prepare the data with another tokenizer"
+            noun = "pair" if reserved else "example"
+            of_model = f"model.vocab = {below + reserved} allows 0 to {below - 1}"
+            message = f"{noun} {number:,} of {name!r} has token {value}, {of_model}"
+            hint = f"Use --set model.vocab={value + reserved + 1} or more, or prepare the data with another tokenizer"
         if value >= below:
             raise FatalError(Problem(message, hint))
 
@@ -282,4 +360,7 @@ class _File:
 
 
 def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
-    return packing.plan(index.ends if index else (), example.length // 2, example.stride)
+    ends = index.ends if index else ()
+    if example.kind is Kind.TRANSLATIONS:
+        return packing.pairs(ends)
+    return packing.plan(ends, example.length // 2, example.stride)

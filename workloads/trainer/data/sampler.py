@@ -34,6 +34,10 @@ class Order:
         size = self.records // self.shards
         return range(shard * size, (shard + 1) * size)
 
+    def ranges_of(self, shard: int) -> list[range]:
+        """Return the records of a shard as ranges; there is one."""
+        return [self.range_of(shard)]
+
     def ids(self, step: int) -> npt.NDArray[np.int64]:
         """Return the records [batch] of `step` (from 0)."""
         rows, size = np.uint64(self.batch // self.shards), np.uint64(self.records // self.shards)
@@ -78,6 +82,13 @@ def _file_ranges(files: tuple[int, ...], start: int, end: int) -> tuple[UInts, U
     first_F, last_F = np.clip(ends_F - count_F, start, end), np.clip(ends_F, start, end)
     is_nonempty = last_F > first_F
     return first_F[is_nonempty].astype(np.uint64), (last_F - first_F)[is_nonempty].astype(np.uint64)
+
+
+def permute(position: int, seed: int, epoch: int, size: int) -> int:
+    """Return the place of one of `size` positions in a permutation that depends on the seed and the epoch."""
+    with np.errstate(over="ignore"):
+        key = _mix(_mix(np.full(1, seed, np.uint64) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(epoch))
+        return int(_permute(np.full(1, position, np.uint64), key, np.full(1, size, np.uint64))[0])
 
 
 def _permute(position_B: UInts, key_B: UInts, records_B: UInts) -> UInts:

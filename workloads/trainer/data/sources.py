@@ -18,6 +18,11 @@ def source_place(path: str) -> Place:
     return open_place(sysconfig.get_paths()["stdlib"] if path == "stdlib" else path)
 
 
+def is_translated_text(path: str, target: str) -> bool:
+    """Return whether these name pairs of sentences as text, rather than a folder of text or a prepared data set."""
+    return bool(target) or path.endswith(".tsv")
+
+
 def source_suffixes(path: str, suffixes: str) -> str:
     """Return `data.suffixes`, or the suffixes of Python sources for Python's own library."""
     return suffixes or (".py" if path == "stdlib" else "")

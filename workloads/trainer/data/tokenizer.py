@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, or a SentencePiece model (BPE or unigram).
+"""Tokenizers: bytes, a SentencePiece model (BPE or unigram), or a WordPiece vocabulary (a file that ends in .txt).
 
 Every document ends with an end token. `identity` names a tokenizer by the digest of its file, so that two machines can
 check whether they have the same one without the package sentencepiece.
@@ -6,15 +6,20 @@ check whether they have the same one without the package sentencepiece.
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from trainer.data.sources import SEPARATOR
+from trainer.data.wordpiece import WordPiece
 from trainer.errors import FatalError, Problem, reason
 from trainer.storage import open_place
 from xpk_shared.storage.errors import Unreachable
 
 BYTES = "bytes"
-_KIND = "sentencepiece"
+JPEG = "jpeg"  # in place of the identity of a tokenizer: documents are encoded images, each followed by its label
+CLICKS = "clicks:"  # the same, followed by the format of a click log
+_KIND, _WORDPIECE = "sentencepiece", "wordpiece"
+_VOCABULARY = ".txt"
 
 
 class Tokenizer(Protocol):
@@ -26,12 +31,18 @@ class Tokenizer(Protocol):
     def encode(self, text: bytes) -> bytes:
         """Return the ids of a UTF-8 document and the end token, as little-endian `dtype`."""
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids without end token; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
+
 
 class _Bytes:
     vocab, dtype = 256, "uint8"
 
     def encode(self, text: bytes) -> bytes:
         return text + SEPARATOR
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(number for number in ids if number < self.vocab).decode(errors="replace")
 
 
 class _SentencePiece:
@@ -58,19 +69,30 @@ class _SentencePiece:
         ids = [*self._model.encode(text.decode(), out_type=int), self._end]
         return np.array(ids, np.dtype(self.dtype).newbyteorder("<")).tobytes()
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._model.decode([int(number) for number in ids if number < self.vocab]))
+
+
+def is_vocabulary(path: str) -> bool:
+    """Return whether a tokenizer's file is a WordPiece vocabulary, by its name."""
+    return path.endswith(_VOCABULARY)
+
 
 def identity(path: str) -> str:
     """Return "bytes", or the kind and digest of a tokenizer's file. Raises FatalError if it cannot be read."""
     if path in ("", BYTES):
         return BYTES
-    return f"{_KIND}:{hashlib.sha256(_content(path)).hexdigest()[:16]}"
+    kind = _WORDPIECE if is_vocabulary(path) else _KIND
+    return f"{kind}:{hashlib.sha256(_content(path)).hexdigest()[:16]}"
 
 
 def open_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a SentencePiece model in a file or bucket, or the byte tokenizer.
+    """Return the tokenizer of a SentencePiece model or WordPiece vocabulary in a file or bucket, or that of bytes.
 
     Raises FatalError if the file is invalid, or sentencepiece is not installed.
     """
+    if is_vocabulary(path):
+        return WordPiece(path, _content(path))
     return _Bytes() if path in ("", BYTES) else _SentencePiece(path, _content(path))
 
 
@@ -82,4 +104,6 @@ def _content(path: str) -> bytes:
         raise
     except OSError as error:
         message = f"data.tokenizer={path!r} cannot be read: {reason(error)}"
-        raise FatalError(Problem(message, "Use a SentencePiece model, or omit data.tokenizer to use bytes")) from error
+        raise FatalError(
+            Problem(message, "Use a SentencePiece model or a vocab.txt, or omit data.tokenizer to use bytes")
+        ) from error

@@ -47,8 +47,8 @@ class ShareBatches:
     def _read(self, replica: int, step: int) -> Iterator[data.Blocks]:
         config, rows = self._run.job.config, self.rows(replica)
         ids = (ids_B[rows] for ids_B in data.train_ids(self._run.order, step))
-        count = max(0, config.run.steps - step)
-        return data.prefetch(self._run.blocks, itertools.islice(ids, count), config.data.prefetch)
+        batches = itertools.islice(zip(ids, itertools.count(step)), max(0, config.run.steps - step))
+        return data.prefetch(lambda batch: self._run.blocks(*batch), batches, config.data.prefetch)
 
 
 class Gradients:

@@ -310,10 +310,10 @@ class _Training:
 
         def compute(replica: int) -> Share:
             rows = self._batches.rows(replica)
-            return Share(_NOTHING, list(sum_batches(run, program, self._state, rows, step=at)))
+            return Share(_NOTHING, sum_batches(run, program, self._state, rows, step=at).scalars)
 
         result = self._exchange(Seq(at, EVALUATE), compute)
-        return record(run, EvalSums(*result.scalars), step=at, seconds=time.monotonic() - began)
+        return record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
 
     def _hold(self) -> None:
         """Wait until enough slices are active."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config as configs
-from trainer.config import Config
+from trainer.config import TRANSLATION_FAMILIES, Config
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate.accelerators import Slice, find_slice
 from trainer.parallel import layout
@@ -80,12 +80,15 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from trainer.estimate.closed_form import estimate
+    from trainer.estimate import closed_form, dlrm, translation
 
     config, slice_, num_slices = _read_options(options, options.min_slices)
-    if config.model.family != "decoder":
-        message = f"estimates require model.family=decoder, got {config.model.family}"
+    estimates = {"decoder": closed_form.estimate, "dlrm": dlrm.estimate}
+    estimates |= dict.fromkeys(TRANSLATION_FAMILIES, translation.estimate)
+    if config.model.family not in estimates:
+        message = f"estimates require model.family={' or '.join(estimates)}, got {config.model.family}"
         raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
+    estimate = estimates[config.model.family]
     return _show(estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices)), options.output)
 
 

@@ -1,1 +1,1 @@
-"""Models as functions over pytrees: a decoder, BERT, ResNet, and their shared parts."""
+"""Models as functions over pytrees: a decoder, BERT, ResNet, DLRM, and their shared parts."""

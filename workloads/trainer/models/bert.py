@@ -2,14 +2,14 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   G predicted positions
-The next-sentence task is not implemented, so there are no segments. The last token of the vocabulary is the mask token;
-in text of bytes it is 255, which UTF-8 never contains. Parameters are float32; norms, softmax and loss are summed in
-float32.
+With `next_sentence`, examples are pairs of segments (data/segment_pairs.py), and a second task predicts whether the
+second follows the first. `mask_token` is by default the last token of the vocabulary; in text of bytes that is 255,
+which UTF-8 never contains. Parameters are float32; norms, softmax and loss are summed in float32.
 """
 
 # mypy: disallow-untyped-calls=False
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
+from trainer.data.records import SEGMENT_NUMBERS
 from trainer.models.attention import attention
 from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
@@ -46,6 +47,9 @@ def shapes(model: Model) -> Params:
     }
     head = {"dense": (E, E), "dense_bias": (E,), "gain": (E,), "bias": (E,), "vocab_bias": (model.vocab,)}
     inputs = {"embed": (model.vocab, E), "position": (model.seq_len, E), "gain": (E,), "bias": (E,)}
+    if model.next_sentence:
+        inputs["segment"] = (2, E)
+        head |= {"pool": (E, E), "pool_bias": (E,), "next": (E, 2), "next_bias": (2,)}
     return {"inputs": inputs, "layers": layers, "head": head}
 
 
@@ -56,6 +60,9 @@ def specs(model: Model) -> Params:
         "embed": P("tp", "fsdp"),
         "position": P(None, "fsdp"),
         "dense": P("fsdp", "tp"),
+        "segment": P(None, "fsdp"),
+        "pool": P("fsdp", "tp"),
+        "next": P("fsdp", None),
     }
     replicated = {"layers": P("stage")}
     return {
@@ -91,13 +98,33 @@ def init(model: Model, key: Array) -> Params:
     return params
 
 
+class Pairs(NamedTuple):
+    """Pairs of segments, without masks."""
+
+    tokens_BT: Array
+    segment_BT: Array  # 0 or 1; of padding it is 1
+    real_BT: Array  # False in padding
+    maskable_BT: Array  # True for tokens of the segments, without [CLS] and [SEP]
+    is_next_B: Array  # 1 if the second segment follows the first
+
+
+def read_pairs(record_BS: Array) -> Pairs:
+    """Return the pairs of records (data/records.py)."""
+    T = record_BS.shape[1] - SEGMENT_NUMBERS
+    time_T, first_B1, second_B1 = jnp.arange(T), record_BS[:, T : T + 1], record_BS[:, T + 1 : T + 2]
+    special_BT = (time_T == 0) | (time_T == first_B1 - 1) | (time_T == second_B1 - 1)
+    real_BT = time_T < second_B1
+    segment_BT = (time_T >= first_B1).astype(jnp.int32)
+    return Pairs(record_BS[:, :T], segment_BT, real_BT, real_BT & ~special_BT, record_BS[:, T + 2])
+
+
 def mask_tokens(
     model: Model, tokens_BT: Array, step: Array | None, real_BT: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return (tokens [B, T] with masks, positions [B, G] to predict, whether each position counts [B, G]).
 
-    G is mask_rate x T in every example. With `real_BT`, which marks tokens that are not padding, the same fraction of
-    those counts. Of the predicted tokens 80 % are masked, 10 % are replaced by a random token and 10 % are kept. The
+    G is mask_rate x T in every example. With `real_BT`, which marks the tokens that may be predicted, the same fraction
+    of those counts. Of the predicted tokens 80 % are masked, 10 % are replaced by a random token and 10 % are kept. The
     choice depends on the tokens and the step alone, so it is the same on every mesh; without a step (an evaluation) it
     is always the same.
     """
@@ -123,7 +150,9 @@ def mask_tokens(
         count_B1 = jnp.maximum(1, jnp.round(model.mask_rate * jnp.sum(real_BT, axis=1, keepdims=True)))
         counted_BG = (jnp.arange(predicted) < count_B1) & jnp.take_along_axis(real_BT, position_BG, axis=1)
     original_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
-    new_BG = jnp.where(draw_BG < 0.8, model.vocab - 1, jnp.where(draw_BG < 0.9, token_BG, original_BG))
+    new_BG = jnp.where(
+        draw_BG < 0.8, model.mask_token or model.vocab - 1, jnp.where(draw_BG < 0.9, token_BG, original_BG)
+    )
     new_BG = jnp.where(counted_BG, new_BG, original_BG)
     return tokens_BT.at[jnp.arange(B)[:, None], position_BG].set(new_BG), position_BG, counted_BG
 
@@ -168,12 +197,15 @@ def encode(
     tokens_BT: Array,
     key: Array | None = None,
     packed: Documents | None = None,
+    segment_BT: Array | None = None,
 ) -> Array:
     """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
     dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
     embed_VE = execution.shard(inputs["embed"].astype(dtype), "tp", None)
     position_TE = execution.shard(inputs["position"].astype(dtype), None, None)
     x_BTE = embed_VE[tokens_BT] + (position_TE if packed is None else position_TE[packed.position_BT])
+    if segment_BT is not None:
+        x_BTE += inputs["segment"].astype(dtype)[segment_BT]
     x_BTE = execution.shard(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), execution.batch, "tp", None)
     return apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
@@ -181,23 +213,52 @@ def encode(
 def sums(
     model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
 ) -> Sums:
-    """Return the sums over predicted tokens."""
-    tokens_BT, number_BT = unpack(record_BS, packed=model.packed)
-    dtype, head = jnp.dtype(model.compute_dtype), params["head"]
-    real_BT = None if number_BT is None else number_BT > 0
-    input_BT, position_BG, counted_BG = mask_tokens(model, tokens_BT, context.step, real_BT)
-    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT))
+    """Return the sums over predicted tokens.
+
+    The loss of an example's next-sentence prediction counts once for each of its predicted tokens, so that the quotient
+    of the sums is the sum of both tasks' means.
+    """
+    pairs, number_BT = None, None
+    if model.next_sentence:
+        pairs = read_pairs(record_BS)
+        tokens_BT, maskable_BT, number_BT = pairs.tokens_BT, pairs.maskable_BT, pairs.real_BT.astype(jnp.int32)
+    else:
+        tokens_BT, number_BT = unpack(record_BS, packed=model.packed)
+        maskable_BT = None if number_BT is None else number_BT > 0
+    input_BT, position_BG, counted_BG = mask_tokens(model, tokens_BT, context.step, maskable_BT)
+    segment_BT = None if pairs is None else pairs.segment_BT
+    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT), segment_BT)
+    logits_BGV = token_logits(params, x_BTE, position_BG)
+    target_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
+    weight_BG = weight_B[:, None] * counted_BG
+    loss = jnp.sum(_cross_entropy(logits_BGV, target_BG) * weight_BG)
+    if pairs is not None:
+        next_loss_B = _cross_entropy(next_logits(params, x_BTE), pairs.is_next_B)
+        loss += jnp.sum(next_loss_B * jnp.sum(weight_BG, axis=1))
+    correct_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
+    return Sums(loss, jnp.sum(weight_BG), jnp.sum(correct_BG * weight_BG), context.averages)
+
+
+def token_logits(params: Params, x_BTE: Array, position_BG: Array) -> Array:
+    """Return the float32 logits [B, G, V] of the tokens at these positions."""
+    dtype, head = x_BTE.dtype, params["head"]
     x_BGE = jnp.take_along_axis(x_BTE, position_BG[..., None], axis=1)
     x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
     x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
     embed_VE = params["inputs"]["embed"].astype(dtype)
-    logits_BGV = jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32) + head["vocab_bias"]
-    target_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
-    correct_BGV = jax.nn.one_hot(target_BG, model.vocab, dtype=logits_BGV.dtype)
-    loss_BG = jax.nn.logsumexp(logits_BGV, axis=-1) - jnp.sum(logits_BGV * correct_BGV, axis=-1)
-    weight_BG = weight_B[:, None] * counted_BG
-    correct_BG = jnp.argmax(logits_BGV, axis=-1) == target_BG
-    return Sums(jnp.sum(loss_BG * weight_BG), jnp.sum(weight_BG), jnp.sum(correct_BG * weight_BG), context.averages)
+    return jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32) + head["vocab_bias"]
+
+
+def next_logits(params: Params, x_BTE: Array) -> Array:
+    """Return the float32 logits [B, 2] of the second segment being of another document, or following the first."""
+    dtype, head = x_BTE.dtype, params["head"]
+    x_BE = jnp.tanh(x_BTE[:, 0] @ head["pool"].astype(dtype) + head["pool_bias"].astype(dtype))
+    return jnp.asarray(x_BE.astype(jnp.float32) @ head["next"] + head["next_bias"])
+
+
+def _cross_entropy(logits: Array, target: Array) -> Array:
+    correct = jax.nn.one_hot(target, logits.shape[-1], dtype=logits.dtype)
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(logits * correct, axis=-1)
 
 
 def flops_per_item(model: Model) -> float:
@@ -207,5 +268,7 @@ def flops_per_item(model: Model) -> float:
     """
     layer = 4 * model.embed * model.heads * model.head_dim + 2 * model.embed * model.mlp
     head = model.embed * (model.embed + model.vocab) * max(1, round(model.mask_rate * model.seq_len)) / model.seq_len
+    if model.next_sentence:
+        head += model.embed * (model.embed + 2) / model.seq_len
     attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
     return 6.0 * (model.layers * layer + head) + attention

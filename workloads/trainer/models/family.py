@@ -21,6 +21,13 @@ class Context(NamedTuple):
     key: Array | None  # for stochastic rounding; None if it is not used
 
 
+class Predictions(NamedTuple):
+    """Predictions of a batch in an evaluation whose metric needs them all."""
+
+    score_B: Array  # float32; higher where a positive is more likely
+    label_B: Array  # int32: 1 for a positive, 0 for a negative, -1 for padding
+
+
 class Sums(NamedTuple):
     """Sums over the whole batch, whatever its sharding; their quotients are means over items without padding."""
 
@@ -28,6 +35,7 @@ class Sums(NamedTuple):
     weight: Array  # sum of the weights
     correct: Array | None  # sum of the weights of correct predictions; None if not counted
     averages: Params  # after this batch
+    predictions: Predictions | None = None  # of a model that is evaluated by ranking, in an evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,3 +50,7 @@ class Family:
     sums: Callable[[Model, Execution, Params, Context, Array, Array], Sums]
     flops_per_item: Callable[[Model], float]  # model FLOPs of a training step per token, or per image
     averages: Callable[[Model], Params] = lambda model: {}  # initial values
+    # ... source, its lengths -> numbers [B, T] of the translations, as in records; None if it does not translate
+    translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = None
+    # model, chips of "fsdp", examples of a chip -> model with the settings that are chosen for them
+    place: Callable[[Model, int, float], Model] = lambda model, chips, examples: model

@@ -7,9 +7,10 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.models import bert, decoder, resnet
+from trainer.models import bert, decoder, dlrm, gnmt, resnet, transformer
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
+from trainer.parallel import table_placement
 from trainer.parallel.partitioning import Execution
 
 
@@ -64,5 +65,35 @@ _FAMILIES = {
         sums=resnet.sums,
         flops_per_item=resnet.flops_per_item,
         averages=resnet.averages,
+    ),
+    "transformer": Family(
+        shapes=transformer.shapes,
+        specs=transformer.specs,
+        is_gain=bert.is_gain,
+        layer_axes=transformer.layer_axes,
+        init=transformer.init,
+        sums=transformer.sums,
+        flops_per_item=transformer.flops_per_item,
+        translate=transformer.translate,
+    ),
+    "gnmt": Family(
+        shapes=gnmt.shapes,
+        specs=gnmt.specs,
+        is_gain=bert.is_gain,
+        layer_axes=gnmt.layer_axes,
+        init=gnmt.init,
+        sums=gnmt.sums,
+        flops_per_item=gnmt.flops_per_item,
+        translate=gnmt.translate,
+    ),
+    "dlrm": Family(
+        shapes=dlrm.shapes,
+        specs=dlrm.specs,
+        is_gain=dlrm.is_gain,
+        layer_axes=dlrm.layer_axes,
+        init=dlrm.init,
+        sums=dlrm.sums,
+        flops_per_item=dlrm.flops_per_item,
+        place=table_placement.place,
     ),
 }

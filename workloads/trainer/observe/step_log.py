@@ -17,11 +17,13 @@ import numpy.typing as npt
 from trainer.data.records import record
 from trainer.errors import FatalError, Problem
 from trainer.hosts.job import Job
-from trainer.models.mfu import mfu, peak
+from trainer.models.mfu import mfu
+from trainer.models.mfu import peak as read_peak
 from trainer.models.registry import family
 from trainer.observe.memory_in_use import memory_in_use
 from trainer.telemetry import metrics
 from trainer.telemetry.leader_lines import LeaderLines
+from trainer.telemetry.mllog import MllogFile
 from trainer.telemetry.tensorboard import EventFile
 from xpk_shared.percentiles import percentiles
 
@@ -61,26 +63,44 @@ class Progress:
         int8_share: float = 0.0,
         arrays: Sequence[str] = (),
         *,
+        length: Callable[[int], int] | None = None,
         is_emulated: bool = False,
+        mllog: MllogFile | None = None,
     ) -> None:
         """Prepare; `arrays` names the arrays that "broken" reports as not finite (checkpoint/finite_check.py).
 
+        `length` returns the tokens of a step's sentences, if steps differ.
         `is_emulated` chips have no utilization, because the peak is that of the chips that they emulate.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
-        self._arrays = arrays
+        self._arrays, self._mllog, self._accuracy = arrays, mllog, math.nan
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
-        self._flops = family(job.config.model).flops_per_item(job.config.model)
+        self._length = length
         self._lines = _metric_lines(job) if job.is_first else None
         self._board: EventFile | None = None
         names = ("XPK_PEAK_FLOPS", "XPK_PEAK_INT8_OPS")
-        self._peaks = [None if is_emulated else peak(os.environ, name) for name in names]
+        self._peaks = [None if is_emulated else read_peak(os.environ, name) for name in names]
         self._finished_at = 0.0
         self._steps = 0
         self._window: list[float] = []  # durations of the steps since the last log line
         self._watcher = ThreadPoolExecutor(1, "step-end")
         self.loss = math.nan
+
+    @property
+    def has_reached_target(self) -> bool:
+        """True if the last evaluation had the accuracy at which the run ends."""
+        return 0 < self._job.config.run.target_accuracy <= self._accuracy
+
+    def begin(self, step: int) -> None:
+        """Record that training starts or resumes after `step`."""
+        if self._mllog is not None:
+            self._mllog.begin(step)
+
+    def end(self, step: int) -> None:
+        """Record the end of the run."""
+        if self._mllog is not None:
+            self._mllog.end(step)
 
     def watch(self, step: int, out: Any, dispatched: float) -> Pending:
         """Watch a step that was just dispatched; `dispatched` is the time before that.
@@ -113,18 +133,40 @@ class Progress:
         """Wait for a check of the state after `step`. Raises FatalError if it is not finite."""
         self._check_finite(step, {}, jax.device_get(broken))
 
-    def record_evaluation(self, step: int, loss: float, accuracy: float | None, items: int, seconds: float) -> None:
-        """Record an evaluation of `items` tokens or images; `accuracy` is the fraction of correct ones, if counted."""
+    def record_evaluation(
+        self,
+        step: int,
+        loss: float,
+        accuracy: float | None,
+        items: int,
+        seconds: float,
+        *,
+        bleu: float | None = None,
+        auc: float | None = None,
+    ) -> None:
+        """Record an evaluation of `items` tokens, images or examples; the items of pairs are the translations' tokens.
+
+        `accuracy` is the fraction of correct ones, `bleu` that of a model's translations, 0 to 100, and `auc` the area
+        under the ROC curve, where they are computed.
+        """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
+        self._accuracy = math.nan if accuracy is None else accuracy
+        if self._mllog is not None:
+            self._mllog.record_evaluation(step, self._accuracy, seconds)
+        noun = "token" if self._noun == "pair" else self._noun
         if self._lines is not None:
             head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
-            line = head | {"eval_loss": loss, f"eval_{self._noun}s": items} | known
+            known |= {} if bleu is None else {"eval_bleu": round(bleu, 3)}
+            known |= {} if auc is None else {"eval_auc": auc}
+            line = head | {"eval_loss": loss, f"eval_{noun}s": items} | known
             self._lines.write(line)
             self._write_to_board(line)
         if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
-            metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}   {self._noun}s {items:,}")
+            score = "" if bleu is None else f"   BLEU {bleu:.2f}"
+            score += "" if auc is None else f"   AUC {auc:.5f}"
+            metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}{score}   {noun}s {items:,}")
 
     def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:
         """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.
@@ -159,7 +201,8 @@ class Progress:
             self._job.events.write("step", step, seconds, at_once=self._steps == 1)
         if self._lines is None:
             return
-        speed, (flops, int8) = self._items / seconds, self._peaks
+        speed, (peak, int8) = self._items / seconds, self._peaks
+        flops = self._flops_per_item(step)
         record: dict[str, Any] = {
             "time": time.time(),
             "attempt": self._job.host.attempt,
@@ -172,8 +215,8 @@ class Progress:
             "step_seconds": round(seconds, 4),
             "data_seconds": int(np.asarray(out["flags"])[1]) / 1000,
             f"{self._noun}s_per_second": round(speed, 1),
-            "mfu": mfu(self._flops, speed, self._chips, flops, self._int8_share, int8),
-            "emfu": mfu(self._flops, speed, self._chips, flops),
+            "mfu": mfu(flops, speed, self._chips, peak, self._int8_share, int8),
+            "emfu": mfu(flops, speed, self._chips, peak),
         }
         is_logged = self._steps == 1 or step % every == 0 or step == self._job.config.run.steps
         self._window.append(seconds)
@@ -188,6 +231,13 @@ class Progress:
             utilization = "".join(f"   {name} {record[name]:.1%}" for name in columns if record[name] is not None)
             rate = f"{speed:9,.0f} {self._noun}s/s"
             metrics.say(f"step {step:6d}   loss {self.loss:.4f}   {rate}   {seconds:7.3f} s{utilization}")
+
+    def _flops_per_item(self, step: int) -> float:
+        """Return the model FLOPs of a step per token, image or pair."""
+        model = self._job.config.model
+        if self._length is not None:
+            model = dataclasses.replace(model, seq_len=self._length(step))
+        return family(model).flops_per_item(model)
 
     def _write_to_board(self, record: dict[str, Any]) -> None:
         """Write a record to TensorBoard's event file, which the process that leads creates with its first record."""

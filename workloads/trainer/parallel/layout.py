@@ -5,14 +5,18 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer.config import Config, sections
+from trainer import pair_lengths
+from trainer.config import TRANSLATION_FAMILIES, Config, sections
 from trainer.errors import Problem
+from trainer.parallel import table_placement
+from trainer.telemetry import mllog
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet"),
+    "model.family": ("decoder", "bert", "resnet", *TRANSLATION_FAMILIES, "dlrm"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
@@ -23,6 +27,7 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
+MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -145,6 +150,9 @@ def _elastic_problems(config: Config, replicas: int) -> Iterator[Problem]:
     if config.checkpoint.local_every:
         message = "checkpoint.local_every is not supported by elastic slices, each of which holds the whole state"
         yield Problem(message, "Omit checkpoint.local_every")
+    for key, value in (("run.target_accuracy", config.run.target_accuracy), ("observe.mllog", config.observe.mllog)):
+        if value:
+            yield Problem(f"{key} is not supported by elastic slices", f"Omit {key}")
     if config.mesh.stages > 1 and not config.mesh.dp and config.mesh.stages % replicas == 0:
         message = f"mesh.stages = {config.mesh.stages} would lie in each of the elastic slices, not across them"
         yield Problem(message, "Set mesh.dp, or omit mesh.stages")
@@ -175,7 +183,7 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
         parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
-    if model.family != "resnet":
+    if model.family not in ("resnet", "dlrm"):
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
@@ -189,8 +197,10 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
             ("model.seq_len", model.seq_len, {"model.loss_chunk": model.loss_chunk or 1}),
             ("model.loss_chunk", model.loss_chunk, times),
         ]
-    if model.family == "bert":
+    if model.family in ("bert", "gnmt"):
         sizes.append(("model.embed", model.embed, {"mesh.tp": mesh.tp}))  # the width of its head's dense layer
+    if model.family == "dlrm":
+        yield from table_placement.problems(model, mesh.fsdp)
     for name, value, by in sizes:
         if value % math.prod(by.values()):
             size = f"{' x '.join(by)} = {' x '.join(map(str, by.values()))}"
@@ -269,16 +279,21 @@ def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
     may_be_zero = {
         *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+        *("model.beam", "model.length_penalty"),
+        *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
         *("mesh.dp", "mesh.microbatches"),
         *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
         "data.shuffle_window",
         *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
         *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
+        "run.target_accuracy",
         "checkpoint.local_every",
         *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
     }
-    below_one = {"model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"}
-    below_one |= {"checkpoint.auto_max_share"}
+    below_one = {
+        *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
+        *("checkpoint.auto_max_share", "run.target_accuracy"),
+    }
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
@@ -294,6 +309,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
             elif key in below_one and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
+    yield from mllog.problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
         message = f"checkpoint.local_path = {path!r} is not a folder on the hosts"
@@ -327,12 +343,29 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")
+    if model.next_sentence and (model.family != "bert" or model.packed or model.seq_len < MIN_SEGMENTS):
+        message = (
+            "model.next_sentence requires model.family=bert without model.packed, and a model.seq_len of 8 or more"
+        )
+        yield Problem(message, "Omit model.next_sentence, or change them")
+    if model.mask_token >= model.vocab:
+        message = f"model.mask_token = {model.mask_token} is not below model.vocab = {model.vocab}"
+        yield Problem(message, f"Use {model.vocab - 1} or less")
+    if model.family in TRANSLATION_FAMILIES:
+        yield from pair_lengths.problems(config)
+    elif model.batch_lengths:
+        yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
+    if model.family == "dlrm":
+        yield from table_placement.setting_problems(config)
     if model.family != "resnet":
         return
     if not model.block_counts:
         yield Problem(
             f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
         )
+    if model.space_to_depth and model.image % 2:
+        message = f"model.space_to_depth requires an even model.image, got {model.image}"
+        yield Problem(message, f"Use --set model.image={model.image + 1}, or omit model.space_to_depth")
     if model.packed:
         yield Problem("model.packed = true requires text, but resnet trains on images", "Omit model.packed")
     if config.mesh.stages > 1:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
@@ -27,6 +28,7 @@ class Execution:
     batch: tuple[str, ...] = BATCH  # axes that its examples are sharded over
     microbatches: int = 1  # of the pipeline; 1 if there is only one stage
     quant: Quant = dataclasses.field(default_factory=Quant)
+    replicas: str | None = None  # name of the mapped axis of replicas that each have a share of the batch
     torus: tuple[int, ...] | None = None  # sides of the part that "fsdp" spans; None = as the mesh's devices are placed
 
     @property
@@ -38,6 +40,11 @@ class Execution:
         """Constrain the sharding of an array to these mesh axes, one for each dimension."""
         placed: Array = jax.lax.with_sharding_constraint(x, sharding(self.mesh, *axes))
         return placed
+
+    def largest(self, x_B: Array) -> Array:
+        """Return the largest value of all examples, the same on all chips."""
+        largest: Array = jnp.max(x_B)
+        return jax.lax.pmax(largest, self.replicas) if self.replicas else largest
 
     def product(self, name: str, x: Array, w: Array, spec: P, summed: int, key: Array | None) -> Array:
         """Multiply activations by a layer's weights as `trainer.parallel.quantization.product` does.

@@ -71,7 +71,7 @@ class Explicit:
     def sums(self, params_R: Any, context: Context, record_BS: Array, weight_B: Array) -> Sums:
         """Return the sums over all rows; each replica takes its own parameters, and averages are their mean."""
         execution = dataclasses.replace(
-            self.execution, batch=tuple(axis for axis in self.execution.batch if axis != "dp")
+            self.execution, batch=tuple(axis for axis in self.execution.batch if axis != "dp"), replicas="replica"
         )
 
         def replica_sums(params: Any, record_bS: Array, weight_b: Array, key: Array | None) -> Sums:
@@ -80,7 +80,7 @@ class Explicit:
         rows = (self._replicas, -1)
         shares = record_BS.reshape(*rows, record_BS.shape[1]), weight_B.reshape(rows)
         key_R = None if context.key is None else jax.random.split(context.key, self._replicas)
-        sums_R = jax.vmap(replica_sums, spmd_axis_name="dp")(params_R, *shares, key_R)
+        sums_R = jax.vmap(replica_sums, axis_name="replica", spmd_axis_name="dp")(params_R, *shares, key_R)
         averages = jax.tree.map(lambda x_R: jnp.mean(x_R, axis=0), sums_R.averages)
         total: Sums = jax.tree.map(jnp.sum, sums_R._replace(averages={}))
         return total._replace(averages=averages)

@@ -8,7 +8,7 @@ State is {"step": int32, "params": ..., "opt": ...}. A batch comes as blocks, on
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +21,28 @@ from trainer.config import Config
 from trainer.data.batches import Blocks, Slots
 from trainer.data.records import Record, record
 from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.pairs import halves
 from trainer.models.registry import family
 from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import ALL, BATCH, platform, sharding
 from trainer.parallel.partitioning import Execution
 from trainer.step import learning_rate, optimizers
 from trainer.step.accumulation import mean_gradients, sum_gradients
+from trainer.step.area_under_curve import count_pairs
 from trainer.step.gradient_reduction import Automatic, Explicit
 from trainer.step.shares import Flattening, SharePrograms
 from trainer.step.update_sharding import update_shardings
 
 State = dict[str, Any]
 FLAGS = 2  # lanes of a host's flags: disk too full to save, ms that its chips waited for data
+
+
+class Translations(NamedTuple):
+    """Translations of a batch and those of the data, as numbers of records [B, T], whole on every chip."""
+
+    number_BT: Array
+    reference_BT: Array
+    weight_B: Array  # 0 for padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +52,12 @@ class Programs:
     init: Any  # uint32 seed -> state
     train: Any  # state, blocks, flags -> state, {"loss", "grad_norm", "learning_rate", "flags"}
     evaluate: Any  # params, blocks, averages -> Sums
+    rank: Any  # predictions of every batch of an evaluation -> PairCounts
     state: State  # shapes, types and shardings
     blocks: Blocks
     flags: jax.ShapeDtypeStruct
     shares: SharePrograms  # the training step in two programs, for elastic slices
+    translate: Any = None  # params, blocks -> Translations, for a model that translates
 
 
 def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int = 1) -> Programs:
@@ -54,6 +66,8 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     `replicas` is the number of virtual replicas of elastic slices; then `mesh` is that of one slice.
     """
     model = family(config.model)
+    examples = sizes.global_batch / (sizes.dp * sizes.fsdp)
+    config = dataclasses.replace(config, model=model.place(config.model, sizes.fsdp, examples))
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
     functions = _Functions(
         config, mesh, model, optimizer, _make_gather(mesh, slots, sizes.global_batch), sizes, replicas
@@ -66,7 +80,8 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     return Programs(
         init=jax.jit(functions.init_state, out_shardings=shardings),
         train=jit(functions.train, donate_argnums=0, out_shardings=(shardings, replicated)),
-        evaluate=jit(functions.evaluate, out_shardings=replicated),
+        evaluate=jit(functions.evaluate, out_shardings=_sums_shardings(mesh)),
+        rank=jit(functools.partial(count_pairs, mesh), out_shardings=replicated),
         state=jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings),
         blocks=_blocks(record(config.model), mesh, slots),
         flags=jax.ShapeDtypeStruct((slots.chips, FLAGS), jnp.int32, sharding=sharding(mesh, ALL)),
@@ -78,6 +93,9 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
                 out_shardings=(shardings, replicated),
             ),
             vectors=flattening.form,
+        ),
+        translate=(
+            jit(functions.translate, out_shardings=replicated) if model.translate and config.model.beam else None
         ),
     )
 
@@ -148,6 +166,13 @@ class _Functions:
         sums = self.model.sums(self.config.model, self.execution, params, context, *self.gather(blocks))
         return sums._replace(averages={})
 
+    def translate(self, params: Params, blocks: Blocks) -> Translations:
+        assert self.model.translate is not None
+        record_BS, weight_B = self.gather(blocks)
+        source_BT, reference_BT = halves(record_BS)
+        number_BT = self.model.translate(self.config.model, self.execution, params, source_BT, weight_B)
+        return Translations(number_BT, reference_BT, weight_B)
+
     def flattening(self, abstract: State) -> Flattening:
         """Return the form of a share's gradients and averages as vectors."""
         averages = abstract.get("averages", {})
@@ -185,6 +210,12 @@ def _reduction(config: Config, execution: Execution, sizes: Layout, model: Famil
     if config.mesh.grad_reduction == "automatic":
         return Automatic(execution, sums)
     return Explicit(execution, sums, model.specs(config.model), sizes.dp_slices, config.mesh.grad_reduction_dtype)
+
+
+def _sums_shardings(mesh: Mesh) -> Sums:
+    """Return the shardings of the sums of an evaluation: replicated, except for the predictions."""
+    replicated: Any = sharding(mesh)
+    return Sums(replicated, replicated, replicated, replicated, predictions=sharding(mesh, BATCH))  # type: ignore[arg-type]
 
 
 def _rounding_key(config: Config, step: Array) -> Array | None:

@@ -21,15 +21,16 @@ from xpk_shared.storage import Place
 class JsonLines:
     """Writer of JSON lines to a file; several threads may write."""
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._lines = place, place.lines()
+    def __init__(self, place: Place, prefix: str = "") -> None:
+        """Open a file; each line begins with `prefix`."""
+        self._place, self._lines, self._prefix = place, place.lines(), prefix
         self._is_warned = False
         _OPEN.add(self)
 
     def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
         """Append one record; with `at_once` it is written before this returns."""
         try:
-            self._lines.write(as_json(record).encode() + b"\n", at_once=at_once)
+            self._lines.write(f"{self._prefix}{as_json(record)}\n".encode(), at_once=at_once)
         except OSError as error:
             if not self._is_warned:
                 print(f"warning: {self._place} cannot be written: {reason(error)}", file=sys.stderr, flush=True)

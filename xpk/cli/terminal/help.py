@@ -145,7 +145,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xpk translate 'gcluster job logs train --follow'",
         "xpk translate -o json < my-commands.txt",
     ),
-    "xpk data prepare": ("xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",),
+    "xpk data prepare": (
+        "xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",
+        "xpk data prepare IMAGENET --out gs://my-bucket/images --config resnet50",
+        "xpk data prepare train.en --target train.de --out gs://my-bucket/pairs --config transformer",
+        "xpk data prepare CRITEO --out gs://my-bucket/clicks --config dlrm",
+    ),
     "xpk image push": ("xpk image push us-docker.pkg.dev/my-project/images/train:1",),
     "xpk doctor": ("xpk doctor --provider kind", "xpk doctor --cluster dev"),
     "xpk config set": ("xpk config set cluster dev",),

@@ -37,7 +37,7 @@ class Estimate(TypedDict):
     ici_gib_per_step: float  # data sent inside a slice in a step
     step_seconds: float  # lower bound of a step's time
     bound_by: Literal["compute", "ici", "dcn"]  # slowest part of a step
-    tokens_per_second: int  # tokens per second of all chips
+    tokens_per_second: int  # tokens, or examples of DLRM, per second of all chips
     mfu_bound: float  # upper bound of the model FLOPs utilization, 0 to 1; the peak counts int8 products
     emfu_bound: float  # upper bound relative to the bfloat16 peak; may exceed 1 with int8 products
     expected_step_seconds: float  # expected time of a step, with communication that computation does not hide

@@ -173,7 +173,7 @@ def _progress(folder: Folder, *, is_elastic: bool = False) -> Progress | None:
         return _progress_of_program(folder)
     last = rows[-1]
     step, total = last["step"], read_whole(last, "total_steps")
-    unit = next((unit for unit in ("tokens", "images") if f"{unit}_per_second" in last), None)
+    unit = next((unit for unit in ("tokens", "images", "pairs", "examples") if f"{unit}_per_second" in last), None)
     newest = _since_restore(rows) if is_elastic else [row for row in rows if row.get("attempt") == last.get("attempt")]
     seconds, pace = _median(rows, "step_seconds"), _pace(newest)
     remaining = None if total is None else max(0, total - step)

@@ -46,6 +46,8 @@ class StepRecord:
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     images_per_second: float | None = None
+    pairs_per_second: float | None = None
+    examples_per_second: float | None = None
     mfu: float | None = None
     chip_gib: float | None = None  # peak memory of a chip of slice 0 host 0
     host_gib: float | None = None  # resident memory of the process of slice 0 host 0
@@ -227,6 +229,8 @@ def _step(line: Mapping[str, Any]) -> StepRecord | None:
         learning_rate=read_number(line, "learning_rate"),
         tokens_per_second=read_number(line, "tokens_per_second"),
         images_per_second=read_number(line, "images_per_second"),
+        pairs_per_second=read_number(line, "pairs_per_second"),
+        examples_per_second=read_number(line, "examples_per_second"),
         mfu=read_number(line, "mfu"),
         chip_gib=read_number(memory, "chip_gib"),
         host_gib=read_number(memory, "host_gib"),

@@ -31,6 +31,8 @@ SIGNALS = (
     Signal("Step time, seconds", lambda step: step.seconds or None, duration),
     Signal("Tokens per second", lambda step: step.tokens_per_second, lambda value: f"{value:,.0f} tokens/s"),
     Signal("Images per second", lambda step: step.images_per_second, lambda value: f"{value:,.0f} images/s"),
+    Signal("Pairs per second", lambda step: step.pairs_per_second, lambda value: f"{value:,.0f} pairs/s"),
+    Signal("Examples per second", lambda step: step.examples_per_second, lambda value: f"{value:,.0f} examples/s"),
     Signal("Learning rate", lambda step: step.learning_rate, lambda value: f"{value:.3g}"),
     Signal("Gradient norm", lambda step: step.grad_norm, lambda value: f"{value:.4g}"),
     Signal("MFU, percent", _mfu_percent, lambda value: percent(value / 100)),

@@ -1,0 +1,55 @@
+"""ResNet's evaluation in plain NumPy and float64, written from the paper and independent of the trainer's code."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def convolve(x: Floats, kernel: Floats, stride: int) -> Floats:
+    """Return a convolution with zeros at the edges, one position of the kernel after the other."""
+    size, edge = kernel.shape[0], (kernel.shape[0] - 1) // 2
+    padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+    height, width = (-(-side // stride) for side in x.shape[1:3])
+    result = np.zeros((len(x), height, width, kernel.shape[3]))
+    for i in range(size):
+        for j in range(size):
+            part = padded[:, i : i + stride * height : stride, j : j + stride * width : stride]
+            result += part[:, :height, :width] @ kernel[i, j]
+    return result
+
+
+def unit(x: Floats, w: Any, average: Any, stride: int = 1) -> Floats:
+    y = convolve(x, w["kernel"], stride)
+    return np.asarray((y - average["mean"]) / np.sqrt(average["variance"] + 1e-5) * w["gain"] + w["bias"])
+
+
+def block(x: Floats, w: Any, average: Any, stride: int) -> Floats:
+    y = np.maximum(unit(x, w["reduce"], average["reduce"]), 0)
+    y = np.maximum(unit(y, w["spatial"], average["spatial"], stride), 0)
+    y = unit(y, w["expand"], average["expand"])
+    shortcut = unit(x, w["shortcut"], average["shortcut"], stride) if "shortcut" in w else x
+    return np.maximum(shortcut + y, 0)
+
+
+def layer(tree: Any, n: int) -> Any:
+    """Return layer `n` of stacked parameters."""
+    return {name: layer(below, n) if isinstance(below, dict) else below[n] for name, below in tree.items()}
+
+
+def logits(params: Any, averages: Any, pixels: Floats) -> Floats:
+    """Return logits [B, K] of images [B, H, W, 3] with values from 0 to 255."""
+    x = (pixels - np.array([123.7, 116.3, 103.5])) / np.array([58.4, 57.1, 57.4])
+    x = np.maximum(unit(x, params["stem"], averages["stem"], 2), 0)
+    height, width = x.shape[1] // 2, x.shape[2] // 2
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    windows = [padded[:, i : i + 2 * height : 2, j : j + 2 * width : 2] for i in range(3) for j in range(3)]
+    x = np.max(windows, axis=0)
+    for number, name in enumerate(sorted(params["stages"])):
+        w, average = params["stages"][name], averages["stages"][name]
+        x = block(x, w["first"], average["first"], 1 if number == 0 else 2)
+        for n in range(len(w["rest"]["reduce"]["gain"]) if "rest" in w else 0):
+            x = block(x, layer(w["rest"], n), layer(average["rest"], n), 1)
+    return np.asarray(x.mean((1, 2)) @ params["head"]["dense"] + params["head"]["bias"])

@@ -1,0 +1,138 @@
+"""ResNet against a reference in NumPy, and trained on photographs: on any mesh, to a target, and over a killed host."""
+
+import dataclasses
+import functools
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.trainer import photographs
+from tests.trainer.emulated import Trainer
+from tests.trainer.models import reference_resnet
+from tests.trainer.small import start
+from trainer.config import Model
+from trainer.data import batches, prepare_images, reader
+from trainer.data.sampler import Order
+from trainer.models import resnet
+from trainer.parallel.partitioning import Execution
+from trainer.storage import open_place
+
+SMALL = Model(family="resnet", image=32, classes=5, width=4, blocks="2,2", compute_dtype="float32")
+SETTINGS = (
+    *("model.family=resnet", "model.image=32", "model.classes=2", "model.width=8", "model.blocks=1,1"),
+    *("model.compute_dtype=float32", "optim.name=lars", "optim.lr=4", "optim.grad_clip_norm=0"),
+    *("data.global_batch=16", "optim.weight_decay=0.0001"),
+)
+BLOCKS = "model.space_to_depth=true"
+
+
+def random_tree(tree: Any, random: np.random.Generator, low: float) -> Any:
+    return jax.tree.map(lambda x: random.uniform(low, 1.0, np.shape(x)).astype(np.float32), tree)
+
+
+def test_logits_equal_those_of_the_reference() -> None:
+    random, how = (
+        np.random.default_rng(0),
+        Execution(jax.sharding.Mesh(np.array(jax.devices()[:1])[:, None, None, None], ("dp", "stage", "fsdp", "tp"))),
+    )
+    params = jax.tree.map(
+        lambda s: random.normal(0, 0.3, s).astype(np.float32), resnet.shapes(SMALL), is_leaf=resnet._is_shape
+    )
+    averages = random_tree(resnet.averages(SMALL), random, 0.5)
+    record_BS = random.integers(0, 256, (2, 3 * 32 * 32 + 2)).astype(np.uint8)
+    pixels = record_BS[:, :-2].reshape(2, 32, 32, 3).astype(np.float64)
+    expected = reference_resnet.logits(params, averages, pixels)
+    for model in (SMALL, dataclasses.replace(SMALL, space_to_depth=True)):
+        x_BHWC, _ = resnet.images(model, record_BS)
+        logits, _ = jax.jit(resnet.Network(model, how, training=False).logits)(params, averages, x_BHWC)
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_first_convolution_on_blocks_of_pixels_is_the_same() -> None:
+    random = np.random.default_rng(0)
+    x_BHWC, kernel = (random.normal(size=s).astype(np.float32) for s in ((2, 16, 24, 3), (7, 7, 3, 5)))
+    expected = reference_resnet.convolve(x_BHWC, kernel, 2)
+
+    def convolve(kernel_44CD: Any) -> Any:
+        return jax.lax.conv_general_dilated(
+            resnet.pixel_blocks(x_BHWC), kernel_44CD, (1, 1), [(2, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    made = resnet.block_kernel(kernel)
+    np.testing.assert_allclose(convolve(made), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    planted = np.asarray(made).reshape(4, 4, 2, 2, 3, 5).swapaxes(2, 3).reshape(4, 4, 12, 5)  # rows and columns swapped
+    assert np.abs(convolve(planted) - expected).max() > 1
+
+
+class Photographs(Trainer):
+    """A trainer on the small set of photographs, in the order and with the crops of a run."""
+
+    def __init__(self, folder: Path, dp: int, fsdp: int, tp: int, *settings: str) -> None:
+        super().__init__(dp, fsdp, tp, *SETTINGS, *settings)
+        corpus = prepare_images.prepare(str(folder / "source"), open_place(folder / "data"))
+        counts = reader.counts(corpus, self.config.model)
+        self.reader = reader.Reader(corpus, self.config.model, counts)
+        self.trained, self.held_out = corpus.documents - corpus.held_out, corpus.held_out
+
+    def run(self, steps: int) -> tuple[Any, list[float]]:
+        """Train; return the state and the losses."""
+        state, losses = self.init(np.uint32(0)), []
+        order = Order(0, self.batch, self.trained)
+        for step in range(steps):
+            self.read = functools.partial(self.reader, step=step)
+            state, out = self.train()(state, self.blocks(order.ids(step)), self.flags)
+            losses.append(float(out["loss"]))
+        return state, losses
+
+    def accuracy(self, state: Any) -> float:
+        self.read, correct = self.reader, 0.0
+        for ids in batches.eval_ids(self.batch, self.trained, self.held_out):
+            correct += float(self.programs.evaluate(state["params"], self.blocks(ids), state["averages"]).correct)
+        return correct / self.held_out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    photographs.write_folders(folder / "source")
+    return folder
+
+
+@pytest.mark.slow
+def test_photographs_train_the_same_on_any_mesh(folder: Path) -> None:
+    _, expected = Photographs(folder, 1, 1, 1).run(3)
+    for dp, fsdp, tp in ((2, 1, 1), (2, 2, 1), (1, 1, 2)):
+        _, losses = Photographs(folder, dp, fsdp, tp, BLOCKS).run(3)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_kinds_of_photographs_are_told_apart(folder: Path) -> None:
+    made = Photographs(folder, 1, 1, 1, BLOCKS, "run.steps=40", "optim.warmup=8", "optim.schedule=polynomial")
+    state, losses = made.run(40)
+    assert made.accuracy(state) >= 0.9, losses
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_photographs_after_a_killed_host_are_the_same_to_the_bit(folder: Path, tmp_path: Path) -> None:
+    settings = [
+        *SETTINGS,
+        *(BLOCKS, f"data.path={folder / 'source'}", "run.steps=12", "checkpoint.every=4", "run.eval_every=6"),
+        *("run.log_every=1", "data.shards=2"),
+    ]
+    whole = start(tmp_path / "whole", settings)
+    assert whole.exit_codes(400) == [0, 0], whole.logs()
+    first = start(tmp_path / "cut", settings)
+    first.wait_for_step(6, 400)
+    first.processes[1].send_signal(signal.SIGKILL)
+    assert first.exit_codes(400) == [75, -9], first.logs()
+    second = start(tmp_path / "cut", settings, attempt=1)
+    assert second.exit_codes(400) == [0, 0], second.logs()
+    assert first.losses() | second.losses() == whole.losses()
+    accuracies = [[r["eval_accuracy"] for r in job.metrics() if "eval_accuracy" in r] for job in (whole, second)]
+    assert accuracies[0][-1] == accuracies[1][-1]

@@ -1,0 +1,138 @@
+"""MLPerf's log lines pass the compliance checker of mlperf_logging, also over restarts."""
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+
+from tests.trainer.small import SETTINGS, run_alone
+from trainer import config
+from trainer.parallel import layout
+from trainer.storage import open_place
+from trainer.telemetry.mllog import MllogFile
+
+CLOSED = "observe.mllog=org=Example,platform=local,division=closed,status=research"
+TRAINED, HELD_OUT = 1_281_167, 50_000
+
+
+def file(folder: Path, name: str = "resnet50", *settings: str) -> MllogFile:
+    made = config.load(name, [CLOSED, "run.steps=4", "run.eval_every=2", *settings])
+    return MllogFile(open_place(folder / "mllog.txt"), made, 32768, TRAINED, HELD_OUT, began_seconds=time.time() - 60)
+
+
+def defects(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """Return what the checker of MLPerf Training 4.0 says about the lines, also its warnings."""
+    caplog.clear()
+    checker = mlp_compliance.make_checker("training", "4.0.0", False, True)
+    with caplog.at_level(logging.WARNING):
+        is_valid = checker.check_file(str(folder / "mllog.txt"), "training_4.0.0/common.yaml")
+    assert is_valid == (not caplog.text)
+    return caplog.text
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "mllog.txt").read_text().splitlines()
+    assert all(line.startswith(":::MLLOG ") for line in text)
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in text]
+
+
+def train(log: MllogFile, steps: Iterable[int], accuracy: float) -> None:
+    """Log evaluations after these steps."""
+    for step in steps:
+        log.record_evaluation(step, accuracy, 1.5)
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("resnet50", 0.7593), ("bert-large", 0.7201)])
+def test_a_closed_run_complies(name: str, accuracy: float, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = file(tmp_path, name)
+    log.begin(0)
+    train(log, (2, 4), accuracy)
+    log.end(4)
+    assert defects(tmp_path, caplog) == ""
+    keys = [line["key"] for line in lines(tmp_path)]
+    order = ["init_start", "init_stop", "run_start", "block_start", "block_stop", "eval_start", "eval_stop"]
+    assert sorted(order, key=keys.index) == order
+    assert (lines(tmp_path)[-1]["metadata"]["status"], keys[-2]) == ("success", "eval_accuracy")
+
+
+def test_an_accuracy_below_the_target_is_no_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = file(tmp_path)
+    log.begin(0)
+    train(log, (2, 4), 0.75)
+    log.end(4)
+    assert lines(tmp_path)[-1]["metadata"]["status"] == "aborted"
+    assert "Failed checks for eval_accuracy" in defects(tmp_path, caplog)
+
+
+def test_a_resumed_attempt_continues_the_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = "bert-large", "run.steps=8"
+    log = file(tmp_path, *settings)
+    log.begin(0)
+    train(log, (2, 4), 0.7)
+    first = lines(tmp_path)
+    with (tmp_path / "mllog.txt").open("a") as text:
+        text.write(':::MLLOG {"namespace": "", "time')  # killed while it writes
+    resumed = file(tmp_path, *settings)  # from a checkpoint before the last evaluation
+    resumed.begin(3)
+    train(resumed, (4, 6, 8), 0.73)
+    resumed.end(8)
+    file(tmp_path, *settings).end(8)  # after the end
+    assert defects(tmp_path, caplog) == ""
+    after = lines(tmp_path)
+    assert after[: len(first)] == first
+    assert [line["value"] for line in after if line["key"] == "xpk_resume"] == [3]
+    count = Counter(line["key"] for line in after)
+    assert (count["eval_accuracy"], count["block_start"], count["block_stop"], count["run_stop"]) == (4, 4, 4, 1)
+    began = [line["metadata"]["samples_count"] for line in after if line["key"] == "block_start"]
+    assert began == [0, 2 * 32768, 4 * 32768, 6 * 32768]
+
+
+def test_lines_that_break_the_rules_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = file(tmp_path, "bert-large")
+    train(log, (2,), 0.73)
+    log.end(2)
+    assert "Required EXACTLY_ONE occurrence of 'run_start' but found 0" in defects(tmp_path, caplog)
+
+
+@pytest.mark.parametrize(
+    ("mllog", "says"),
+    [
+        ("org=A,platform=B", ""),
+        ("org=A", "has no platform"),
+        ("org=A,platform=B,division=shut", "has division='shut', which is not one of MLPerf's. Use closed, open"),
+        ("org=A,platform=B,state=x", "has an unknown name 'state'"),
+    ],
+)
+def test_the_submission_is_checked(mllog: str, says: str) -> None:
+    made = config.load("bert-tiny", [f"observe.mllog={mllog}"])
+    problems = "\n".join(map(str, layout.range_problems(made)))
+    assert says in problems and bool(says) == bool(problems)
+
+
+def test_a_model_without_accuracy_has_no_target() -> None:
+    made = config.load("tiny", ["observe.mllog=org=A,platform=B", "run.target_accuracy=0.5"])
+    text = "\n".join(map(str, layout.range_problems(made)))
+    assert "observe.mllog is not supported by decoder" in text
+    assert "run.target_accuracy is not supported by decoder" in text
+
+
+@pytest.mark.slow
+def test_a_run_ends_at_its_target_and_complies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = [
+        *SETTINGS,
+        *("data.path=stdlib", "data.max_bytes=40000", f"run.output_dir={tmp_path}", "run.steps=40"),
+        *("run.eval_every=4", "run.target_accuracy=0.01", "observe.mllog=org=Example,platform=local"),
+    ]
+    ran = run_alone("train", "--config", "bert-tiny", *(word for setting in settings for word in ("--set", setting)))
+    assert ran.returncode == 0, ran.stderr
+    assert defects(tmp_path, caplog) == ""
+    stop = lines(tmp_path)[-1]
+    assert (stop["key"], stop["metadata"]["status"]) == ("run_stop", "success")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["steps"] * 8 == stop["metadata"]["samples_count"] < 320

@@ -1,0 +1,132 @@
+"""Closed-form estimate for models that translate: state, gradients, activations, FLOPs and traffic of a step.
+
+A step is one whose pairs are as long as records. Dimensions are those of models/transformer.py and models/gnmt.py.
+"""
+
+import math
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from trainer.config import Config, Model
+from trainer.estimate.accelerators import Slice
+from trainer.estimate.memory import Memory, vector_width
+from trainer.estimate.traffic import Traffic
+from trainer.models import registry
+from trainer.models.mfu import mfu
+from trainer.parallel import layout
+from trainer.parallel.layout import Layout
+
+_GIB = 2**30
+
+
+def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
+    """Return the estimate of `config`, with the fields of `closed_form.estimate`; sizes in GiB of one chip.
+
+    The bound of the time has FLOPs at a chip's peak, weights gathered and gradients scattered inside a slice, and
+    gradients sent between slices, all at the same time. The loop of GNMT over time steps is slower; no expected time is
+    known, so it equals the bound.
+    """
+    replicas = num_slices if is_elastic else 1
+    chips = layout.Chips(num_slices // replicas, slice_.hosts, slice_.chips_per_host)
+    sizes, all_chips = layout.layout(layout.one_slice(config, replicas), chips), chips.total * replicas
+    of_chip, global_batch = memory(config, sizes, is_elastic=is_elastic), sizes.global_batch * replicas
+    flops = registry.flops_per_record(config.model) * global_batch
+    computed = flops * (4 / 3 if config.model.remat == "full" else 1)
+    slices, params = replicas if is_elastic else sizes.dp_slices, _on_a_chip(config, sizes)
+    dcn = 2 * (slices - 1) / slices * (vector_width(config) if is_elastic else _width(config.model)) * params
+    sent = Traffic(fsdp=3 * _width(config.model) * params * (sizes.fsdp - 1), tp=0.0, dcn=dcn)
+    seconds = {
+        "compute": computed / all_chips / slice_.chip.peak_bf16,
+        "ici": sent.ici_seconds(slice_, sizes),
+        "dcn": dcn / slice_.chip.dcn_bandwidth,
+    }
+    bound_by = max(seconds, key=lambda resource: seconds[resource])
+    step_seconds = seconds[bound_by] + 2 * of_chip.state / slice_.chip.hbm_bandwidth
+    tokens = global_batch * config.model.seq_len
+    utilization = mfu(flops / tokens, tokens / step_seconds, all_chips, slice_.chip.peak_bf16)
+    return {
+        "config": config.name,
+        "tpu_type": slice_.name,
+        "num_slices": num_slices,
+        "chips": all_chips,
+        "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
+        "parameters": registry.parameters(config.model),
+        "global_batch": global_batch,
+        "hbm_gib": slice_.chip.hbm_gib,
+        "fits": of_chip.peak <= slice_.chip.hbm_gib * _GIB,
+        "peak_gib": round(of_chip.peak / _GIB, 3),
+        "state_gib": round(of_chip.state / _GIB, 3),
+        "activations_gib": round(of_chip.activations / _GIB, 3),
+        "flops_per_step": flops,
+        "computed_flops_per_step": computed,
+        "dcn_gib_per_step": round(dcn / _GIB, 4),
+        "ici_gib_per_step": round(sent.fsdp / _GIB, 3),
+        "step_seconds": float(f"{step_seconds:.6g}"),
+        "bound_by": bound_by,
+        "tokens_per_second": round(tokens / step_seconds),
+        **dict.fromkeys(("mfu_bound", "emfu_bound", "expected_mfu", "expected_emfu"), utilization),
+        "expected_step_seconds": float(f"{step_seconds:.6g}"),
+    }
+
+
+def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory:
+    """Return the memory of each chip for `config`; that of one slice if slices are elastic."""
+    model, params = config.model, _on_a_chip(config, sizes)
+    first = 2 if config.optim.moment_dtype == "bfloat16" else 4
+    moments = (first if config.optim.name == "lars" else first + 4) / (sizes.dp if "dp" in config.optim.axes else 1)
+    pairs = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
+    tokens = pairs * model.seq_len
+    saved, working = (_transformer if model.family == "transformer" else _gnmt)(model, sizes, tokens)
+    chunk = model.loss_chunk or model.seq_len
+    logits = 2 * 4 * tokens * chunk / model.seq_len * model.vocab / sizes.tp
+    return Memory(
+        state=(4 + moments) * params,
+        gradients=4 * params * (1 if config.optim.grad_accum_steps == 1 else 2),
+        vectors=vector_width(config) * params if is_elastic else 0.0,
+        copies=_width(model) * params if _width(model) < 4 else 0.0,
+        saved=saved,
+        working=max(working, logits) + 2 * _width(model) * model.vocab * model.embed / sizes.tp,
+    )
+
+
+def _on_a_chip(config: Config, sizes: Layout) -> float:
+    """Return the number of parameters on a chip."""
+    family, axes = registry.family(config.model), {"fsdp": sizes.fsdp, "tp": sizes.tp}
+    shapes = jax.tree.leaves(family.shapes(config.model), is_leaf=lambda x: isinstance(x, tuple))
+    specs = jax.tree.leaves(family.specs(config.model), is_leaf=lambda x: isinstance(x, P))
+    parts = (math.prod(axes.get(axis, 1) for axis in spec) for spec in specs)
+    return float(sum(math.prod(shape) / part for shape, part in zip(shapes, parts, strict=True)))
+
+
+def _width(model: Model) -> int:
+    return 2 if model.compute_dtype == "bfloat16" else 4
+
+
+def _transformer(model: Model, sizes: Layout, tokens: float) -> tuple[float, float]:
+    """Return the bytes of the saved activations, and of one decoder layer's backward pass."""
+    E, W, M = model.embed / sizes.tp, model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
+    products = {"none": 1, "dots": 1, "attention": 1, "full": 0}[model.remat]
+    attention = products * (3 * W + E), products * (6 * W + 2 * E)  # of the encoder's and the decoder's layer
+    mlp = M + E if model.remat in ("none", "dots") else 0.0
+    others = (4 * E + W + M, 5 * E + 2 * W + M) if model.remat == "none" else (0.0, 0.0)
+    numbers = sum(E + part + mlp + other for part, other in zip(attention, others, strict=True))
+    scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp * (4 + _width(model))
+    kept = 3 * scores if model.remat == "none" and not model.attention_chunk else 0.0
+    layer = _width(model) * tokens * (2 * M + 8 * W + 4 * E) + 2 * scores
+    return model.layers * (_width(model) * tokens * numbers + kept) + 2 * _width(model) * tokens * model.embed, layer
+
+
+def _gnmt(model: Model, sizes: Layout, tokens: float) -> tuple[float, float]:
+    """Return the bytes of the saved activations, and of the backward pass of a layer or of attention.
+
+    A layer saves its input, outputs and activated gates, and states in float32, or with rematerialization its input.
+    """
+    width, E = _width(model), model.embed / sizes.tp
+    layers = 2 * model.layers + 1
+    inputs = tokens * width * model.embed * (layers + 1 + model.layers)  # of 2 E after the first layers
+    gates = tokens * (width * 5 * E + 4 * E)
+    saved = inputs + (layers * gates if model.remat == "none" else 0.0)
+    sums = tokens * model.seq_len * E * width
+    return saved, max(2 * gates + 2 * width * 4 * E * tokens, 2 * sums)

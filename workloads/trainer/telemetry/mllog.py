@@ -1,0 +1,184 @@
+"""MLPerf's log lines (`:::MLLOG`) of a run, in mllog.txt of the output folder.
+
+Names and order of the lines are those of MLPerf Training 4.0, the last rules with ResNet-50 and BERT; the package
+mlperf_logging checks them. An attempt that resumes a run continues its lines: each is written once, those of repeated
+steps and evaluations are not repeated, and so the time to train includes restarts.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from trainer.config import Config
+from trainer.errors import Problem
+from trainer.telemetry.metrics import JsonLines
+from xpk_shared.storage import Place
+
+PREFIX = ":::MLLOG "
+_DIGITS = 9  # significant digits of numbers that are computed from settings
+_CHOICES = {"division": ("closed", "open"), "status": ("cloud", "onprem", "preview", "research")}
+_POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+
+class Benchmark(NamedTuple):
+    """The benchmark of a model family."""
+
+    name: str
+    target: float  # accuracy at which training is complete
+    hyperparameters: Callable[[Config, int, int], dict[str, Any]]  # of a batch size and a number of training examples
+
+
+def _resnet(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim, warmup_epochs = config.optim, _rounded(config.optim.warmup * batch / trained)
+    if optim.name != "lars":
+        return {"opt_name": optim.name, "opt_base_learning_rate": optim.lr}
+    return {
+        "opt_name": optim.name,
+        "lars_opt_base_learning_rate": optim.lr,
+        "lars_opt_end_learning_rate": _rounded(optim.lr * optim.final_fraction),
+        "lars_opt_learning_rate_decay_poly_power": optim.power,
+        "lars_opt_learning_rate_decay_steps": config.run.steps - optim.warmup,
+        "lars_epsilon": 0.0,
+        "lars_opt_learning_rate_warmup_epochs": warmup_epochs,
+        "lars_opt_momentum": optim.momentum,
+        "lars_opt_weight_decay": optim.weight_decay,
+    }
+
+
+def _bert(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim = config.optim
+    return {
+        "opt_name": optim.name,
+        "opt_base_learning_rate": optim.lr,
+        "opt_lamb_epsilon": optim.eps,
+        "opt_learning_rate_training_steps": config.run.steps,
+        "opt_learning_rate_warmup_steps": optim.warmup,
+        "num_warmup_steps": optim.warmup,
+        "start_warmup_step": 0,
+        "opt_lamb_beta_1": optim.b1,
+        "opt_lamb_beta_2": optim.b2,
+        "opt_lamb_weight_decay_rate": optim.weight_decay,
+    }
+
+
+BENCHMARKS = {"resnet": Benchmark("resnet", 0.759, _resnet), "bert": Benchmark("bert", 0.72, _bert)}
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of settings that require an accuracy or a benchmark."""
+    family, submission = config.model.family, config.observe.submission
+    if config.run.target_accuracy and family == "decoder":
+        message = "run.target_accuracy is not supported by decoder, whose evaluation has no accuracy"
+        yield Problem(message, "Omit run.target_accuracy")
+    if not config.observe.mllog:
+        return
+    if family not in BENCHMARKS:
+        yield Problem(f"observe.mllog is not supported by {family}", f"Use {' or '.join(BENCHMARKS)}, or omit it")
+    for name in ("org", "platform", *_CHOICES):
+        if not submission.get(name):
+            message = f"observe.mllog = {config.observe.mllog!r} has no {name}"
+            yield Problem(message, "Use org=NAME,platform=NAME,division=open,status=research")
+        elif name in _CHOICES and submission[name] not in _CHOICES[name]:
+            message = f"observe.mllog has {name}={submission[name]!r}, which is not one of MLPerf's"
+            yield Problem(message, f"Use {', '.join(_CHOICES[name])}")
+    for name in sorted(set(submission) - {"org", "platform", *_CHOICES}):
+        yield Problem(f"observe.mllog has an unknown name {name!r}", "Use org, platform, division and status")
+
+
+class MllogFile:
+    """Writer of a run's lines; process 0 has it."""
+
+    def __init__(
+        self, place: Place, config: Config, batch: int, trained: int, held_out: int, *, began_seconds: float
+    ) -> None:
+        """Continue the lines in `place`, or begin them; `began_seconds` is the Unix time at which the process began."""
+        self._config, self._batch, self._trained = config, batch, trained
+        self._written = _read_keys(place)
+        self._lines = JsonLines(place, prefix=PREFIX)
+        self._accuracy = 0.0
+        benchmark = BENCHMARKS[config.model.family]
+        self._target = config.run.target_accuracy or benchmark.target
+        for key, value in config.observe.submission.items():
+            self._write(f"submission_{key}", value)
+        self._write("submission_benchmark", benchmark.name)
+        self._write("cache_clear", False)  # the trainer does not clear the caches of machines
+        self._write("init_start", None, _START, seconds=began_seconds)
+        values = {
+            "seed": config.run.seed,
+            "global_batch_size": batch,
+            "gradient_accumulation_steps": config.optim.grad_accum_steps,
+            "train_samples": trained,
+            "eval_samples": held_out,
+        }
+        for key, value in (values | benchmark.hyperparameters(config, batch, trained)).items():
+            self._write(key, value)
+
+    def begin(self, step: int) -> None:
+        """Record that training starts or resumes after `step`, before its first batch is read."""
+        self._write("init_stop", None, _END)
+        if ("run_start", None) in self._written:
+            self._write("xpk_resume", step, metadata=self._position(step))
+        self._write("run_start", None, _START)
+        every = self._config.run.eval_every
+        self._begin_block(step // every * every if every else 0)
+
+    def record_evaluation(self, step: int, accuracy: float, seconds: float) -> None:
+        """Record an evaluation after `step` that has taken so many seconds and just ended."""
+        now, metadata = time.time(), self._position(step)
+        self._accuracy = accuracy
+        self._write("block_stop", None, _END, metadata, seconds=now - seconds)
+        self._write("eval_start", None, _START, metadata, seconds=now - seconds)
+        self._write("eval_stop", None, _END, metadata, seconds=now)
+        self._write("eval_accuracy", accuracy, metadata=metadata, seconds=now)
+        if step < self._config.run.steps and accuracy < (self._config.run.target_accuracy or 2.0):
+            self._begin_block(step)
+
+    def end(self, step: int) -> None:
+        """Record the end of the run: success if its last evaluation reached the target."""
+        status = "success" if self._accuracy >= self._target else "aborted"
+        self._write("run_stop", None, _END, {"status": status} | self._position(step))
+
+    def _begin_block(self, step: int) -> None:
+        """Record the start of the steps up to the next evaluation."""
+        config = self._config.run
+        end = min(step + config.eval_every, config.steps) if config.eval_every else config.steps
+        first, last = self._position(step), self._position(end)
+        metadata = {"first_epoch_num": first["epoch_num"], "epoch_count": last["epoch_num"] - first["epoch_num"]}
+        self._write("block_start", None, _START, metadata | {"samples_count": first["samples_count"]})
+
+    def _position(self, step: int) -> dict[str, Any]:
+        """Return the epochs and examples up to a step."""
+        return {"epoch_num": _rounded(step * self._batch / self._trained), "samples_count": step * self._batch}
+
+    def _write(
+        self,
+        key: str,
+        value: Any,
+        kind: str = _POINT,
+        metadata: Mapping[str, Any] | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Write a line, unless there is one of this key and position."""
+        metadata = metadata or {}
+        name = key, metadata.get("samples_count") if key != "run_stop" else None
+        if name in self._written and key != "xpk_resume":
+            return
+        self._written.add(name)
+        line = {"namespace": "", "time_ms": round(1000 * (seconds or time.time())), "event_type": kind, "key": key}
+        self._lines.write(line | {"value": value, "metadata": metadata}, at_once=True)
+
+
+def _read_keys(place: Place) -> set[tuple[str, int | None]]:
+    """Return the key and position of each line."""
+    keys = set()
+    for text in place.read().decode(errors="replace").splitlines() if place.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # a torn line
+            line = json.loads(text.removeprefix(PREFIX))
+            keys.add((line["key"], line["metadata"].get("samples_count") if line["key"] != "run_stop" else None))
+    return keys
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
