@@ -114,7 +114,8 @@ TREES = st.recursive(
 def test_any_value_in_a_template(tree: Any) -> None:
     """Also as the key of a field."""
     view: dict[str, Any] = {
-        "name": "q", "annotations": {"a": tree}, "cohort": None, "preemption": {"x": tree}, "checks": [tree], "groups": {},
+        "name": "q", "annotations": {"a": tree}, "cohort": None, "preemption": {"x": tree}, "checks": [tree],
+        "groups": {},
     }  # fmt: skip
     (queue, *_) = render_template("kueue/queue.yaml.j2", q={"namespaces": ["a"], "name": "q"}, c=view)
     assert queue["spec"]["preemption"] == {"x": tree}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sacrebleu
@@ -37,7 +38,7 @@ def test_bleu_of_batches_is_that_of_sacrebleu_over_all_sentences() -> None:
         own = slice(first, first + 2)
         # The third example of each batch is padding.
         texts, references = (numbers((*of[own], "padding")) for of in (SENTENCES, REFERENCES))
-        sums = translation.bleu_sums(TINY, Translations(texts, references, np.array([1.0, 1.0, 0.0])))
+        sums = translation.bleu_sums(TINY, Translations(*map(jnp.asarray, (texts, references, [1.0, 1.0, 0.0]))))
         total = total + sums if total else sums
     assert total is not None and 20 < expected < 90
     assert total.bleu() == pytest.approx(expected, abs=1e-9)

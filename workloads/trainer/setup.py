@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -184,23 +184,28 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
         compiler=_compiler(job, traits),
         checkpoints=Checkpoints(job.out / "checkpoints", max_to_keep, notes, job.peers, job.events),
         local=LocalTier(job, notes),
-        progress=Progress(
-            job,
-            batch,
-            chips.total * job.host.replicas,
-            lambda step: order.ids(step - 1),
-            flops.int8_share(job.config),
-            finite.names,
-            length=(lambda step: order.length(step - 1)) if isinstance(order, BucketOrder) else None,
-            is_emulated=is_emulated,
-            mllog=_mllog(job, order),
-        ),
+        progress=_progress(job, order, chips.total * job.host.replicas, finite.names, is_emulated=is_emulated),
         finite=finite,
         stragglers=StragglerCheck(job, None if is_emulated else chip_benchmark),
         profiler=Profiler(job),
         replicas=Replicas(job.config.observe.checksum_every, mesh, programs.state, job.host, job.events),
         read=read,
         record=record,
+    )
+
+
+def _progress(job: Job, order: Order | BucketOrder, chips: int, names: Sequence[str], *, is_emulated: bool) -> Progress:
+    """Return the log of the steps of all `chips`."""
+    return Progress(
+        job,
+        order.batch,
+        chips,
+        lambda step: order.ids(step - 1),
+        flops.int8_share(job.config),
+        names,
+        length=(lambda step: order.length(step - 1)) if isinstance(order, BucketOrder) else None,
+        is_emulated=is_emulated,
+        mllog=_mllog(job, order),
     )
 
 

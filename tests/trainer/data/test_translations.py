@@ -43,7 +43,7 @@ def corpus(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     return translations.prepare(str(files[0]), str(files[1]), open_place(tmp_path_factory.mktemp("out")))
 
 
-def texts(row: np.ndarray) -> list[str]:  # type: ignore[type-arg]
+def texts(row: np.ndarray) -> list[str]:
     """Return the two texts of a record, whose halves each have one END."""
     halves = np.split(row, 2)
     for half in halves:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
@@ -180,7 +181,7 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
 
     run = run_of(tmp_path, blocks=blocks, batch=8, records=32, held_out=16)
     run.progress = SimpleNamespace(record_evaluation=lambda *words, **scores: None)
-    sums = Sums(np.float32(1), np.float32(1), None, {})
+    sums = Sums(jnp.float32(1), jnp.float32(1), None, {})
     watchdog, done = run.job.watchdog, threading.Event()
 
     def evaluate(*arguments: Any) -> Any:

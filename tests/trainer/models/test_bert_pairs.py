@@ -4,6 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,6 +13,7 @@ from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_bert
 from trainer.config import Model
 from trainer.models import bert
+from trainer.models.document_masks import documents
 from trainer.models.family import Context, Sums
 from trainer.parallel.partitioning import Execution
 
@@ -54,7 +56,7 @@ def params() -> Any:
     random = np.random.default_rng(1)
     shapes = bert.shapes(MODEL)
     return jax.tree.map(
-        lambda s: random.normal(0, 0.3, s).astype(np.float32), shapes, is_leaf=lambda x: isinstance(x, tuple)
+        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), shapes, is_leaf=lambda x: isinstance(x, tuple)
     )
 
 
@@ -77,7 +79,7 @@ def compiled() -> Any:
     def compute(params: Any, record_BS: Any, weight_B: Any) -> Computed:
         made = bert.read_pairs(record_BS)
         tokens_BT, position_BG, counted_BG = bert.mask_tokens(MODEL, made.tokens_BT, None, made.maskable_BT)
-        packed = bert.documents(made.real_BT.astype(np.int32))
+        packed = documents(made.real_BT.astype(np.int32))
         x_BTE = bert.encode(MODEL, execution, params, tokens_BT, None, packed, made.segment_BT)
         sums = bert.sums(MODEL, execution, params, Context({}, None, None), record_BS, weight_B)
         return Computed(made, tokens_BT, position_BG, counted_BG, x_BTE, bert.next_logits(params, x_BTE), sums)
@@ -96,7 +98,7 @@ def test_outputs_and_loss_equal_those_of_the_reference() -> None:
     made = computed(record_BS, weight_B)
     loss = weight = correct = 0.0
     for b, (_, length, is_next) in enumerate(record_BS[:, T:].tolist()):
-        x = reference_bert.encode(params(), made.tokens_BT[b], made.pairs.segment_BT[b], length)
+        x = reference_bert.encode(params(), made.tokens_BT[b], np.asarray(made.pairs.segment_BT[b]), length)
         np.testing.assert_allclose(made.encoded_BTE[b, :length], x, rtol=0, atol=1e-4)
         logits, both = reference_bert.token_logits(params(), x), reference_bert.next_logits(params(), x)
         np.testing.assert_allclose(made.next_B2[b], both, rtol=0, atol=1e-4)
@@ -108,7 +110,8 @@ def test_outputs_and_loss_equal_those_of_the_reference() -> None:
             correct += sum(int(logits[p].argmax()) == t for p, t in zip(counted, targets, strict=True))
             weight += len(counted)
     assert float(made.sums.loss) == pytest.approx(loss, rel=1e-4)
-    assert (made.sums.weight, made.sums.correct) == (weight, correct)
+    assert made.sums.correct is not None
+    assert (float(made.sums.weight), float(made.sums.correct)) == (weight, correct)
 
 
 def test_only_words_are_masked() -> None:
@@ -165,9 +168,9 @@ def test_both_tasks_are_learned() -> None:
     for _ in range(150):
         state, out = made.train()(state, blocks, made.flags)
         losses.append(float(out["loss"]))
-    pair = bert.read_pairs(RECORDS)
+    pair = bert.read_pairs(jnp.asarray(RECORDS))
     x_BTE = jax.jit(functools.partial(bert.encode, made.config.model, Execution(made.mesh)))(
-        state["params"], pair.tokens_BT, None, bert.documents(pair.real_BT.astype(np.int32)), pair.segment_BT
+        state["params"], pair.tokens_BT, None, documents(pair.real_BT.astype(np.int32)), pair.segment_BT
     )
     right = np.argmax(bert.next_logits(state["params"], x_BTE), axis=1) == RECORDS[:, T + 2]
     assert right.mean() >= 0.9, losses[::10]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -40,14 +41,14 @@ def test_logits_equal_those_of_the_reference() -> None:
         Execution(jax.sharding.Mesh(np.array(jax.devices()[:1])[:, None, None, None], ("dp", "stage", "fsdp", "tp"))),
     )
     params = jax.tree.map(
-        lambda s: random.normal(0, 0.3, s).astype(np.float32), resnet.shapes(SMALL), is_leaf=resnet._is_shape
+        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), resnet.shapes(SMALL), is_leaf=resnet._is_shape
     )
     averages = random_tree(resnet.averages(SMALL), random, 0.5)
     record_BS = random.integers(0, 256, (2, 3 * 32 * 32 + 2)).astype(np.uint8)
     pixels = record_BS[:, :-2].reshape(2, 32, 32, 3).astype(np.float64)
     expected = reference_resnet.logits(params, averages, pixels)
     for model in (SMALL, dataclasses.replace(SMALL, space_to_depth=True)):
-        x_BHWC, _ = resnet.images(model, record_BS)
+        x_BHWC, _ = resnet.images(model, jnp.asarray(record_BS))
         logits, _ = jax.jit(resnet.Network(model, how, training=False).logits)(params, averages, x_BHWC)
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
@@ -55,14 +56,18 @@ def test_logits_equal_those_of_the_reference() -> None:
 def test_the_first_convolution_on_blocks_of_pixels_is_the_same() -> None:
     random = np.random.default_rng(0)
     x_BHWC, kernel = (random.normal(size=s).astype(np.float32) for s in ((2, 16, 24, 3), (7, 7, 3, 5)))
-    expected = reference_resnet.convolve(x_BHWC, kernel, 2)
+    expected = reference_resnet.convolve(x_BHWC.astype(np.float64), kernel.astype(np.float64), 2)
 
     def convolve(kernel_44CD: Any) -> Any:
         return jax.lax.conv_general_dilated(
-            resnet.pixel_blocks(x_BHWC), kernel_44CD, (1, 1), [(2, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            resnet.pixel_blocks(jnp.asarray(x_BHWC)),
+            kernel_44CD,
+            (1, 1),
+            [(2, 1)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
-    made = resnet.block_kernel(kernel)
+    made = resnet.block_kernel(jnp.asarray(kernel))
     np.testing.assert_allclose(convolve(made), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     planted = np.asarray(made).reshape(4, 4, 2, 2, 3, 5).swapaxes(2, 3).reshape(4, 4, 12, 5)  # rows and columns swapped
     assert np.abs(convolve(planted) - expected).max() > 1

@@ -141,7 +141,7 @@ def notes_of(text: Path, *settings: str) -> dict[str, Any]:
     """Return the checkpoint notes of a run on this text, as read from a checkpoint."""
     made = config.load("tiny", ["model.seq_len=16", "data.eval_fraction=0.1", *settings])
     tokens = prepare.prepare(str(text), open_place(text.parent / "out"))
-    order = setup._order(made, reader.counts(tokens, made.model), 8)
+    order = setup._order(made, tokens, reader.counts(tokens, made.model), 8)
     read: dict[str, Any] = json.loads(json.dumps(setup._notes(made, tokens, order)))
     return read
 

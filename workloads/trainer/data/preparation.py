@@ -1,5 +1,7 @@
 """Choice of the preparation that a model's data needs, for the command `prepare` and for a run."""
 
+from typing import Any
+
 from trainer.config import Config, Model
 from trainer.data import click_logs, translations
 from trainer.data import prepare as text
@@ -24,7 +26,7 @@ def prepare(config: Config, out: Place, *, file_tokens: int = FILE_TOKENS, is_pi
     if config.data.path == SYNTHETIC:
         return _synthetic(config, out)
     data, model, kind = config.data, config.model, record(config.model).kind
-    options = {"file_tokens": file_tokens, "is_pinned": is_pinned}
+    options: dict[str, Any] = {"file_tokens": file_tokens, "is_pinned": is_pinned}
     if kind is Kind.TRANSLATIONS:
         return translations.prepare(data.path, data.target, out, data.max_bytes, tokenizer=data.tokenizer, **options)
     if kind is Kind.CLICKS:

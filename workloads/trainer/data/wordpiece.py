@@ -6,7 +6,7 @@ without capital letters is "uncased": text is lowercased and loses its accents.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainer.errors import FatalError, Problem
 
@@ -24,6 +24,7 @@ class WordPiece:
     def __init__(self, path: str, content: bytes) -> None:
         """Read a vocabulary. Raises FatalError if it is not one."""
         pieces = content.decode(errors="replace").splitlines()
+        self._pieces = [piece.strip() for piece in pieces]
         self._ids = {piece.strip(): number for number, piece in enumerate(pieces)}
         missing = [piece for piece in (_UNKNOWN, _START, _SEPARATOR, _MASK) if piece not in self._ids]
         if missing:
@@ -39,6 +40,11 @@ class WordPiece:
 
         ids = [*self.ids(text.decode()), self.separator]
         return np.array(ids, np.dtype(self.dtype).newbyteorder("<")).tobytes()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, with a space between words; unknown ids are left out."""
+        pieces = [self._pieces[number] for number in ids if 0 <= number < self.vocab]
+        return " ".join(pieces).replace(" ##", "")
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text."""

@@ -218,9 +218,10 @@ def sums(
     The loss of an example's next-sentence prediction counts once for each of its predicted tokens, so that the quotient
     of the sums is the sum of both tasks' means.
     """
-    pairs, number_BT = None, None
-    if model.next_sentence:
-        pairs = read_pairs(record_BS)
+    pairs = read_pairs(record_BS) if model.next_sentence else None
+    number_BT: Array | None
+    maskable_BT: Array | None
+    if pairs is not None:
         tokens_BT, maskable_BT, number_BT = pairs.tokens_BT, pairs.maskable_BT, pairs.real_BT.astype(jnp.int32)
     else:
         tokens_BT, number_BT = unpack(record_BS, packed=model.packed)
@@ -246,7 +247,8 @@ def token_logits(params: Params, x_BTE: Array, position_BG: Array) -> Array:
     x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
     x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
     embed_VE = params["inputs"]["embed"].astype(dtype)
-    return jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32) + head["vocab_bias"]
+    logits_BGV = jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32)
+    return jnp.add(logits_BGV, head["vocab_bias"])
 
 
 def next_logits(params: Params, x_BTE: Array) -> Array:

@@ -29,6 +29,23 @@ _CHOICES = {
 }
 MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
+_MAY_BE_ZERO = {
+    *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
+    *("model.beam", "model.length_penalty"),
+    *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
+    *("mesh.dp", "mesh.microbatches"),
+    *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
+    "data.shuffle_window",
+    *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
+    *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
+    "run.target_accuracy",
+    "checkpoint.local_every",
+    *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
+}
+_BELOW_ONE = {
+    *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
+    *("checkpoint.auto_max_share", "run.target_accuracy"),
+}
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
     "observe.profile_steps": 200,  # JAX keeps a profile in memory until it ends, some MB a step
@@ -150,9 +167,9 @@ def _elastic_problems(config: Config, replicas: int) -> Iterator[Problem]:
     if config.checkpoint.local_every:
         message = "checkpoint.local_every is not supported by elastic slices, each of which holds the whole state"
         yield Problem(message, "Omit checkpoint.local_every")
-    for key, value in (("run.target_accuracy", config.run.target_accuracy), ("observe.mllog", config.observe.mllog)):
-        if value:
-            yield Problem(f"{key} is not supported by elastic slices", f"Omit {key}")
+    is_set = {"run.target_accuracy": config.run.target_accuracy > 0, "observe.mllog": bool(config.observe.mllog)}
+    for key in (key for key, given in is_set.items() if given):
+        yield Problem(f"{key} is not supported by elastic slices", f"Omit {key}")
     if config.mesh.stages > 1 and not config.mesh.dp and config.mesh.stages % replicas == 0:
         message = f"mesh.stages = {config.mesh.stages} would lie in each of the elastic slices, not across them"
         yield Problem(message, "Set mesh.dp, or omit mesh.stages")
@@ -277,23 +294,6 @@ def _nearest(value: int, by: int) -> str:
 
 def range_problems(config: Config) -> Iterator[Problem]:
     """Yield the settings that are invalid for any chips."""
-    may_be_zero = {
-        *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
-        *("model.beam", "model.length_penalty"),
-        *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
-        *("mesh.dp", "mesh.microbatches"),
-        *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
-        "data.shuffle_window",
-        *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
-        *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
-        "run.target_accuracy",
-        "checkpoint.local_every",
-        *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
-    }
-    below_one = {
-        *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
-        *("checkpoint.auto_max_share", "run.target_accuracy"),
-    }
     for section, kind in sections().items():
         for field in dataclasses.fields(typing.cast(typing.Any, kind)):
             key, value = f"{section}.{field.name}", getattr(getattr(config, section), field.name)
@@ -301,12 +301,12 @@ def range_problems(config: Config) -> Iterator[Problem]:
                 yield Problem(f"{key} = {value!r} is invalid", f"Use {' or '.join(_CHOICES[key])}")
             if isinstance(value, (str, bool)):
                 continue
-            if not 0 <= value < float("inf") or (value == 0 and key not in may_be_zero):
-                hint = "Use 0 or more" if key in may_be_zero else "Use a value above 0"
+            if not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
+                hint = "Use 0 or more" if key in _MAY_BE_ZERO else "Use a value above 0"
                 yield Problem(f"{key} = {value} is out of range", hint)
             elif isinstance(value, int) and value > (limit := _LARGEST.get(key, 2**31 - 1)):
                 yield Problem(f"{key} = {value} is out of range", f"Use {limit} or less")
-            elif key in below_one and value >= 1:
+            elif key in _BELOW_ONE and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
     yield from mllog.problems(config)
