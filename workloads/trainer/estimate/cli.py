@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,23 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from trainer.estimate import closed_form, dlrm, translation
-
     config, slice_, num_slices = _read_options(options, options.min_slices)
-    estimates = {"decoder": closed_form.estimate, "dlrm": dlrm.estimate}
-    estimates |= dict.fromkeys(TRANSLATION_FAMILIES, translation.estimate)
-    if config.model.family not in estimates:
-        message = f"estimates require model.family={' or '.join(estimates)}, got {config.model.family}"
-        raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
-    estimate = estimates[config.model.family]
+    estimate = _estimate_of(config.model.family)
     return _show(estimate(config, slice_, num_slices, is_elastic=bool(options.min_slices)), options.output)
+
+
+def _estimate_of(family: str) -> Callable[..., dict[str, Any]]:
+    """Return the estimate of a model family; only that of translations imports JAX. Raises FatalError."""
+    from trainer.estimate import closed_form, dlrm
+
+    if family in TRANSLATION_FAMILIES:
+        from trainer.estimate import translation
+
+        return translation.estimate
+    if family in (known := {"decoder": closed_form.estimate, "dlrm": dlrm.estimate}):
+        return known[family]
+    message = f"estimates require model.family={' or '.join((*known, *TRANSLATION_FAMILIES))}, got {family}"
+    raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
 
 
 def _compile(options: argparse.Namespace) -> int:
