@@ -103,8 +103,8 @@ def test_usage_is_read_by_cause(agent: Agent) -> None:
     agent.wait("w", "Succeeded")
     answer = agent.call("usage", cluster=CLUSTER, since="2026-01-01T00:00:00Z", by=["workload", "cause"])
     assert answer["cluster"] == CLUSTER and any(row["workload"] == "w" for row in answer["rows"]), answer
-    refused = agent.call("usage", cluster=CLUSTER, by=["colour"])
-    assert "colour" in refused["error"]
+    refused = agent.call("usage", cluster=CLUSTER, by=["hue"])
+    assert "hue" in refused["error"]
     assert agent.call("usage", cluster=CLUSTER, prices="p.yaml")["error"] == "unknown argument 'prices'"
 
 

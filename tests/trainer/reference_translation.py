@@ -57,13 +57,13 @@ def transformer_logits(params: Params, source: list[int], inputs: list[int]) -> 
 
     def block(x: Floats, w: Params, memory: Floats | None) -> Floats:
         y = layer_norm(x, w["attention_gain"], w["attention_bias"])
-        q, k, v = (np.einsum("te,ehq->thq", y, w["qkv"][:, n]) for n in range(3))
-        x = x + np.einsum("thq,hqe->te", attend(q, k, v, causal=memory is not None), w["out"])
+        q, k, v = (np.einsum("te,ehf->thf", y, w["qkv"][:, n]) for n in range(3))
+        x = x + np.einsum("thf,hfe->te", attend(q, k, v, causal=memory is not None), w["out"])
         if memory is not None:
             y = layer_norm(x, w["cross_gain"], w["cross_bias"])
-            q = np.einsum("te,ehq->thq", y, w["query"])
-            k, v = (np.einsum("te,ehq->thq", memory, w["key_value"][:, n]) for n in range(2))
-            x = x + np.einsum("thq,hqe->te", attend(q, k, v, causal=False), w["cross_out"])
+            q = np.einsum("te,ehf->thf", y, w["query"])
+            k, v = (np.einsum("te,ehf->thf", memory, w["key_value"][:, n]) for n in range(2))
+            x = x + np.einsum("thf,hfe->te", attend(q, k, v, causal=False), w["cross_out"])
         y = layer_norm(x, w["mlp_gain"], w["mlp_bias"])
         return np.asarray(x + np.maximum(y @ w["up"] + w["up_bias"], 0) @ w["down"] + w["down_bias"])
 
