@@ -1,6 +1,6 @@
 # Common uses:
 #   make demo      train on this machine: 2 slices x 2 hosts, real text, one host is killed
-#   make test      run unit and local tests (under 5 minutes)
+#   make test      run unit and local tests (5 to 8 minutes on two cores)
 #   make fuzz      try 100,000 hostile inputs: options, files, answers of servers (XPK_FUZZ_EXAMPLES; make test tries 3,200)
 #   make simulate  let simulated clusters live for 50,000 hours, and check what must always hold (XPK_SIMULATED_HOURS)
 #   make mutation  change modules that make decisions in small ways, and check that tests notice (MODULE=, MOST=, SEED=)
