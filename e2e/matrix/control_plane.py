@@ -122,7 +122,7 @@ def _dns_late(cell: Cell) -> None:
 
 @fault(
     "dns-wrong",
-    f"A host's container is killed while DNS answers that there is no such name, for {AWAY_SECONDS:.0f} s.",
+    f"A host's container is killed while DNS says that the name does not exist, for {AWAY_SECONDS:.0f} s.",
     Holds.RESTARTS,
     platforms=_ONLY_KIND,
 )

@@ -44,11 +44,11 @@ def slice_of(*cubes: int, topology: str, name: str = "s", **annotations: str) ->
 
 def states(api: FakeApi, steps: int, name: str = "s") -> list[str]:
     """Return the state of a Slice after each step of the controller."""
-    controller, seen = SliceController(api), []
+    controller, states = SliceController(api), []
     for _ in range(steps):
         controller.step()
-        seen.append(state_of(api.get("Slice", name)))
-    return seen
+        states.append(state_of(api.get("Slice", name)))
+    return states
 
 
 def ready(api: FakeApi, name: str = "s") -> dict[str, Any]:

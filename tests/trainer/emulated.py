@@ -75,12 +75,16 @@ class Trainer:
         self.slots = batches.Slots(chips, who, -(-self.batch // len(who)))
         self.programs = programs.build(self.config, self.mesh, self.slots, sizes, replicas)
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-        compiler, made = Compiler(CompileCache(Path(_PROGRAMS.name), None), peers), self.programs
+        compiler, own_programs = Compiler(CompileCache(Path(_PROGRAMS.name), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: batches.Read = images(self.config.model.image) if self.record.kind is Kind.IMAGES else self._text
         self.read = pairs(self.config.model.seq_len) if self.record.kind is Kind.TRANSLATIONS else self.read
-        self.init = compiler("init", made.init, np.uint32(0))[0]
-        self.train = functools.cache(lambda: compiler("train", made.train, made.state, made.blocks, made.flags)[0])
+        self.init = compiler("init", own_programs.init, np.uint32(0))[0]
+        self.train = functools.cache(
+            lambda: compiler("train", own_programs.train, own_programs.state, own_programs.blocks, own_programs.flags)[
+                0
+            ]
+        )
         self.flags = jax.device_put(np.zeros((chips, programs.FLAGS), np.int32), self.programs.flags.sharding)
 
     def blocks(self, ids: Any) -> batches.Blocks:

@@ -165,9 +165,9 @@ def test_settings_that_a_model_of_clicks_does_not_support_are_rejected(setting: 
 
 
 def test_columns_must_be_divisible_by_the_chips() -> None:
-    made = config.load("dlrm-tiny", ["model.placements=columns", "model.embed=12"])
+    configuration = config.load("dlrm-tiny", ["model.placements=columns", "model.embed=12"])
     assert "cannot be sharded by columns: model.embed = 12 is not divisible by fsdp = 8" in str(
-        layout.check(made, layout.Chips(2, 2, 4))[0]
+        layout.check(configuration, layout.Chips(2, 2, 4))[0]
     )
 
 

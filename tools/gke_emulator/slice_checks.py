@@ -170,14 +170,14 @@ def _assigned(workload: Obj) -> list[tuple[Obj, str, str, Obj]]:
     """Return the pod sets that need slices: each with topology, accelerator and its topology assignment."""
     assignments = (workload.get("status", {}).get("admission") or {}).get("podSetAssignments") or []
     by_name = {item["name"]: item.get("topologyAssignment") for item in assignments}
-    found = []
+    requests = []
     for pod_set in workload["spec"]["podSets"]:
         template, assignment = pod_set["template"], by_name.get(pod_set["name"])
         topology = (template.get("metadata") or {}).get("annotations", {}).get(_TOPOLOGY)
         accelerator = template["spec"].get("nodeSelector", {}).get(_ACCELERATOR)
         if topology and accelerator == "tpu7x" and assignment:
-            found.append((pod_set, topology, accelerator, assignment))
-    return found
+            requests.append((pod_set, topology, accelerator, assignment))
+    return requests
 
 
 def _updates(workload: Obj) -> Iterator[dict[str, Any]]:

@@ -53,19 +53,19 @@ def place(xpk: Xpk, name: str, *arguments: str, cluster: str = "a") -> list[dict
     return rows
 
 
-def settled(xpk: Xpk, name: str, wanted: dict[str, str]) -> bool:
+def settled(xpk: Xpk, name: str, expected: dict[str, str]) -> bool:
     """Place a workload until its copies have the wanted states."""
 
     def is_settled() -> bool:
-        return {row["cluster"]: row["state"] for row in place(xpk, name)} == wanted
+        return {row["cluster"]: row["state"] for row in place(xpk, name)} == expected
 
     return until(is_settled, seconds=60, report=lambda: states(xpk, name))
 
 
 def test_a_workload_starts_on_the_first_cluster_and_its_copy_elsewhere_is_held(pair: Xpk, root: str) -> None:
-    made = pair("workload", "create", "w", "--clusters", "a,b", "--output-root", root, "--command", FOREVER)
-    assert made.code == 0, made.err
-    assert "workload 'w' is queued on 'a', with held copies elsewhere" in made.err
+    created = pair("workload", "create", "w", "--clusters", "a,b", "--output-root", root, "--command", FOREVER)
+    assert created.code == 0, created.err
+    assert "workload 'w' is queued on 'a', with held copies elsewhere" in created.err
     until(lambda: states(pair, "w", "b") == {"a": "running", "b": "held"})
     (held,) = pair("workload", "list", "--cluster", "b", "-o", "json").data
     assert (held["phase"], held["hosts"], held["clusters"]) == ("Suspended", [], ["a", "b"])
@@ -187,8 +187,8 @@ def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(
     assert calm.code == 0, calm.err
     began = time.monotonic()
     options = ("--clusters", "a,b", "--output-root", root, "--move-after", "5s", "--max-restarts", "0")
-    made = xpk("workload", "create", "moved", *options, "--", *TRAINER)
-    assert made.code == 0, made.err
+    created = xpk("workload", "create", "moved", *options, "--", *TRAINER)
+    assert created.code == 0, created.err
     settled(xpk, "moved", {"a": "held", "b": "running"})
     started = time.monotonic() - began
     assert started < 60.0

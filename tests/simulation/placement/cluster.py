@@ -122,10 +122,10 @@ class Cluster:
     def run_jobs(self) -> None:
         """Let JobSet's controller create pods, or stop them."""
         jobset = self.jobset
-        wanted = jobset is not None and not jobset["spec"]["suspend"] and not is_true(jobset, "Completed")
-        if wanted and jobset is not None and not self.live_pods:
+        should_run = jobset is not None and not jobset["spec"]["suspend"] and not is_true(jobset, "Completed")
+        if should_run and jobset is not None and not self.live_pods:
             self.pods = [_pod(jobset)]
-        elif not wanted and self.live_pods:
+        elif not should_run and self.live_pods:
             stopped = {"metadata": {"deletionTimestamp": _TIME}}
             self.pods = [merge_patch(pod, stopped) for pod in self.live_pods]
         self._changed(self)
@@ -161,13 +161,13 @@ class Cluster:
         if self.workload and is_true(self.workload, "QuotaReserved"):
             self._write(self.workload, lambda obj: _set(obj, {"Evicted": "True"}))
 
-    def _write(self, seen: Obj, change: Callable[[Obj], object]) -> None:
+    def _write(self, before: Obj, change: Callable[[Obj], object]) -> None:
         """Change an object as a controller does that has seen a version; do nothing if it is another one now."""
-        have = self.jobset if seen["kind"] == "JobSet" else self.workload
-        if have is not None and have["metadata"]["resourceVersion"] == seen["metadata"]["resourceVersion"]:
-            changed = copy.deepcopy(have)
+        current = self.jobset if before["kind"] == "JobSet" else self.workload
+        if current is not None and current["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
+            changed = copy.deepcopy(current)
             change(changed)
-            self._put(seen["kind"], changed)
+            self._put(before["kind"], changed)
 
     def _put(self, kind: str, obj: Obj) -> None:
         stored = self._stored(obj)

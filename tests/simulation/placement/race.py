@@ -196,8 +196,8 @@ class _Lease:
             version = self._race.random.randrange(len(versions)) if is_old else len(versions) - 1
             return version, versions[version]
 
-        found: tuple[int, bytes] = self._race.request(read, writes=False)
-        return found
+        answer: tuple[int, bytes] = self._race.request(read, writes=False)
+        return answer
 
     def put(self, content: bytes, over: int) -> int:
         """Write over a version. Raises FileExistsError if there is another one."""
@@ -220,8 +220,8 @@ class _Requests:
 
     def get(self, kind: str, name: str, namespace: str) -> Obj:
         """Return the JobSet."""
-        found: Obj = self._race.request(lambda: self._cluster.find(kind), writes=False)
-        return found
+        obj: Obj = self._race.request(lambda: self._cluster.find(kind), writes=False)
+        return obj
 
     def list(self, kind: str, *args: object, **options: object) -> Objs:
         """Return Kueue's Workload, or the pods."""
@@ -230,8 +230,8 @@ class _Requests:
             objects = self._cluster.pods if kind == "Pod" else [self._cluster.workload]
             return [obj for obj in objects if obj]
 
-        found: Objs = self._race.request(read, writes=False)
-        return found
+        matching: Objs = self._race.request(read, writes=False)
+        return matching
 
     def patch(self, kind: str, name: str, change: Obj, namespace: str) -> Obj:
         """Change an object."""

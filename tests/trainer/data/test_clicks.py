@@ -40,9 +40,9 @@ def test_criteos_lines_become_records(tmp_path: Path) -> None:
     dense, categories = [b"%d" % n for n in range(13)], [b"%08x" % (7 * n) for n in range(26)]
     first, second = [b"1", *dense, *categories], [b"0", *[b""] * 13, *[b""] * 26]
     folder = log(tmp_path, b"\t".join(first) + b"\n", b"\t".join(second))
-    made = rows(click_logs.prepare(str(folder), open_place(tmp_path / "out"), CRITEO), CRITEO)
-    assert made[0] == [1, *range(13), *[1, 1] * 26]  # the first value of each category has id 1
-    assert made[1] == [0, *[0] * 13, *[1, 0] * 26]  # 0 is the id of a missing one
+    records = rows(click_logs.prepare(str(folder), open_place(tmp_path / "out"), CRITEO), CRITEO)
+    assert records[0] == [1, *range(13), *[1, 1] * 26]  # the first value of each category has id 1
+    assert records[1] == [0, *[0] * 13, *[1, 0] * 26]  # 0 is the id of a missing one
 
 
 def test_categories_are_numbered_as_they_appear_or_are_the_ids(tmp_path: Path) -> None:
@@ -66,11 +66,11 @@ def test_values_beyond_a_numbered_table_share_ids(tmp_path: Path) -> None:
 
 def test_a_prepared_click_log_is_reused_and_divided_into_files(tmp_path: Path) -> None:
     folder, out = log(tmp_path, *LINES), open_place(tmp_path / "out")
-    made = click_logs.prepare(str(folder), out, SMALL, file_tokens=10)
-    assert [file.documents for file in made.files] == [2, 1] and made.documents == 3
-    assert click_logs.prepare(str(folder), out, SMALL, file_tokens=10) == made
+    corpus = click_logs.prepare(str(folder), out, SMALL, file_tokens=10)
+    assert [file.documents for file in corpus.files] == [2, 1] and corpus.documents == 3
+    assert click_logs.prepare(str(folder), out, SMALL, file_tokens=10) == corpus
     (folder / "day_1").write_bytes(LINES[0])
-    assert click_logs.prepare(str(folder), out, SMALL, file_tokens=10, is_pinned=True) == made
+    assert click_logs.prepare(str(folder), out, SMALL, file_tokens=10, is_pinned=True) == corpus
     assert click_logs.prepare(str(folder), out, SMALL, file_tokens=10).documents == 4
 
 
@@ -164,8 +164,8 @@ def test_synthetic_clicks_have_a_known_best_auc(tmp_path: Path) -> None:
     form = click_format(model)
     corpus = synthetic_clicks.prepare(model, open_place(tmp_path), max_bytes=4 * form.length * 5000)
     assert corpus.tokens == 5000 * form.length and synthetic_clicks.prepare(model, open_place(tmp_path), 0) != corpus
-    drawn = [synthetic_clicks.draw(form, chunk) for chunk in range(2)]
-    records, odds = np.concatenate([r for r, _ in drawn]), np.concatenate([o for _, o in drawn])
+    chunks = [synthetic_clicks.draw(form, chunk) for chunk in range(2)]
+    records, odds = np.concatenate([r for r, _ in chunks]), np.concatenate([o for _, o in chunks])
     np.testing.assert_array_equal(rows(corpus, model), records[:5000])
     assert roc_auc_score(records[:, 0], odds) == pytest.approx(0.82, abs=0.01)
     assert np.mean(records[:, 0]) == pytest.approx(np.mean(1 / (1 + np.exp(-odds))), abs=0.01)

@@ -203,8 +203,8 @@ def test_damage_inside_an_image_is_reported_when_it_is_read(tmp_path: Path) -> N
 
 
 def problems(path: Path | str, *settings: str) -> str:
-    asked = config.load("tiny", [*SETTINGS, f"data.path={path}", *settings])
-    return "\n".join(map(str, checks.check_source(asked, 8)))
+    configuration = config.load("tiny", [*SETTINGS, f"data.path={path}", *settings])
+    return "\n".join(map(str, checks.check_source(configuration, 8)))
 
 
 def test_problems_are_found_without_reading_images(source: Path, prepared: Corpus, tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_records_are_two_segments_and_whether_the_second_follows(prepared: Corpu
 
 def test_every_sentence_is_in_a_first_segment_or_follows_one() -> None:
     documents = [[[100 * d + n] * 3 for n in range(30)] for d in range(5)]
-    made = list(segment_pairs.pairs(documents, 21, np.random.default_rng(0)))
-    seen = {token for pair in made for token in (*pair.first, *(pair.second if pair.is_next else ()))}
-    assert seen == {sentence[0] for document in documents for sentence in document}
-    assert max(len(pair.first) + len(pair.second) for pair in made) <= 21
+    pairs = list(segment_pairs.pairs(documents, 21, np.random.default_rng(0)))
+    tokens = {token for pair in pairs for token in (*pair.first, *(pair.second if pair.is_next else ()))}
+    assert tokens == {sentence[0] for document in documents for sentence in document}
+    assert max(len(pair.first) + len(pair.second) for pair in pairs) <= 21
 
 
 def test_preparation_is_repeatable_and_reused(prepared: Corpus, source: Path, vocabulary: str, tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_preparation_is_repeatable_and_reused(prepared: Corpus, source: Path, vo
 
 
 def problems(path: str | Path, *settings: str) -> str:
-    asked = config.load("bert-tiny", [*SETTINGS, VOCAB, f"data.path={path}", *settings])
-    return "\n".join(map(str, checks.check_source(asked, 8)))
+    configuration = config.load("bert-tiny", [*SETTINGS, VOCAB, f"data.path={path}", *settings])
+    return "\n".join(map(str, checks.check_source(configuration, 8)))
 
 
 def test_pairs_of_another_kind_are_rejected(prepared: Corpus, source: Path, vocabulary: str) -> None:

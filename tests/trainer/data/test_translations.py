@@ -70,9 +70,9 @@ def test_a_tsv_file_gives_the_same_data(corpus: Corpus, files: tuple[Path, Path]
     lines = zip(*(file.read_text().splitlines() for file in files), strict=True)
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("\r\n".join("\t".join(line) for line in lines))
-    made = translations.prepare(str(tsv), "", open_place(tmp_path))
-    assert (made.digest, made.tokens) == (corpus.digest, corpus.tokens)
-    assert translations.prepare(str(tsv), "", open_place(tmp_path)) == made, "it is reused"
+    from_columns = translations.prepare(str(tsv), "", open_place(tmp_path))
+    assert (from_columns.digest, from_columns.tokens) == (corpus.digest, corpus.tokens)
+    assert translations.prepare(str(tsv), "", open_place(tmp_path)) == from_columns, "it is reused"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_pairs_and_text_are_not_confused(corpus: Corpus, tmp_path: Path) -> None
         ),
         (["model.family=gnmt", "data.target=x"], "y", "data.path='y' does not exist here"),
     ):
-        made = config.load("tiny", [*settings, f"data.path={path}"])
-        assert says in checks.check_source(made, 8)[0].message
+        configuration = config.load("tiny", [*settings, f"data.path={path}"])
+        assert says in checks.check_source(configuration, 8)[0].message
 
 
 @pytest.mark.parametrize(
@@ -147,43 +147,43 @@ def test_pairs_and_text_are_not_confused(corpus: Corpus, tmp_path: Path) -> None
     ],
 )
 def test_settings_that_pairs_do_not_support_are_refused(setting: str, says: str) -> None:
-    made = config.load("tiny", ["model.family=gnmt", "model.seq_len=16", setting])
-    assert any(says in str(problem) for problem in layout.range_problems(made))
+    configuration = config.load("tiny", ["model.family=gnmt", "model.seq_len=16", setting])
+    assert any(says in str(problem) for problem in layout.range_problems(configuration))
 
 
 def order(batch: int, counts: tuple[int, ...], *, shards: int = 1) -> BucketOrder:
-    made = bucket_order.buckets((8, 16, 24, 32), counts, (16, 24, 32), batch)
-    return BucketOrder(3, batch, sum(counts), shards, "records", counts, made)
+    buckets = bucket_order.buckets((8, 16, 24, 32), counts, (16, 24, 32), batch)
+    return BucketOrder(3, batch, sum(counts), shards, "records", counts, buckets)
 
 
 def test_batches_have_pairs_of_one_bucket_and_small_buckets_are_merged() -> None:
     assert order(8, (16, 24, 40, 80)).buckets == ((16, 0, 40), (24, 40, 40), (32, 80, 80))
     assert order(8, (16, 24, 4, 80)).buckets == ((16, 0, 40), (32, 40, 84))
     assert order(8, (16, 24, 40, 4)).buckets == ((16, 0, 40), (32, 40, 44))
-    made = order(8, (16, 24, 40, 80))
+    sequence = order(8, (16, 24, 40, 80))
     for step in range(60):
-        (used,) = [b for b in made.buckets if set(made.ids(step)) <= set(range(b.first, b.first + b.records))]
-        assert used.length == made.length(step)
-    turns = collections.Counter(made.length(step) for step in range(20))
+        (used,) = [b for b in sequence.buckets if set(sequence.ids(step)) <= set(range(b.first, b.first + b.records))]
+        assert used.length == sequence.length(step)
+    turns = collections.Counter(sequence.length(step) for step in range(20))
     assert turns == {16: 5, 24: 5, 32: 10}, "as many batches as each bucket has"
-    assert sorted(id_ for step in range(20) for id_ in made.ids(step)) == list(range(160)), "an epoch"
-    assert [made.length(step) for step in range(20)] != sorted(made.length(step) for step in range(20))
+    assert sorted(id_ for step in range(20) for id_ in sequence.ids(step)) == list(range(160)), "an epoch"
+    assert [sequence.length(step) for step in range(20)] != sorted(sequence.length(step) for step in range(20))
 
 
 def test_a_host_with_shards_reads_its_own_part_of_every_bucket() -> None:
-    made = order(8, (16, 24, 40, 80), shards=2)
-    own = [{id_ for ids in made.ranges_of(shard) for id_ in ids} for shard in (0, 1)]
+    sequence = order(8, (16, 24, 40, 80), shards=2)
+    own = [{id_ for ids in sequence.ranges_of(shard) for id_ in ids} for shard in (0, 1)]
     assert not own[0] & own[1]
     for step in range(40):
-        first, second = np.split(made.ids(step), 2)
+        first, second = np.split(sequence.ids(step), 2)
         assert set(first) <= own[0] and set(second) <= own[1]
 
 
 def test_synthetic_translations_reverse_and_replace_words(tmp_path: Path) -> None:
     source, target = (text.decode().split() for text in synthetic_translations.pair(11))
     assert target == ["QWERTYUI"["abcdefgh".index(word)] for word in reversed(source)]
-    made = synthetic_translations.prepare(open_place(tmp_path), 2000)
-    assert made.documents == 2 * 100 and max(file.longest for file in made.files) <= 16
-    assert synthetic_translations.prepare(open_place(tmp_path), 2000) == made
-    manifest = json.loads(Path(made.path).read_text())
+    synthetic = synthetic_translations.prepare(open_place(tmp_path), 2000)
+    assert synthetic.documents == 2 * 100 and max(file.longest for file in synthetic.files) <= 16
+    assert synthetic_translations.prepare(open_place(tmp_path), 2000) == synthetic
+    manifest = json.loads(Path(synthetic.path).read_text())
     assert all(file["longest"] in pair_lengths.LENGTHS for file in manifest["files"])

@@ -17,8 +17,8 @@ def tokenizer(*pieces: str) -> WordPiece:
     return WordPiece("vocab.txt", "\n".join([*SPECIAL, *pieces]).encode())
 
 
-def pieces(made: WordPiece, text: str) -> list[str]:
-    return [piece for word in words(text, is_cased=False) for piece in made.pieces(word)]
+def pieces(vocabulary: WordPiece, text: str) -> list[str]:
+    return [piece for word in words(text, is_cased=False) for piece in vocabulary.pieces(word)]
 
 
 # Of tokenization_test.py in google-research/bert.
@@ -49,10 +49,10 @@ def test_words_are_those_of_the_reference(text: str, is_cased: bool, expected: l
     ],
 )
 def test_pieces_are_those_of_the_reference(text: str, expected: list[str]) -> None:
-    made = tokenizer("want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "w", "##w")
-    assert pieces(made, text) == expected
+    vocabulary = tokenizer("want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "w", "##w")
+    assert pieces(vocabulary, text) == expected
     known = [*SPECIAL, "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
-    assert made.ids(text) == [known.index(piece) for piece in expected]
+    assert vocabulary.ids(text) == [known.index(piece) for piece in expected]
 
 
 def test_a_vocabulary_with_capitals_keeps_them() -> None:
@@ -62,10 +62,10 @@ def test_a_vocabulary_with_capitals_keeps_them() -> None:
 
 def test_a_document_ends_with_a_separator(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "a"]) + "\n")
-    made = open_tokenizer(str(tmp_path / "vocab.txt"))
-    assert isinstance(made, WordPiece)
-    assert (made.vocab, made.mask, made.dtype) == (5, 3, "uint16")
-    assert np.frombuffer(io.BytesIO(made.encode(b"a b")).read(), "<u2").tolist() == [4, 0, 2]
+    vocabulary = open_tokenizer(str(tmp_path / "vocab.txt"))
+    assert isinstance(vocabulary, WordPiece)
+    assert (vocabulary.vocab, vocabulary.mask, vocabulary.dtype) == (5, 3, "uint16")
+    assert np.frombuffer(io.BytesIO(vocabulary.encode(b"a b")).read(), "<u2").tolist() == [4, 0, 2]
     assert identity(str(tmp_path / "vocab.txt")).startswith("wordpiece:")
 
 

@@ -28,14 +28,16 @@ TINY = config.load("tiny", SETTINGS)
 @pytest.mark.parametrize("name", ["dlrm", "dlrm-tiny"])
 @pytest.mark.parametrize("settings", [(), ("optim.update_axes=fsdp,dp",), ("optim.update_axes=", "optim.name=lars")])
 def test_the_estimated_state_is_that_of_the_programs(name: str, settings: tuple[str, ...]) -> None:
-    made, chips = config.load(name, settings), layout.Chips(2, 2, 4)
-    sizes = layout.layout(made, chips)
+    configuration, chips = config.load(name, settings), layout.Chips(2, 2, 4)
+    sizes = layout.layout(configuration, chips)
     described: Any = AbstractMesh((sizes.dp, sizes.stages, sizes.fsdp, sizes.tp), ALL)
     slots = batches.Slots(chips.total, tuple(range(chips.total)), sizes.global_batch // chips.total)
-    leaves = jax.tree.leaves(programs.build(made, described, slots, sizes).state)
-    held = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    leaves = jax.tree.leaves(programs.build(configuration, described, slots, sizes).state)
+    state_bytes = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
     # Tensors that the axes do not divide are on all chips.
-    assert dlrm.memory(made, sizes).state == pytest.approx(held, rel=0.02 if name == "dlrm-tiny" else 1e-4)
+    assert dlrm.memory(configuration, sizes).state == pytest.approx(
+        state_bytes, rel=0.02 if name == "dlrm-tiny" else 1e-4
+    )
 
 
 def test_the_estimated_flops_are_those_of_the_model() -> None:
@@ -47,12 +49,12 @@ def test_the_estimated_flops_are_those_of_the_model() -> None:
 
 @pytest.mark.slow
 def test_the_estimated_traffic_has_the_all_to_alls_of_the_program() -> None:
-    made = clicks_on(1, 4, "model.placements=rows,rows,replicated,replicated")
-    sent = sum(one.bytes for one in collectives(made.train().as_text()) if one.kind == "all-to-all") * 3 / 4
-    sizes = layout.layout(made.config, layout.Chips(1, 1, 4))
+    trainer = clicks_on(1, 4, "model.placements=rows,rows,replicated,replicated")
+    sent = sum(one.bytes for one in collectives(trainer.train().as_text()) if one.kind == "all-to-all") * 3 / 4
+    sizes = layout.layout(trainer.config, layout.Chips(1, 1, 4))
     replicated = dlrm.traffic(config.load("tiny", [*SETTINGS, "model.placements=replicated"]), sizes).ici
     tables = (2048 + 2048) * 16 * 4 * 2 * 3 / 4  # the all-reduce of their gradients
-    assert dlrm.traffic(made.config, sizes).ici == pytest.approx(replicated - tables + sent)
+    assert dlrm.traffic(trainer.config, sizes).ici == pytest.approx(replicated - tables + sent)
 
 
 def test_the_estimate_agrees_with_the_tpu_compiler() -> None:

@@ -23,16 +23,16 @@ SLICE = find_slice("v5litepod-16")
 @pytest.mark.parametrize("name", ["transformer", "gnmt"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_the_estimated_state_equals_that_of_the_programs(name: str, tp: int) -> None:
-    made = config.load(name, [f"mesh.tp={tp}"])
+    configuration = config.load(name, [f"mesh.tp={tp}"])
     chips = layout.Chips(2, SLICE.hosts, SLICE.chips_per_host)
-    sizes = layout.layout(made, chips)
+    sizes = layout.layout(configuration, chips)
     described: Any = AbstractMesh((sizes.dp, sizes.stages, sizes.fsdp, sizes.tp), ALL)
     slots = batches.Slots(chips.total, tuple(range(chips.total)), -(-sizes.global_batch // chips.total))
-    state = step.build(made, described, slots, sizes).state
+    state = step.build(configuration, described, slots, sizes).state
     on_a_chip = sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
     )
-    assert translation.memory(made, sizes).state == pytest.approx(on_a_chip, rel=0.01)
+    assert translation.memory(configuration, sizes).state == pytest.approx(on_a_chip, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["transformer", "gnmt"])

@@ -77,12 +77,14 @@ def compiled() -> Any:
     execution = one_chip()
 
     def compute(params: Any, record_BS: Any, weight_B: Any) -> Computed:
-        made = bert.read_pairs(record_BS)
-        tokens_BT, position_BG, counted_BG = bert.mask_tokens(MODEL, made.tokens_BT, None, made.maskable_BT)
-        packed = documents(made.real_BT.astype(np.int32))
-        x_BTE = bert.encode(MODEL, execution, params, tokens_BT, None, packed, made.segment_BT)
+        batch_pairs = bert.read_pairs(record_BS)
+        tokens_BT, position_BG, counted_BG = bert.mask_tokens(
+            MODEL, batch_pairs.tokens_BT, None, batch_pairs.maskable_BT
+        )
+        packed = documents(batch_pairs.real_BT.astype(np.int32))
+        x_BTE = bert.encode(MODEL, execution, params, tokens_BT, None, packed, batch_pairs.segment_BT)
         sums = bert.sums(MODEL, execution, params, Context({}, None, None), record_BS, weight_B)
-        return Computed(made, tokens_BT, position_BG, counted_BG, x_BTE, bert.next_logits(params, x_BTE), sums)
+        return Computed(batch_pairs, tokens_BT, position_BG, counted_BG, x_BTE, bert.next_logits(params, x_BTE), sums)
 
     return jax.jit(compute)
 
@@ -95,29 +97,30 @@ def computed(record_BS: Any, weight_B: Any, tree: Any = None) -> Computed:
 def test_outputs_and_loss_equal_those_of_the_reference() -> None:
     shortest = np.argsort(RECORDS[:, T + 1])[:3]
     record_BS, weight_B = RECORDS[shortest], [1.0, 0.0, 1.0]
-    made = computed(record_BS, weight_B)
+    result = computed(record_BS, weight_B)
     loss = weight = correct = 0.0
     for b, (_, length, is_next) in enumerate(record_BS[:, T:].tolist()):
-        x = reference_bert.encode(params(), made.tokens_BT[b], np.asarray(made.pairs.segment_BT[b]), length)
-        np.testing.assert_allclose(made.encoded_BTE[b, :length], x, rtol=0, atol=1e-4)
+        x = reference_bert.encode(params(), result.tokens_BT[b], np.asarray(result.pairs.segment_BT[b]), length)
+        np.testing.assert_allclose(result.encoded_BTE[b, :length], x, rtol=0, atol=1e-4)
         logits, both = reference_bert.token_logits(params(), x), reference_bert.next_logits(params(), x)
-        np.testing.assert_allclose(made.next_B2[b], both, rtol=0, atol=1e-4)
-        counted = made.position_BG[b][made.counted_BG[b]].tolist()
+        np.testing.assert_allclose(result.next_B2[b], both, rtol=0, atol=1e-4)
+        counted = result.position_BG[b][result.counted_BG[b]].tolist()
         if weight_B[b]:
             targets = [int(record_BS[b, p]) for p in counted]
             loss += sum(reference_bert.cross_entropy(logits[p], t) for p, t in zip(counted, targets, strict=True))
             loss += len(counted) * reference_bert.cross_entropy(both, is_next)
             correct += sum(int(logits[p].argmax()) == t for p, t in zip(counted, targets, strict=True))
             weight += len(counted)
-    assert float(made.sums.loss) == pytest.approx(loss, rel=1e-4)
-    assert made.sums.correct is not None
-    assert (float(made.sums.weight), float(made.sums.correct)) == (weight, correct)
+    assert float(result.sums.loss) == pytest.approx(loss, rel=1e-4)
+    assert result.sums.correct is not None
+    assert (float(result.sums.weight), float(result.sums.correct)) == (weight, correct)
 
 
 def test_only_words_are_masked() -> None:
-    made = [computed(RECORDS[n : n + 3], [1, 1, 1]) for n in range(0, 30, 3)]
+    results = [computed(RECORDS[n : n + 3], [1, 1, 1]) for n in range(0, 30, 3)]
     tokens_BT, counted_BG, position_BG = (
-        np.concatenate(parts) for parts in zip(*((m.tokens_BT, m.counted_BG, m.position_BG) for m in made), strict=True)
+        np.concatenate(parts)
+        for parts in zip(*((m.tokens_BT, m.counted_BG, m.position_BG) for m in results), strict=True)
     )
     maskable_BT = RECORDS[:30, :T] >= 8  # words, not [CLS], [SEP] and padding
     is_changed = tokens_BT != RECORDS[:30, :T]
@@ -163,13 +166,13 @@ def test_pairs_train_the_same_on_any_mesh() -> None:
 
 @pytest.mark.slow
 def test_both_tasks_are_learned() -> None:
-    made = OnPairs(1, 1, 1, "data.global_batch=64", "run.steps=150", "optim.warmup=10")
-    state, blocks, losses = made.init(np.uint32(0)), made.blocks(np.arange(64)), []
+    trainer = OnPairs(1, 1, 1, "data.global_batch=64", "run.steps=150", "optim.warmup=10")
+    state, blocks, losses = trainer.init(np.uint32(0)), trainer.blocks(np.arange(64)), []
     for _ in range(150):
-        state, out = made.train()(state, blocks, made.flags)
+        state, out = trainer.train()(state, blocks, trainer.flags)
         losses.append(float(out["loss"]))
     pair = bert.read_pairs(jnp.asarray(RECORDS))
-    x_BTE = jax.jit(functools.partial(bert.encode, made.config.model, Execution(made.mesh)))(
+    x_BTE = jax.jit(functools.partial(bert.encode, trainer.config.model, Execution(trainer.mesh)))(
         state["params"], pair.tokens_BT, None, documents(pair.real_BT.astype(np.int32)), pair.segment_BT
     )
     right = np.argmax(bert.next_logits(state["params"], x_BTE), axis=1) == RECORDS[:, T + 2]

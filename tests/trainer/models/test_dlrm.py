@@ -31,14 +31,14 @@ def losses(dp: int, fsdp: int, *settings: str) -> tuple[float, ...]:
 
 
 def test_a_dlrm_has_the_outputs_of_the_reference() -> None:
-    made = clicks_on(2, 2)
-    model, records = table_placement.place(made.config.model, 2, 2), made.records(np.arange(8))
-    params = jax.device_get(made.init(np.uint32(0))["params"])
+    trainer = clicks_on(2, 2)
+    model, records = table_placement.place(trainer.config.model, 2, 2), trainer.records(np.arange(8))
+    params = jax.device_get(trainer.init(np.uint32(0))["params"])
     expected = reference_logits(model, params, records)
     label_B, dense_BD, rows = dlrm.examples(model, jnp.asarray(records.astype(np.int32)))
-    logit_B = jax.jit(functools.partial(dlrm.logits, model, made.how))(params, dense_BD, rows)
+    logit_B = jax.jit(functools.partial(dlrm.logits, model, trainer.how))(params, dense_BD, rows)
     np.testing.assert_allclose(logit_B, expected, atol=1e-4, rtol=0)
-    assert made.losses(1)[0] == pytest.approx(float(np.mean(log_losses(expected, label_B))), abs=1e-5)
+    assert trainer.losses(1)[0] == pytest.approx(float(np.mean(log_losses(expected, label_B))), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -116,9 +116,9 @@ def test_rows_are_a_permutation_that_separates_neighbors() -> None:
 
 def test_duplicates_are_removed_before_rows_are_exchanged() -> None:
     rows_BH = np.tile(np.array([[3, 2000]], np.int32), (16, 32))  # 64 lookups of each chip, of two rows
-    made = clicks_on(1, 4)
-    exchange = RowExchange(made.mesh, made.how.batch, (2048,), "float32", capacity=1)
-    spec = jax.sharding.PartitionSpec(made.how.batch)
+    trainer = clicks_on(1, 4)
+    exchange = RowExchange(trainer.mesh, trainer.how.batch, (2048,), "float32", capacity=1)
+    spec = jax.sharding.PartitionSpec(trainer.how.batch)
 
     def exchanges(rows_BH: Any) -> int:
         """Return the number of exchanges; each sends one row of an owner."""
@@ -132,9 +132,9 @@ def test_duplicates_are_removed_before_rows_are_exchanged() -> None:
 
 
 def test_the_exchange_sends_at_most_its_buffers_over_the_chips_of_a_slice() -> None:
-    made = clicks_on(2, 2)
-    swaps = [one for one in collectives(made.train().as_text()) if one.kind == "all-to-all"]
-    model, chip_examples, owners = made.config.model, 2, 2
+    trainer = clicks_on(2, 2)
+    swaps = [one for one in collectives(trainer.train().as_text()) if one.kind == "all-to-all"]
+    model, chip_examples, owners = trainer.config.model, 2, 2
     capacity = [table_placement.row_capacity(chip_examples * hots, owners) for hots in (1, 3)]
     rows = 4 * model.embed * owners * sum(capacity)
     columns = 4 * model.embed * chip_examples
@@ -146,71 +146,71 @@ def test_the_exchange_sends_at_most_its_buffers_over_the_chips_of_a_slice() -> N
 
 
 def test_gradients_of_sharded_tables_cross_slices_as_rows() -> None:
-    made = clicks_on(2, 2)
-    crossing = [one for one in collectives(made.train().as_text()) if one.crosses([(0, 1), (2, 3)])]
-    table = 2048 // 2 * made.config.model.embed
+    trainer = clicks_on(2, 2)
+    crossing = [one for one in collectives(trainer.train().as_text()) if one.crosses([(0, 1), (2, 3)])]
+    table = 2048 // 2 * trainer.config.model.embed
     assert max(max(one.sizes, default=0) for one in crossing) < table
 
 
-def evaluation(made: ClickTrainer, weigh: Any = lambda weight: weight) -> tuple[float, float]:
+def evaluation(trainer: ClickTrainer, weigh: Any = lambda weight: weight) -> tuple[float, float]:
     """Return the mean loss and AUC of 21 examples in batches of 8."""
-    state, total, weights, predictions = made.init(np.uint32(0)), 0.0, 0.0, []
+    state, total, weights, predictions = trainer.init(np.uint32(0)), 0.0, 0.0, []
     for ids in batches.eval_ids(8, 100, 21):
-        blocks = made.blocks(ids)
-        sums = made.programs.evaluate(state["params"], blocks._replace(weight=weigh(blocks.weight)))
+        blocks = trainer.blocks(ids)
+        sums = trainer.programs.evaluate(state["params"], blocks._replace(weight=weigh(blocks.weight)))
         total, weights = total + float(sums.loss), weights + float(sums.weight)
         predictions.append(sums.predictions)
-    return total / weights, jax.device_get(made.programs.rank(predictions)).area
+    return total / weights, jax.device_get(trainer.programs.rank(predictions)).area
 
 
 @pytest.mark.slow
 def test_padding_does_not_change_an_evaluation_of_clicks() -> None:
     from sklearn.metrics import roc_auc_score
 
-    made = clicks_on(2, 2)
-    records, params = made.records(100 + np.arange(21)), jax.device_get(made.init(np.uint32(0))["params"])
-    logits = reference_logits(made.config.model, params, records)
-    loss, area = evaluation(made)
+    trainer = clicks_on(2, 2)
+    records, params = trainer.records(100 + np.arange(21)), jax.device_get(trainer.init(np.uint32(0))["params"])
+    logits = reference_logits(trainer.config.model, params, records)
+    loss, area = evaluation(trainer)
     assert loss == pytest.approx(float(np.mean(log_losses(logits, records[:, 0]))), rel=1e-5)
     assert area == pytest.approx(roc_auc_score(records[:, 0], logits), abs=1e-9)
-    assert evaluation(made, jnp.ones_like) != pytest.approx((loss, area), rel=1e-5)
+    assert evaluation(trainer, jnp.ones_like) != pytest.approx((loss, area), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_predictions_belong_only_to_evaluations() -> None:
-    made = clicks_on(1, 1)
-    params = made.init(np.uint32(0))["params"]
-    record_BS = jnp.asarray(made.records(np.arange(8)).astype(np.int32))
+    trainer = clicks_on(1, 1)
+    params = trainer.init(np.uint32(0))["params"]
+    record_BS = jnp.asarray(trainer.records(np.arange(8)).astype(np.int32))
     context = Context({}, jnp.int32(3), None)
-    sums = dlrm.sums(made.config.model, made.how, params, context, record_BS, jnp.ones(8))
+    sums = dlrm.sums(trainer.config.model, trainer.how, params, context, record_BS, jnp.ones(8))
     assert sums.predictions is None
 
 
 def test_mlperfs_dlrm_has_its_parameters_and_flops() -> None:
-    made = config.load("dlrm").model
+    model = config.load("dlrm").model
     matrices = 13 * 512 + 512 * 256 + 256 * 128 + 479 * 1024 + 1024 * 1024 + 1024 * 512 + 512 * 256 + 256
     biases = 512 + 256 + 128 + 1024 + 1024 + 512 + 256 + 1
-    rows = sum(map(table_placement.padded_rows, made.table_rows))
-    assert sum(made.table_rows) == 187_767_399 and rows - 187_767_399 < 20 * 1024
-    assert registry.parameters(made) == rows * 128 + matrices + biases
-    assert dlrm.flops_per_item(made) == 6 * (matrices + 27 * 27 * 128)
+    rows = sum(map(table_placement.padded_rows, model.table_rows))
+    assert sum(model.table_rows) == 187_767_399 and rows - 187_767_399 < 20 * 1024
+    assert registry.parameters(model) == rows * 128 + matrices + biases
+    assert dlrm.flops_per_item(model) == 6 * (matrices + 27 * 27 * 128)
 
 
 def test_the_placement_that_sends_the_fewest_bytes_is_chosen() -> None:
-    made = dataclasses.replace(config.load("dlrm").model, tables="100,2000,2000,5000000,900", hots="1,1,40,1,1")
-    few = table_placement.place(made, 8, 32)
+    model = dataclasses.replace(config.load("dlrm").model, tables="100,2000,2000,5000000,900", hots="1,1,40,1,1")
+    few = table_placement.place(model, 8, 32)
     assert table_placement.placements(few) == (COLUMNS, ROWS, COLUMNS, ROWS, COLUMNS)
-    many = table_placement.place(made, 8, 8192)
+    many = table_placement.place(model, 8, 8192)
     assert table_placement.placements(many) == (REPLICATED, REPLICATED, REPLICATED, ROWS, REPLICATED)
     assert table_placement.place(many, 8, 32) is many  # as set
-    assert set(table_placement.placements(table_placement.place(made, 1, 32))) == {REPLICATED}
+    assert set(table_placement.placements(table_placement.place(model, 1, 32))) == {REPLICATED}
 
 
 @pytest.mark.slow
 def test_a_few_clicks_can_be_overfitted() -> None:
-    made = clicks_on(1, 1)
-    state, blocks, result = made.init(np.uint32(0)), made.blocks(np.arange(8)), []
+    trainer = clicks_on(1, 1)
+    state, blocks, result = trainer.init(np.uint32(0)), trainer.blocks(np.arange(8)), []
     for _ in range(60):
-        state, out = made.train()(state, blocks, made.flags)
+        state, out = trainer.train()(state, blocks, trainer.flags)
         result.append(float(out["loss"]))
     assert result[-1] < 0.2 * result[0]

@@ -20,15 +20,15 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.slow
 def test_the_small_configuration_learns_its_clicks_to_the_target(tmp_path: Path) -> None:
-    made = config.load("dlrm-tiny")
+    configuration = config.load("dlrm-tiny")
     ran = run_alone("--config", "dlrm-tiny", "--set", f"run.output_dir={tmp_path}", JAX_NUM_CPU_DEVICES="1")
     assert ran.returncode == 0, ran.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     held_out = [line for line in lines if "eval_auc" in line][-1]
-    form, examples = click_format(made.model), int(2**18 * made.data.eval_fraction)
-    drawn = [synthetic_clicks.draw(form, chunk) for chunk in range((2**18 - examples) // 4096, 2**18 // 4096)]
-    labels, odds = (np.concatenate(part) for part in zip(*((r[:, 0], o) for r, o in drawn), strict=True))
-    assert (held_out["eval_examples"], held_out["step"]) == (examples, made.run.steps)
+    form, examples = click_format(configuration.model), int(2**18 * configuration.data.eval_fraction)
+    chunks = [synthetic_clicks.draw(form, chunk) for chunk in range((2**18 - examples) // 4096, 2**18 // 4096)]
+    labels, odds = (np.concatenate(part) for part in zip(*((r[:, 0], o) for r, o in chunks), strict=True))
+    assert (held_out["eval_examples"], held_out["step"]) == (examples, configuration.run.steps)
     assert TARGET < held_out["eval_auc"] < roc_auc_score(labels, odds) == pytest.approx(0.8206, abs=1e-4)
 
 

@@ -65,9 +65,9 @@ def example(batch: int = 3, time: int = 5) -> tuple[Any, Any]:
 
 def test_gradients_equal_those_of_the_differentiated_loop() -> None:
     x_BTD, real_BT = example()
-    expected, found = (gradients(layer, x_BTD, weights(), real_BT) for layer in (plain_layer, lstm.layer))
+    expected, result = (gradients(layer, x_BTD, weights(), real_BT) for layer in (plain_layer, lstm.layer))
     for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
-        same = dict(jax.tree_util.tree_leaves_with_path(found))[path]
+        same = dict(jax.tree_util.tree_leaves_with_path(result))[path]
         assert float(np.abs(leaf).max()) > 0.1
         np.testing.assert_allclose(same, leaf, rtol=1e-4, atol=1e-5, err_msg=jax.tree_util.keystr(path))
 

@@ -67,9 +67,11 @@ def test_the_first_convolution_on_blocks_of_pixels_is_the_same() -> None:
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
-    made = resnet.block_kernel(jnp.asarray(kernel))
-    np.testing.assert_allclose(convolve(made), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    planted = np.asarray(made).reshape(4, 4, 2, 2, 3, 5).swapaxes(2, 3).reshape(4, 4, 12, 5)  # rows and columns swapped
+    block_kernel = resnet.block_kernel(jnp.asarray(kernel))
+    np.testing.assert_allclose(convolve(block_kernel), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    planted = (
+        np.asarray(block_kernel).reshape(4, 4, 2, 2, 3, 5).swapaxes(2, 3).reshape(4, 4, 12, 5)
+    )  # rows and columns swapped
     assert np.abs(convolve(planted) - expected).max() > 1
 
 
@@ -117,9 +119,9 @@ def test_photographs_train_the_same_on_any_mesh(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_kinds_of_photographs_are_told_apart(folder: Path) -> None:
-    made = Photographs(folder, 1, 1, 1, BLOCKS, "run.steps=40", "optim.warmup=8", "optim.schedule=polynomial")
-    state, losses = made.run(40)
-    assert made.accuracy(state) >= 0.9, losses
+    trainer = Photographs(folder, 1, 1, 1, BLOCKS, "run.steps=40", "optim.warmup=8", "optim.schedule=polynomial")
+    state, losses = trainer.run(40)
+    assert trainer.accuracy(state) >= 0.9, losses
 
 
 @pytest.mark.slow

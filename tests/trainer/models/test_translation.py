@@ -36,15 +36,15 @@ def real(numbers: Any) -> list[int]:
     return [int(number) for number in numbers if number != PADDING]
 
 
-def network(made: Trainer, params: Any) -> Any:
-    kind = gnmt.Network if made.config.model.family == "gnmt" else transformer.Network
-    return kind(made.config.model, made.how, params)
+def network(translator: Trainer, params: Any) -> Any:
+    kind = gnmt.Network if translator.config.model.family == "gnmt" else transformer.Network
+    return kind(translator.config.model, translator.how, params)
 
 
 @BOTH
 def test_logits_and_losses_equal_the_reference(settings: tuple[str, ...]) -> None:
-    made = trainer(settings)
-    model, records = made.config.model, jnp.asarray(pairs(16)(np.arange(6)))
+    translator = trainer(settings)
+    model, records = translator.config.model, jnp.asarray(pairs(16)(np.arange(6)))
     params = jax.tree.map(
         lambda w: w * 1.5 + 0.02, jax.device_get(registry.family(model).init(model, jax.random.key(3)))
     )
@@ -52,10 +52,10 @@ def test_logits_and_losses_equal_the_reference(settings: tuple[str, ...]) -> Non
     @jax.jit
     def run(params: Any, record_BS: Any) -> Any:
         source_BT, target_BT = pair_records.halves(record_BS)
-        model_network = network(made, params)
+        model_network = network(translator, params)
         memory_BTE = model_network.encode(source_BT)
         y_BTE = model_network.decode(memory_BTE, source_BT, pair_records.shifted(target_BT))
-        of = functools.partial(registry.family(model).sums, model, made.how, params)
+        of = functools.partial(registry.family(model).sums, model, translator.how, params)
         weight_B = jnp.ones(6).at[5].set(0)
         losses = [of(Context({}, step, None), record_BS, weight_B).loss for step in (jnp.int32(0), None)]
         return model_network.project(y_BTE), losses
@@ -98,14 +98,14 @@ def test_a_wide_beam_finds_the_best_of_all_translations(penalty: float) -> None:
     for seed in range(10):
         logits_VV = np.random.default_rng(seed).normal(size=(STATES, STATES)).astype(np.float32) * 2
         log_VV = logits_VV - np.log(np.exp(logits_VV).sum(1, keepdims=True))
-        found = search(logits_VV)
+        results = search(logits_VV)
         scores = [
             sum(log_VV[pair] for pair in itertools.pairwise((END, *one))) / ((5 + len(one)) / 6) ** penalty
             for one in EVERY
         ]
         best = EVERY[int(np.argmax(scores))]
-        assert real(found[0]) == list(best)
-        assert found[1].tolist() == [PADDING] * 4, "an example of padding"
+        assert real(results[0]) == list(best)
+        assert results[1].tolist() == [PADDING] * 4, "an example of padding"
         lengths.add(len(best))
     assert len(lengths) > 1
 
@@ -116,14 +116,14 @@ def test_a_beam_of_one_follows_the_most_probable_token(settings: tuple[str, ...]
 
     A translation may end anywhere: the best of those that ended is returned.
     """
-    made = trainer(settings)
-    model, records = made.config.model, jnp.asarray(pairs(16)(np.arange(2)))
+    translator = trainer(settings)
+    model, records = translator.config.model, jnp.asarray(pairs(16)(np.arange(2)))
     params = jax.tree.map(lambda w: w * 2.0, registry.family(model).init(model, jax.random.key(5)))
     source_BT, _ = pair_records.halves(records)
     translate = gnmt.translate if model.family == "gnmt" else transformer.translate
     narrow = dataclasses.replace(model, beam=1)
-    found = jax.jit(functools.partial(translate, narrow, made.how))(params, source_BT, jnp.ones(2))
-    for source, numbers in zip(np.asarray(source_BT), np.asarray(found), strict=True):
+    translations = jax.jit(functools.partial(translate, narrow, translator.how))(params, source_BT, jnp.ones(2))
+    for source, numbers in zip(np.asarray(source_BT), np.asarray(translations), strict=True):
         inputs = [END]
         for number in real(numbers):
             logits = LOGITS[model.family](params, real(source), inputs)[-1]
@@ -154,8 +154,8 @@ def test_batches_of_several_lengths_train_the_same_with_sharded_updates_and_expl
 def test_models_have_their_parameters_and_flops() -> None:
     big = config.load("transformer", ["model.vocab=37000"]).model
     assert registry.parameters(big) == pytest.approx(213e6, rel=0.01)  # Vaswani et al., table 3
-    made = config.load("gnmt", ["model.vocab=32320"]).model
-    assert registry.parameters(made) == pytest.approx(160.7e6, rel=0.01)  # MLPerf's reference
+    model = config.load("gnmt", ["model.vocab=32320"]).model
+    assert registry.parameters(model) == pytest.approx(160.7e6, rel=0.01)  # MLPerf's reference
     for settings in (TRANSFORMER, GNMT):
         small = config.load("tiny", ["model.seq_len=32", *settings])
         counted = sum(flops.training_flops(small).values())

@@ -22,8 +22,10 @@ TRAINED, HELD_OUT = 1_281_167, 50_000
 
 
 def file(folder: Path, name: str = "resnet50", *settings: str) -> MllogFile:
-    made = config.load(name, [CLOSED, "run.steps=4", "run.eval_every=2", *settings])
-    return MllogFile(open_place(folder / "mllog.txt"), made, 32768, TRAINED, HELD_OUT, began_seconds=time.time() - 60)
+    configuration = config.load(name, [CLOSED, "run.steps=4", "run.eval_every=2", *settings])
+    return MllogFile(
+        open_place(folder / "mllog.txt"), configuration, 32768, TRAINED, HELD_OUT, began_seconds=time.time() - 60
+    )
 
 
 def defects(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
@@ -110,14 +112,14 @@ def test_lines_that_break_the_rules_are_noticed(tmp_path: Path, caplog: pytest.L
     ],
 )
 def test_the_submission_is_checked(mllog: str, says: str) -> None:
-    made = config.load("bert-tiny", [f"observe.mllog={mllog}"])
-    problems = "\n".join(map(str, layout.range_problems(made)))
+    configuration = config.load("bert-tiny", [f"observe.mllog={mllog}"])
+    problems = "\n".join(map(str, layout.range_problems(configuration)))
     assert says in problems and bool(says) == bool(problems)
 
 
 def test_a_model_without_accuracy_has_no_target() -> None:
-    made = config.load("tiny", ["observe.mllog=org=A,platform=B", "run.target_accuracy=0.5"])
-    text = "\n".join(map(str, layout.range_problems(made)))
+    configuration = config.load("tiny", ["observe.mllog=org=A,platform=B", "run.target_accuracy=0.5"])
+    text = "\n".join(map(str, layout.range_problems(configuration)))
     assert "observe.mllog is not supported by decoder" in text
     assert "run.target_accuracy is not supported by decoder" in text
 

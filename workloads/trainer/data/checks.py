@@ -194,10 +194,10 @@ def _text_kind_problems(config: Config, corpus: Corpus) -> list[Problem]:
         return []
     length = model.seq_len if kind is Kind.SEGMENTS else 0
     if corpus.segments != length:
-        present, wanted = (
+        actual, expected = (
             f"{Kind.SEGMENTS} of {tokens} tokens" if tokens else str(Kind.TEXT) for tokens in (corpus.segments, length)
         )
-        message = f"{corpus.path!r} has {present}, but the model trains on {wanted}"
+        message = f"{corpus.path!r} has {actual}, but the model trains on {expected}"
         return [Problem(message, "Prepare it again, or change model.next_sentence or model.seq_len")]
     if corpus.mask_token and model.mask_token != corpus.mask_token:
         message = f"{corpus.path!r} has mask token {corpus.mask_token}, but model.mask_token is {model.mask_token}"

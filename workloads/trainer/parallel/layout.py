@@ -168,7 +168,7 @@ def _elastic_problems(config: Config, replicas: int) -> Iterator[Problem]:
         message = "checkpoint.local_every is not supported by elastic slices, each of which holds the whole state"
         yield Problem(message, "Omit checkpoint.local_every")
     is_set = {"run.target_accuracy": config.run.target_accuracy > 0, "observe.mllog": bool(config.observe.mllog)}
-    for key in (key for key, given in is_set.items() if given):
+    for key in (key for key, is_used in is_set.items() if is_used):
         yield Problem(f"{key} is not supported by elastic slices", f"Omit {key}")
     if config.mesh.stages > 1 and not config.mesh.dp and config.mesh.stages % replicas == 0:
         message = f"mesh.stages = {config.mesh.stages} would lie in each of the elastic slices, not across them"
