@@ -13,10 +13,15 @@ from typing import Any
 
 from trainer.config import Model
 from trainer.data.clicks import DTYPE, MAX_INTEGER, ClickFormat, click_format
-from trainer.data.dataset import Corpus, empty, missing, open_corpus, refuse_prepared
+from trainer.data.dataset import (
+    Corpus,
+    empty,
+    open_source,
+    refuse_prepared,
+)
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
 from trainer.data.sources import fingerprint as fingerprint_of
-from trainer.data.sources import source_place, text_files
+from trainer.data.sources import text_files
 from trainer.errors import FatalError, Problem
 from xpk_shared.storage import Place
 
@@ -40,11 +45,9 @@ def prepare(
     With `is_pinned`, one prepared earlier is used even if the source has changed since. Raises FatalError that names
     the file, line and cause of a line that is not valid.
     """
-    folder = source_place(source)
-    if folder.is_file():
-        return open_corpus(folder)
-    if not folder.is_folder():
-        raise FatalError(missing(source))
+    folder = open_source(source)
+    if isinstance(folder, Corpus):
+        return folder
     refuse_prepared(folder)
     form = click_format(model)
     request: dict[str, Any] = {"source": str(folder), "format": form.identity, "click_ids": click_ids}

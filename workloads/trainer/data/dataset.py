@@ -208,6 +208,18 @@ def missing(path: str) -> Problem:
     )
 
 
+def open_source(source: str) -> Place | Corpus:
+    """Return the folder `source`, or the prepared data set that it names. Raises FatalError if it is neither."""
+    if not source:
+        raise FatalError(unset())
+    place = source_place(source)
+    if place.is_file():
+        return open_corpus(place)
+    if not place.is_folder():
+        raise FatalError(missing(source))
+    return place
+
+
 def missing_files(*paths: str) -> list[Problem]:
     """Return the problems of paths that are not files; an empty path is none."""
     return [missing(path) for path in paths if path and not source_place(path).is_file()]

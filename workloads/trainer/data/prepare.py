@@ -24,12 +24,11 @@ from trainer.data.dataset import (
     block_sums,
     empty,
     from_notes,
-    missing,
     open_corpus,
+    open_source,
     refuse_prepared,
-    unset,
 )
-from trainer.data.sources import document, source_place, source_suffixes, text_files
+from trainer.data.sources import document, source_suffixes, text_files
 from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.tokenizer import BYTES, Tokenizer, identity, open_tokenizer
 from trainer.errors import FatalError
@@ -100,13 +99,9 @@ def prepare(
     With `is_pinned`, one prepared earlier from the same source is used even if the source has changed since, because a
     run must continue with the data that it started with. Raises FatalError if there is no text.
     """
-    if not source:
-        raise FatalError(unset())
-    folder = source_place(source)
-    if folder.is_file():
-        return open_corpus(folder)
-    if not folder.is_folder():
-        raise FatalError(missing(source))
+    folder = open_source(source)
+    if isinstance(folder, Corpus):
+        return folder
     refuse_prepared(folder)
     suffixes = source_suffixes(source, suffixes)
     request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}

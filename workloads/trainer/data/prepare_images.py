@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from trainer.data.dataset import Corpus, missing, open_corpus, unset
+from trainer.data.dataset import (
+    Corpus,
+    open_source,
+)
 from trainer.data.image_decoding import find_defect, require_pillow
 from trainer.data.image_sources import LabeledImage, find_images
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
 from trainer.data.records import LABEL_BYTES
 from trainer.data.sources import fingerprint as fingerprint_of
-from trainer.data.sources import source_place
 from trainer.data.tokenizer import JPEG
 from trainer.errors import FatalError, Problem
 from xpk_shared.storage import Place
@@ -33,13 +35,9 @@ def prepare(
     `max_bytes` limits the training images; 0: all. `is_pinned` as for text (prepare.py). Raises FatalError without
     Pillow, and for the first image that is damaged or has no valid label.
     """
-    if not source:
-        raise FatalError(unset())
-    folder = source_place(source)
-    if folder.is_file():
-        return open_corpus(folder)
-    if not folder.is_folder():
-        raise FatalError(missing(source))
+    folder = open_source(source)
+    if isinstance(folder, Corpus):
+        return folder
     request: dict[str, Any] = {"source": str(folder), "images": JPEG, "max_bytes": max_bytes}
     request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
     fingerprint = "" if is_pinned else fingerprint_of(folder, "")

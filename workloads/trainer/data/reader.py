@@ -197,10 +197,8 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
-        self._plan = _plan(index, example) if example.has_documents else None
-        if data.has_photographs:
-            ends_D = np.array(index.ends if index else (), np.int64)
-            self._plan = np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
+        has_documents = example.has_documents or data.has_photographs
+        self._plan = _plan(index, example, is_whole=data.has_photographs) if has_documents else None
         self._ends_D = np.array(index.ends if index and example.has_documents else (), np.int64)
         self.open()
         self.close()
@@ -359,8 +357,12 @@ class _File:
             raise FatalError(Problem(message, COPY_AGAIN))
 
 
-def _plan(index: Index | None, example: Record) -> npt.NDArray[np.int64]:
+def _plan(index: Index | None, example: Record, *, is_whole: bool = False) -> npt.NDArray[np.int64]:
+    """Return the first token of each record and the one after its last; `is_whole`: each is one document."""
     ends = index.ends if index else ()
+    if is_whole:
+        ends_D = np.array(ends, np.int64)
+        return np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
     if example.kind is Kind.TRANSLATIONS:
         return packing.pairs(ends)
     return packing.plan(ends, example.length // 2, example.stride)

@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainer.data.dataset import Corpus, empty, missing, open_corpus, refuse_prepared, unset, vocabulary_problem
+from trainer.data.dataset import (
+    Corpus,
+    empty,
+    open_source,
+    refuse_prepared,
+    vocabulary_problem,
+)
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, source_documents, write_corpus
 from trainer.data.records import SEGMENT_NUMBERS
 from trainer.data.sources import fingerprint as fingerprint_of
-from trainer.data.sources import source_place, source_suffixes
+from trainer.data.sources import source_suffixes
 from trainer.data.tokenizer import identity, open_tokenizer
 from trainer.data.wordpiece import WordPiece
 from trainer.errors import FatalError, Problem
@@ -54,13 +60,9 @@ def prepare(
     Parameters as for text (prepare.py); `tokenizer` is a WordPiece vocabulary. Raises FatalError if it is not, and if
     there are fewer than two documents.
     """
-    if not source:
-        raise FatalError(unset())
-    folder = source_place(source)
-    if folder.is_file():
-        return open_corpus(folder)
-    if not folder.is_folder():
-        raise FatalError(missing(source))
+    folder = open_source(source)
+    if isinstance(folder, Corpus):
+        return folder
     refuse_prepared(folder)
     suffixes, pieces = source_suffixes(source, suffixes), open_tokenizer(tokenizer)
     if not isinstance(pieces, WordPiece):
