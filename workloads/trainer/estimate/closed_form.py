@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
-from trainer.estimate.memory import Memory, memory
+from trainer.estimate.fields import memory_fields, significant, size_fields
+from trainer.estimate.memory import memory
 from trainer.estimate.step_time import step_terms
 from trainer.estimate.traffic import traffic
 from trainer.models.mfu import flops_per_token, mfu, parameters
@@ -50,41 +51,21 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         return mfu(flops / tokens, rate, all_chips, chip.peak_bf16, int8_share, chip.peak_int8)
 
     return {
-        "config": config.name,
-        "tpu_type": slice_.name,
-        "num_slices": num_slices,
-        "chips": all_chips,
-        "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
-        "parameters": parameters(config.model),
+        **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=parameters(config.model)),
         "global_batch": global_batch,
-        **_memory_figures(chip_memory, slice_.chip),
+        **memory_fields(chip_memory, slice_.chip),
         "flops_per_step": flops,
         "computed_flops_per_step": computed_flops_per_token(config.model) * tokens,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
         "ici_gib_per_step": round((sent.fsdp + sent.tp) / _GIB, 3),
-        "step_seconds": _significant(step_seconds),
+        "step_seconds": significant(step_seconds),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
         "mfu_bound": utilization(step_seconds, share),
         "emfu_bound": utilization(step_seconds),
-        "expected_step_seconds": _significant(expected_seconds),
+        "expected_step_seconds": significant(expected_seconds),
         "expected_mfu": utilization(expected_seconds, share),
         "expected_emfu": utilization(expected_seconds),
-    }
-
-
-def _significant(seconds: float) -> float:
-    """Return a time in six digits: steps of small models take microseconds."""
-    return float(f"{seconds:.6g}")
-
-
-def _memory_figures(of_chip: Memory, chip: Chip) -> dict[str, Any]:
-    return {
-        "hbm_gib": chip.hbm_gib,
-        "fits": of_chip.peak <= chip.hbm_gib * _GIB,
-        "peak_gib": round(of_chip.peak / _GIB, 3),
-        "state_gib": round(of_chip.state / _GIB, 3),
-        "activations_gib": round(of_chip.activations / _GIB, 3),
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.config import Config, Model, positive_integers
 from trainer.estimate.accelerators import Slice
+from trainer.estimate.fields import memory_fields, significant, size_fields
 from trainer.estimate.memory import Memory, vector_width
 from trainer.models.mfu import mfu
 from trainer.parallel import layout
@@ -64,29 +65,21 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     def utilization(seconds: float) -> float | None:
         return mfu(flops, batch / seconds, all_chips, chip.peak_bf16)
 
+    parameters = sum(_matrices(config.model)) + sum(table.numbers for table in _tables(config.model, sizes))
     return {
-        "config": config.name,
-        "tpu_type": slice_.name,
-        "num_slices": num_slices,
-        "chips": all_chips,
-        "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
-        "parameters": sum(_matrices(config.model)) + sum(table.numbers for table in _tables(config.model, sizes)),
+        **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=parameters),
         "global_batch": batch,
-        "hbm_gib": chip.hbm_gib,
-        "fits": of_chip.peak <= chip.hbm_gib * _GIB,
-        "peak_gib": round(of_chip.peak / _GIB, 3),
-        "state_gib": round(of_chip.state / _GIB, 3),
-        "activations_gib": round(of_chip.activations / _GIB, 3),
+        **memory_fields(of_chip, chip),
         "flops_per_step": flops * batch,
         "computed_flops_per_step": flops * batch,
         "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
         "ici_gib_per_step": round(sent.ici / _GIB, 3),
-        "step_seconds": float(f"{bound:.6g}"),
+        "step_seconds": significant(bound),
         "bound_by": bound_by,
         "tokens_per_second": round(batch / bound),
         "mfu_bound": utilization(bound),
         "emfu_bound": utilization(bound),
-        "expected_step_seconds": float(f"{expected:.6g}"),
+        "expected_step_seconds": significant(expected),
         "expected_mfu": utilization(expected),
         "expected_emfu": utilization(expected),
     }

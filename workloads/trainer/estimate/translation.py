@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Slice
+from trainer.estimate.fields import memory_fields, significant, size_fields
 from trainer.estimate.memory import Memory, vector_width
 from trainer.estimate.traffic import Traffic
 from trainer.models import registry
@@ -47,27 +48,18 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     tokens = global_batch * config.model.seq_len
     utilization = mfu(flops / tokens, tokens / step_seconds, all_chips, slice_.chip.peak_bf16)
     return {
-        "config": config.name,
-        "tpu_type": slice_.name,
-        "num_slices": num_slices,
-        "chips": all_chips,
-        "mesh": {axis: getattr(sizes, axis) for axis in ("dp", "stages", "fsdp", "tp")},
-        "parameters": registry.parameters(config.model),
+        **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=registry.parameters(config.model)),
         "global_batch": global_batch,
-        "hbm_gib": slice_.chip.hbm_gib,
-        "fits": of_chip.peak <= slice_.chip.hbm_gib * _GIB,
-        "peak_gib": round(of_chip.peak / _GIB, 3),
-        "state_gib": round(of_chip.state / _GIB, 3),
-        "activations_gib": round(of_chip.activations / _GIB, 3),
+        **memory_fields(of_chip, slice_.chip),
         "flops_per_step": flops,
         "computed_flops_per_step": computed,
         "dcn_gib_per_step": round(dcn / _GIB, 4),
         "ici_gib_per_step": round(sent.fsdp / _GIB, 3),
-        "step_seconds": float(f"{step_seconds:.6g}"),
+        "step_seconds": significant(step_seconds),
         "bound_by": bound_by,
         "tokens_per_second": round(tokens / step_seconds),
         **dict.fromkeys(("mfu_bound", "emfu_bound", "expected_mfu", "expected_emfu"), utilization),
-        "expected_step_seconds": float(f"{step_seconds:.6g}"),
+        "expected_step_seconds": significant(step_seconds),
     }
 
 
