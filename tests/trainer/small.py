@@ -134,6 +134,25 @@ def start(
     return Cluster(out, processes, attempt, read or (lambda name: _text(out / name)))
 
 
+def killed_and_resumed(
+    folder: Path, settings: Sequence[str], step: int, seconds: float = 120
+) -> tuple[Cluster, Cluster]:
+    """Run a job undisturbed, and another one that resumes after a host was killed after `step`: with the same losses.
+
+    Returns the undisturbed job and the resumed attempt; each wait takes at most `seconds`.
+    """
+    whole = start(folder / "whole", settings)
+    assert whole.exit_codes(seconds) == [0, 0], whole.logs()
+    first = start(folder / "cut", settings)
+    first.wait_for_step(step, seconds)
+    first.processes[1].send_signal(signal.SIGKILL)
+    assert first.exit_codes(seconds) == [75, -9], first.logs()
+    second = start(folder / "cut", settings, attempt=1)
+    assert second.exit_codes(seconds) == [0, 0], second.logs()
+    assert first.losses() | second.losses() == whole.losses()
+    return whole, second
+
+
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 

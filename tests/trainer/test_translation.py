@@ -3,7 +3,6 @@
 # mypy: disallow-untyped-calls=False
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from tests.trainer.small import run_alone, start
+from tests.trainer.small import killed_and_resumed, run_alone
 from trainer import config, translation
 from trainer.data.dataset import Corpus
 from trainer.data.records import END, FIRST_TOKEN, PADDING
@@ -84,16 +83,8 @@ def test_a_killed_host_resumes_to_the_bit(family: str, tmp_path: Path) -> None:
         *(f"model.family={family}", "model.batch_lengths=8", "model.beam=2", "data.path=synthetic"),
         *("data.max_bytes=8000", "run.steps=12", "checkpoint.every=4", "run.eval_every=6", "run.log_every=1"),
     ]
-    whole = start(tmp_path / "whole", settings)
-    assert whole.exit_codes() == [0, 0], whole.logs()
-    first = start(tmp_path / "cut", settings)
-    first.wait_for_step(6)
-    first.processes[1].send_signal(signal.SIGKILL)
-    assert first.exit_codes() == [75, -9], first.logs()
-    second = start(tmp_path / "cut", settings, attempt=1)
-    assert second.exit_codes() == [0, 0], second.logs()
-    assert min(second.losses()) > 4, "from a checkpoint"
-    assert first.losses() | second.losses() == whole.losses()
+    whole, resumed = killed_and_resumed(tmp_path, settings, 6)
+    assert min(resumed.losses()) > 4, "from a checkpoint"
     keys = ("step", "eval_loss", "eval_bleu")
-    ends = [[[line[key] for key in keys] for line in job.metrics() if "eval_bleu" in line] for job in (whole, second)]
+    ends = [[[line[key] for key in keys] for line in job.metrics() if "eval_bleu" in line] for job in (whole, resumed)]
     assert ends[0][-1] == ends[1][-1]

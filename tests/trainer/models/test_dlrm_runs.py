@@ -1,7 +1,6 @@
 """Complete runs of DLRM: it learns its synthetic clicks, and a killed host loses nothing."""
 
 import json
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from tests.trainer.clicks import SETTINGS
-from tests.trainer.small import Cluster, run_alone, start
+from tests.trainer.small import Cluster, killed_and_resumed, run_alone
 from trainer import config
 from trainer.data import synthetic_clicks
 from trainer.data.clicks import click_format
@@ -39,17 +38,9 @@ def test_a_run_of_clicks_continues_bit_for_bit_after_a_killed_host(tmp_path: Pat
         *("model.placements=", "data.path=synthetic", "data.max_bytes=100000", "data.eval_fraction=0.1"),
         *("run.steps=12", "checkpoint.every=4", "run.eval_every=6", "run.log_every=1"),
     ]
-    whole = start(tmp_path / "whole", settings)
-    assert whole.exit_codes() == [0, 0], whole.logs()
-    first = start(tmp_path / "cut", settings)
-    first.wait_for_step(5)
-    first.processes[1].send_signal(signal.SIGKILL)
-    assert first.exit_codes() == [75, -9], first.logs()
-    second = start(tmp_path / "cut", settings, attempt=1)
-    assert second.exit_codes() == [0, 0], second.logs()
-    assert min(second.losses()) > 1
-    assert first.losses() | second.losses() == whole.losses()
-    assert areas(second)[-1] == areas(whole)[-1] and len(areas(whole)) == 2
+    whole, resumed = killed_and_resumed(tmp_path, settings, 5)
+    assert min(resumed.losses()) > 1
+    assert areas(resumed)[-1] == areas(whole)[-1] and len(areas(whole)) == 2
 
 
 def areas(run: Cluster) -> list[float]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from tests.trainer import photographs
 from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_resnet
-from tests.trainer.small import start
+from tests.trainer.small import killed_and_resumed
 from trainer.config import Model
 from trainer.data import batches, prepare_images, reader
 from trainer.data.sampler import Order
@@ -132,14 +131,6 @@ def test_photographs_after_a_killed_host_are_the_same_to_the_bit(folder: Path, t
         *(BLOCKS, f"data.path={folder / 'source'}", "run.steps=12", "checkpoint.every=4", "run.eval_every=6"),
         *("run.log_every=1", "data.shards=2"),
     ]
-    whole = start(tmp_path / "whole", settings)
-    assert whole.exit_codes(400) == [0, 0], whole.logs()
-    first = start(tmp_path / "cut", settings)
-    first.wait_for_step(6, 400)
-    first.processes[1].send_signal(signal.SIGKILL)
-    assert first.exit_codes(400) == [75, -9], first.logs()
-    second = start(tmp_path / "cut", settings, attempt=1)
-    assert second.exit_codes(400) == [0, 0], second.logs()
-    assert first.losses() | second.losses() == whole.losses()
-    accuracies = [[r["eval_accuracy"] for r in job.metrics() if "eval_accuracy" in r] for job in (whole, second)]
+    whole, resumed = killed_and_resumed(tmp_path, settings, 6, seconds=400)
+    accuracies = [[r["eval_accuracy"] for r in job.metrics() if "eval_accuracy" in r] for job in (whole, resumed)]
     assert accuracies[0][-1] == accuracies[1][-1]
