@@ -166,7 +166,8 @@ def test_pairs_train_the_same_on_any_mesh() -> None:
 
 @pytest.mark.slow
 def test_both_tasks_are_learned() -> None:
-    trainer = OnPairs(1, 1, 1, "data.global_batch=64", "run.steps=150", "optim.warmup=10")
+    settings = "optim.name=adamw", "optim.lr=0.005", "optim.weight_decay=0", "optim.warmup=10", "run.steps=300"
+    trainer = OnPairs(1, 1, 1, *settings, "data.global_batch=64")
     state, blocks, losses = trainer.init(np.uint32(0)), trainer.blocks(np.arange(64)), []
     for _ in range(150):
         state, out = trainer.train()(state, blocks, trainer.flags)
@@ -176,5 +177,5 @@ def test_both_tasks_are_learned() -> None:
         state["params"], pair.tokens_BT, None, documents(pair.real_BT.astype(np.int32)), pair.segment_BT
     )
     right = np.argmax(bert.next_logits(state["params"], x_BTE), axis=1) == RECORDS[:, T + 2]
-    assert right.mean() >= 0.9, losses[::10]
-    assert losses[-1] < 0.75 * losses[0]
+    assert right.mean() >= 0.95, losses[::10]
+    assert losses[-1] < 0.65 * losses[0]

@@ -235,4 +235,4 @@ def empty(path: str, suffixes: str, skipped: int = 0) -> Problem:
 def vocabulary_problem() -> Problem:
     """Return the problem of segments without a WordPiece vocabulary."""
     message = "model.next_sentence requires the [CLS] and [SEP] of a WordPiece vocabulary"
-    return Problem(message, "Use --set data.tokenizer=FILE with a vocab.txt of BERT")
+    return Problem(message, "Use a vocab.txt of BERT: --set data.tokenizer=FILE, or --tokenizer FILE of prepare")

@@ -62,6 +62,9 @@ def summary(corpus: Corpus, model: Model) -> str:
         return f"{corpus.tokens // record(model).length:,} examples{files}"
     if kind is Kind.IMAGES:
         return f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation{files}"
+    if kind is Kind.SEGMENTS:
+        pairs = f"{corpus.documents:,} pairs of {corpus.segments} tokens{files}"
+        return f"{pairs}\nmask token {corpus.mask_token}, vocabulary {corpus.vocab}"
     count = f"{corpus.documents // 2:,} pairs" if corpus.has_translations else f"{corpus.documents:,} documents"
     left_out = "pairs of more than 4,096 tokens" if corpus.has_translations else "binary or unreadable files"
     skipped = f", {corpus.skipped} {left_out} skipped" if corpus.skipped else ""

@@ -145,7 +145,8 @@ class MllogFile:
         config = self._config.run
         end = min(step + config.eval_every, config.steps) if config.eval_every else config.steps
         first, last = self._position(step), self._position(end)
-        metadata = {"first_epoch_num": first["epoch_num"], "epoch_count": last["epoch_num"] - first["epoch_num"]}
+        count = _rounded(last["epoch_num"] - first["epoch_num"])
+        metadata = {"first_epoch_num": first["epoch_num"], "epoch_count": count}
         self._write("block_start", None, _START, metadata | {"samples_count": first["samples_count"]})
 
     def _position(self, step: int) -> dict[str, Any]:
