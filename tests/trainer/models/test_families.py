@@ -69,11 +69,22 @@ def one_by_one(settings: tuple[str, ...]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [RESNET, BERT, TRANSFORMER, GNMT], ids=["resnet", "bert", "transformer", "gnmt"])
+@pytest.mark.parametrize("settings", [RESNET, BERT], ids=["resnet", "bert"])
 def test_padding_does_not_change_an_evaluation_of_any_family(settings: tuple[str, ...]) -> None:
     expected = one_by_one(settings)
     assert evaluation(settings) == pytest.approx(expected, rel=1e-5)
     assert evaluation(settings, jnp.ones_like) != pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [TRANSFORMER, GNMT], ids=["transformer", "gnmt"])
+def test_padding_has_no_tokens_to_translate(settings: tuple[str, ...]) -> None:
+    expected = one_by_one(settings)
+    assert evaluation(settings) == pytest.approx(expected, rel=1e-5)
+    assert evaluation(settings, jnp.ones_like) == pytest.approx(expected, rel=1e-5), "whatever the weight of padding is"
+    assert evaluation(settings, lambda weight: weight * np.arange(weight.size).reshape(weight.shape)) != pytest.approx(
+        expected, rel=1e-5
+    ), "examples differ, and their weights count"
 
 
 def test_resnet_50_has_its_parameters_and_flops() -> None:
