@@ -76,6 +76,7 @@ def test_a_model_learns_to_translate_the_synthetic_set(name: str, steps: int, bl
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("family", ["transformer", "gnmt"])
 def test_a_killed_host_resumes_to_the_bit(family: str, tmp_path: Path) -> None:

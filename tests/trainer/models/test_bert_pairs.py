@@ -156,6 +156,7 @@ class OnPairs(Trainer):
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_pairs_train_the_same_on_any_mesh() -> None:
     expected = OnPairs(1, 1, 1).losses(3)
     for dp, fsdp, tp in ((2, 1, 1), (2, 2, 1), (1, 2, 2)):

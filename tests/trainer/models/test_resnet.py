@@ -124,6 +124,7 @@ def test_two_kinds_of_photographs_are_told_apart(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_photographs_after_a_killed_host_are_the_same_to_the_bit(folder: Path, tmp_path: Path) -> None:
     settings = [
