@@ -69,7 +69,11 @@ def until_step(run: Workload, step: int) -> None:
 # Under Ray a host other than the head is killed in the drill on kind.
 @pytest.mark.parametrize(
     ("slice_id", "host", "launcher"),
-    [(1, 1, "plain"), (0, 0, "plain"), pytest.param(0, 0, "ray", marks=pytest.mark.extended)],
+    [
+        (1, 1, "plain"),
+        pytest.param(0, 0, "plain", marks=pytest.mark.extended),  # the soak kills coordinators, too
+        pytest.param(0, 0, "ray", marks=pytest.mark.extended),
+    ],
     ids=["a-host-plain", "the-coordinator-plain", "the-head-ray"],
 )
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
@@ -156,6 +160,7 @@ def pids(run: Workload) -> set[int | None]:
     return {host["pid"] for host in run.describe()["hosts"]}
 
 
+@pytest.mark.extended  # tests/local/test_crash.py kills it again and again
 def test_a_killed_control_plane_does_not_affect_the_run(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "headless", max_restarts=0)
     # Checked while it starts, not while it trains: on a busy machine it might end before it is disturbed.
@@ -169,6 +174,7 @@ def test_a_killed_control_plane_does_not_affect_the_run(lab: Lab, undisturbed: d
     assert run.describe()["restarts"] == 0 and run.lost_steps == 0
 
 
+@pytest.mark.extended  # on kind: test_kind_queue.py
 def test_a_workload_preempted_by_a_higher_priority_resumes(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "small-fry", max_restarts=0, options=("--priority", "low"))
     until_step(run, INTERVAL + 3)

@@ -116,6 +116,7 @@ def test_the_bundled_trainer_takes_settings_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # tests/xpk_ray runs such a program, too
 @pytest.mark.timeout(600)
 def test_a_ray_driver_runs_a_function_on_all_hosts(tmp_path: Path) -> None:
     with own_cluster(tmp_path, "examples", "v5litepod-8", 2) as lab:

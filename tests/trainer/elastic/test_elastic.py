@@ -79,7 +79,7 @@ def test_slices_follow_the_intervals_that_the_leading_one_chooses(start: functoo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("victim", [(0, 0), pytest.param((1, 1), marks=pytest.mark.extended)])
 def test_any_host_of_a_slice_may_be_lost(start: functools.partial[ElasticRun], victim: tuple[int, int]) -> None:
     expected = undisturbed(start, hosts=2, chips=1)
     run = start("disturbed", hosts=2, chips=1)
@@ -141,7 +141,7 @@ def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize("host", [pytest.param(0, marks=pytest.mark.extended), 1])
 def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
     start: functools.partial[ElasticRun], host: int
 ) -> None:

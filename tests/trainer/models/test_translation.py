@@ -134,7 +134,9 @@ def test_a_beam_of_one_follows_the_most_probable_token(settings: tuple[str, ...]
 
 
 @pytest.mark.slow
-@BOTH
+@pytest.mark.parametrize(
+    "settings", [pytest.param(TRANSFORMER, id="transformer"), pytest.param(GNMT, id="gnmt", marks=pytest.mark.extended)]
+)
 def test_batches_of_several_lengths_train_the_same_with_sharded_updates_and_explicit_sums(
     settings: tuple[str, ...],
 ) -> None:
