@@ -4,7 +4,7 @@
 
 One cluster, one image, one run. A host's process is killed, and the node of a slice is frozen. The time runs from
 there until every host of the next attempt runs. In one more case the node's machine is ended while
-`xpk cluster fence` runs. See bench/README.md.
+`xpk cluster fence` runs, in another the slices are elastic. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from e2e.drill import TRAINER
 from e2e.harness import DrillError, Workload
 from e2e.kind_cluster import SLICES, TPU_TYPE, Place, docker, open_place
 from e2e.machine import machine
+from e2e.soak.slice_progress import SliceProgress
 from xpk_shared.supervisor.restarts import SHORT_SECONDS
 
 HOSTS = 4
@@ -71,6 +72,7 @@ class Case:
     dead_node: bool = False  # frozen, so that its state is unknown
     is_fenced: bool = False  # the node's machine is stopped while `xpk cluster fence` runs
     in_place: bool = False  # only the program is killed, and the supervisors restart it
+    is_elastic: bool = False  # the other slice continues
 
 
 CASES = (
@@ -81,6 +83,7 @@ CASES = (
     Case("waits-in-place", "a JAX program that waits, in place", "ours", "waits", in_place=True),
     Case("trainer-ours", "the bundled trainer", "ours", "trainer"),
     Case("trainer-in-place", "the bundled trainer, in place", "ours", "trainer", in_place=True),
+    Case("trainer-elastic", "the bundled trainer, elastic", "ours", "trainer", in_place=True, is_elastic=True),
     Case("node-upstream", "a node dies (shells)", "upstream", "obeys", dead_node=True),
     Case("node-ours", "a node dies (shells)", "ours", "obeys", dead_node=True),
     Case("node-fenced", "a node dies and is fenced (shells)", "ours", "obeys", is_fenced=True),
@@ -121,6 +124,8 @@ class Bench:
 
     def _lose(self, case: Case, name: str, pod: dict[str, Any], attempt: int) -> dict[str, float | None]:
         """End a host, or its node, and return the marks; the node is restored afterwards."""
+        if case.is_elastic:
+            return self._continued(name, pod["metadata"]["name"])
         if case.in_place:
             return self._restarted_in_place(name, pod["metadata"]["name"], attempt)
         watch, node = time.monotonic(), str(pod["spec"]["nodeName"])
@@ -140,7 +145,7 @@ class Bench:
 
     def _restarted_in_place(self, name: str, pod: str, attempt: int) -> dict[str, float | None]:
         """Kill the program of a host; return the time until the last host has restarted its own, from their logs."""
-        killed = float(self.place.kubectl("exec", pod, "--", "python3", "-c", KILLS))
+        killed = self._kill_program(pod)
         pods, line = [item["metadata"]["name"] for item in self._pods(name, 0)], f"restart {attempt + 1} in place"
         started: dict[str, float] = {}
 
@@ -155,6 +160,28 @@ class Bench:
         until(all_started, START_SECONDS, f"not every host of {name} has started again")
         return {"node not ready": None, "old hosts gone": None, "all run": max(started.values()) - killed}
 
+    def _continued(self, name: str, pod: str) -> dict[str, float | None]:
+        """Kill the program of a host; return how long the other slice's steps pause, and when both slices train again.
+
+        The pause is the longest one, less a usual step. Raises DrillError if a step is lost.
+        """
+        progress = SliceProgress(Workload(self.place.lab, name).folder, SLICES, HOSTS // SLICES)
+
+        def trains_since(time: float) -> bool:
+            progress.read()
+            return progress.is_complete and progress.stepped_after(time) is not None
+
+        until(lambda: trains_since(0.0), START_SECONDS, f"not all slices of {name} train")
+        last, killed = progress.steps[-1]["step"], self._kill_program(pod)
+        until(lambda: trains_since(killed), START_SECONDS, f"not all slices of {name} train again")
+        if lost := progress.undone(last, killed):
+            raise DrillError(f"{lost} steps of {name} were lost")
+        return {"stall": progress.stall(killed), "all run": (progress.stepped_after(killed) or killed) - killed}
+
+    def _kill_program(self, pod: str) -> float:
+        """Kill the program of a pod's supervisor; return the time in Unix seconds."""
+        return float(self.place.kubectl("exec", pod, "--", "python3", "-c", KILLS))
+
     def _is_tainted(self, node: str) -> bool:
         return "out-of-service" in self.place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints}")
 
@@ -166,7 +193,7 @@ class Bench:
             self._apply(jobset)
             return
         size = ("--cluster", self.place.cluster, "--num-slices", str(SLICES))
-        limit = ("--max-restarts", str(_RESTARTS), "--fresh")
+        limit = ("--max-restarts", str(_RESTARTS), "--fresh", *(("--min-slices", "1") if case.is_elastic else ()))
         if case.program == "trainer":
             what = ["--", *TRAINER, "--set", "run.steps=100000"]
         else:
@@ -184,7 +211,8 @@ class Bench:
         def up() -> bool:
             if case.program == "trainer":
                 run.read()
-                return bool(run.steps and run.steps[-1]["attempt"] == attempt and run.saved(attempt) > 0)
+                current = 0 if case.is_elastic else attempt  # of the slice that continues
+                return bool(run.steps and run.steps[-1]["attempt"] == current and run.saved(current) > 0)
             pods = self._pods(name, 0 if case.in_place else attempt)
             logs = (self.place.kubectl("logs", pod["metadata"]["name"], "--all-containers") for pod in pods)
             return len(pods) == HOSTS and all(
@@ -284,12 +312,13 @@ def main() -> int:
 
 def table(measured: Sequence[Measured]) -> str:
     """Return the medians as a Markdown table: seconds until all hosts run, with a row for each case."""
-    rows = ["| what the hosts run | manifest | seconds until all run | of which until the old ones are gone |"]
-    rows.append("|---|---|---:|---:|")
+    rows = ["| what the hosts run | manifest | seconds until all run | until the old ones are gone | stall |"]
+    rows.append("|---|---|---:|---:|---:|")
     for one in measured:
         side = "ours" if one.case.side == "ours" else f"Google's xpk {VERSION}"
         gone = "" if one.case.in_place else shown(_median(one, "old hosts gone"))
-        cells = [one.case.words, side, shown(_median(one, "all run")), gone]
+        stall = shown(_median(one, "stall")) if one.case.is_elastic else ""
+        cells = [one.case.words, side, shown(_median(one, "all run")), gone, stall]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
