@@ -71,6 +71,13 @@ RUNS = (
         10,
     ),
     LongRun(
+        "queue-traces",
+        "The simulated queue next to Kueue",
+        _python("e2e.queue_traces"),
+        r"^(\d+ of \d+ traces are equal .*)$",
+        25,
+    ),
+    LongRun(
         "mutation", "Random changes that tests must notice", ("make", "mutation"), r"^  (\d+ of \d+ noticed.*)$", 120
     ),
     LongRun(
