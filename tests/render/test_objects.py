@@ -61,8 +61,15 @@ CASES = {
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),
-    "gke-check-of-a-quarantined-slice": lambda: render_workload(
-        workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", quarantined_slice="c-np-0")
+    "gke-check-of-quarantined-slices": lambda: render_workload(
+        workload(
+            shape=find_shape("v5litepod-16"),
+            target=ON_GKE,
+            image="i",
+            num_slices=2,
+            node_pools=("c-np-0", "c-np-3"),
+            tolerates_quarantine=True,
+        )
     ),
     "gke-slices-of-cubes": lambda: render_workload(
         workload(
