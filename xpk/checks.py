@@ -256,9 +256,10 @@ def _free(cluster: Cluster, num_slices: int | None, accelerator_type: str | None
             f"cluster '{cluster.name}' has free slices of {' and '.join(types)}", hint="pass --tpu-type TYPE"
         )
     if len(free) < (num_slices or 1):
-        found = f"{len(free)} slices" + (f" of {kind}" if kind else "")
+        slices_words = f"{len(free)} slices" + (f" of {kind}" if kind else "")
         raise CapacityError(
-            f"{found} of cluster '{cluster.name}' are free and ready" + (f", not {num_slices}" if num_slices else ""),
+            f"{slices_words} of cluster '{cluster.name}' are free and ready"
+            + (f", not {num_slices}" if num_slices else ""),
             hint=f"`xpk cluster health {cluster.name}` shows each slice; wait until workloads end",
         )
     return _Chosen(free)

@@ -380,3 +380,13 @@ def test_each_secret_is_new_mounted_and_not_in_variables() -> None:
     assert {"name": "peers", "mountPath": "/xpk/peers", "readOnly": True} in host["volumeMounts"]
     assert {"name": "XPK_PEER_SECRET_FILE", "value": "/xpk/peers/secret"} in host["env"]
     assert render_peer_secret(workload(target=EMULATED)) == []
+
+
+def test_node_pools_suffice_for_all_slices_and_are_whole() -> None:
+    pools = ("np-0", "np-1")
+    assert workload(num_slices=2, node_pools=pools).problems() == []
+    (many,) = workload(num_slices=3, node_pools=pools).problems()
+    assert many == "--num-slices must be at most the number of node pools (np-0, np-1), got 3"
+    cubes = {"shape": find_shape("tpu7x-4x4x8"), "within": find_shape("tpu7x-128"), "target": ON_GKE, "image": "i"}
+    (formed,) = workload(node_pools=pools, **cubes).problems()
+    assert formed == "nodes cannot be chosen for tpu7x-256: Kueue places it on tpu7x-128 itself"

@@ -218,9 +218,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
         if not self.node_pools:
             return []
         if self.within:
-            return [
-                f"nodes cannot be chosen for {self.shape.name}: its queue forms slices of {self.within.name} itself"
-            ]
+            return [f"nodes cannot be chosen for {self.shape.name}: Kueue places it on {self.within.name} itself"]
         if self.num_slices > len(self.node_pools):
             pools = ", ".join(self.node_pools)
             return [f"--num-slices must be at most the number of node pools ({pools}), got {self.num_slices}"]
