@@ -188,8 +188,9 @@ def _delete(cluster: Cluster, workload: Workload, on_progress: Callable[[Notice]
 
 def _record(cluster: Cluster, chosen: _Chosen, result: Preflight, on_progress: Callable[[Notice], None]) -> None:
     """Record the checks on the nodes of quarantined slices, except of those that were not checked completely."""
+    is_alone = len(chosen.named) == 1  # a host that has failed without a node is of this slice then
     for one, health in zip(chosen.named, chosen.slices, strict=True):
-        hosts = [host for host in result.hosts if host.node in one.nodes]
+        hosts = [host for host in result.hosts if is_alone or host.node in one.nodes]
         passed = _has_passed(hosts, health.hosts)
         if passed is not None:
             passes = cluster.nodes.record_check(one.nodes[0], passed=passed)
