@@ -130,7 +130,7 @@ class Lease:
             version, content = self._slot.look()
             holder = _holder(content)
             if self._version and not self._is_released.is_set():
-                is_other = version != self._version
+                is_other = version > self._version  # an older one comes from a cache of the file system
             else:
                 is_other = bool(holder.job) and not holder.is_free_for(self._me)
             is_lost = self._is_lost or is_other
