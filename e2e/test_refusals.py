@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from e2e.api_server import BINARIES, api_server, await_kinds
+from e2e.bucket import bucket_server, missing
+from tests.render.workloads import workload
+from tests.roles import roles, without
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.controllers import install
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, XpkError
-from xpk.model.specs import ClusterSpec
-from xpk.render import render_priorities, render_queues
+from xpk.model.specs import ClusterSpec, CopySpec, Target
+from xpk.render import render_priorities, render_queues, render_workload
 
 MANIFESTS = ("XPK_E2E_JOBSET_MANIFEST", "XPK_E2E_KUEUE_MANIFEST")
-DOCS = Path(__file__).parents[1] / "docs" / "permissions.md"
 SPEC = ClusterSpec(name="bare", shape=find_shape("v5litepod-8"), num_slices=2)
 pytestmark = pytest.mark.skipif(
     not (BINARIES / "kube-apiserver").exists() or any(name not in os.environ for name in MANIFESTS),
@@ -105,14 +105,19 @@ NEEDED = [
 NODES, USAGE = ("node", "list"), ("usage",)
 QUARANTINE = ("node", "quarantine", "n0", "--reason", "drill")
 RETURN = ("node", "return", "n0", "--force")
+PLACE = ("workload", "place", "copy", "--once", "--output-root", "gs://runs")
+COPY = CopySpec(run="drill", cluster="bare", clusters=("bare",), queue="multislice-queue", move_after_seconds=30.0)
 # The same for the roles of administrators, which apply to the whole cluster: a verb, its resource, the role, a command.
 NEEDED_OF_ROLES = [
     ("list", "jobsets.jobset.x-k8s.io", "xpk-usage", USAGE),
+    ("list", "workloads.kueue.x-k8s.io", "xpk-usage", USAGE),
+    ("list", "localqueues.kueue.x-k8s.io", "xpk-usage", USAGE),
     ("get", "configmaps", "xpk-usage", USAGE),
     ("list", "nodes", "xpk-quarantine", NODES),
     ("list", "jobsets.jobset.x-k8s.io", "xpk-quarantine", NODES),
     ("get", "nodes", "xpk-quarantine", QUARANTINE),
     ("patch", "nodes", "xpk-quarantine", QUARANTINE),
+    ("list", "pods", "xpk-quarantine", (*QUARANTINE, "--evict")),
     ("create", "pods/eviction", "xpk-quarantine", (*QUARANTINE, "--evict")),
 ]
 RUN = ["jobset.jobset.x-k8s.io/run", "pod/run-slice-job-0-0-abcde", "workload.kueue.x-k8s.io/jobset-run-00000"]
@@ -137,7 +142,7 @@ def user_without(verb: str, resource: str, role: str) -> str:
     return f"{role}-{user_of(verb, resource)}"
 
 
-USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", "keeper", "counter"]
+USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", "keeper", "counter", "placer"]
 USERS += [user_of(*row[:2]) for row in NEEDED] + [user_without(*row[:3]) for row in NEEDED_OF_ROLES]
 
 
@@ -148,8 +153,8 @@ class Bare:
     folder: Path
     kubeconfig: Path
 
-    def xpk(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator."""
+    def xpk(self, user: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user, with further variables in its environment."""
         place = self.folder / user / "adapted" / "bare"
         place.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_load(self.kubeconfig.read_text()) | {"current-context": user}
@@ -157,7 +162,7 @@ class Bare:
         options, marker, rest = _split(arguments)
         argv = [sys.executable, "-m", "xpk", *options, "--cluster", "bare", *marker, *rest]
         env = {**os.environ, "XPK_STATE_DIR": str(self.folder / user), "XPK_CONFIG_DIR": str(self.folder / "config")}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(argv, env=env | variables, capture_output=True, text=True, check=False, timeout=120)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """Do something as the administrator."""
@@ -210,31 +215,11 @@ def bare(server: Bare) -> Bare:
     return server
 
 
-def roles() -> dict[str, Obj]:
-    """The roles of the documentation."""
-    blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    documents = [role for block in blocks for role in yaml.safe_load_all(block)]
-    return {role["metadata"]["name"]: role for role in documents}
-
-
-def without(role: Obj, verb: str, resource: str, name: str) -> Obj:
-    """Return a role without one verb of one resource."""
-    plural, _, group = resource.partition(".")
-    rules: list[dict[str, Any]] = []
-    for rule in role["rules"]:
-        hit = plural in rule["resources"] and group in rule["apiGroups"]
-        others = [item for item in rule["resources"] if not hit or item != plural]
-        if others:
-            rules.append({**rule, "resources": others})
-        if hit and (left := [item for item in rule["verbs"] if item != verb]):
-            rules.append({**rule, "resources": [plural], "verbs": left})
-    return {**role, "metadata": {"name": name}, "rules": rules}
-
-
 def _give_roles(server: Bare) -> None:
     documented = roles()
     server.apply(*documented.values())
     server.apply(*_bindings("worker", INSIDE, WIDE), *_bindings("shipper", INSIDE[:1], WIDE))
+    server.apply(*_bindings("placer", INSIDE[:1], WIDE))
     objects: list[Obj] = []
     for verb, resource, _, _ in NEEDED:
         user = user_of(verb, resource)
@@ -242,7 +227,7 @@ def _give_roles(server: Bare) -> None:
         objects += [without(documented[name], verb, resource, new) for name, new in role_names.items()]
         objects += _bindings(user, [role_names[name] for name in INSIDE], role_names[WIDE])
     wide = [("builder", "xpk-clusters"), ("sharer", "xpk-queues"), ("fencer", "xpk-fencing"), ("fencer", WIDE)]
-    wide += [("keeper", "xpk-quarantine"), ("keeper", WIDE), ("counter", "xpk-usage")]
+    wide += [("keeper", "xpk-quarantine"), ("keeper", WIDE), ("counter", "xpk-usage"), ("placer", "xpk-placement")]
     for verb, resource, role, _ in NEEDED_OF_ROLES:
         user = user_without(verb, resource, role)
         for name in (role,) if role == "xpk-usage" else (role, WIDE):
@@ -416,6 +401,25 @@ def test_with_the_documented_role_the_usage_is_read(run: Bare) -> None:
     usage = json.loads(done.stdout)
     assert usage["cluster"] == "bare" and usage["by"] == ["team", "user"] and usage["problems"] == []
     assert run.xpk("worker", *USAGE).returncode == 6, "users see the workloads of their namespaces only"
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_with_the_documented_role_a_copy_is_released(bare: Bare) -> None:
+    with bucket_server() as bucket:
+        bucket.create_bucket("runs")
+        target = Target(emulated=False, sets_slice_environment=False, output_root="gs://runs")
+        objects = render_workload(workload(name="copy", target=target, image="none:1", copy=COPY))
+        bare.apply(*(obj for obj in objects if obj["kind"] == "JobSet"))
+        emulator = {"STORAGE_EMULATOR_HOST": bucket.url}
+        refused = bare.xpk("worker", *PLACE, **emulator)
+        assert refused.returncode == 6, f"{refused.stdout}{refused.stderr}"
+        assert "user 'worker' cannot patch jobsets.jobset.x-k8s.io in namespace 'default'" in refused.stderr
+        assert "`xpk docs permissions`" in refused.stderr and "Traceback" not in refused.stderr
+        done = bare.xpk("placer", *PLACE, **emulator)
+        assert done.returncode == 0, done.stderr
+    labels = bare.api().get("JobSet", "copy")["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "multislice-queue"
+    bare.kubectl("delete", "jobset", "copy")
 
 
 @pytest.mark.parametrize(

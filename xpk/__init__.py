@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from xpk.capacity.kind.options import KindOptions
     from xpk.capacity.plan.plan import Plan
     from xpk.capacity.provider import ClusterInfo
-    from xpk.checks import check_hosts
+    from xpk.checks import check_hosts, return_node
     from xpk.cli.translate.api import translate
     from xpk.cli.translate.flags import Translation
     from xpk.client import Cluster, WorkloadHandle, clusters, create_cluster
@@ -89,6 +89,7 @@ __all__ = [
     "forecast_goodput",
     "locate",
     "place",
+    "return_node",
     "search_capacity",
     "submit",
     "translate",
@@ -123,6 +124,7 @@ _MODULES = {
     "forecast_goodput": "xpk.planning.goodput",
     "locate": "xpk.client.placement",
     "place": "xpk.client.placement",
+    "return_node": "xpk.checks",
     "search_capacity": "xpk.planning.capacity",
     "submit": "xpk.client.placement",
     "translate": "xpk.cli.translate.api",

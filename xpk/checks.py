@@ -1,27 +1,44 @@
-"""The Python API of preflight checks: run them on free slices, as a workload."""
+"""The Python API of preflight checks: run them on free or quarantined slices, as a workload."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+from xpk.api.text import counted
 from xpk.capacity.nodes.health import SliceHealth, health_of
+from xpk.capacity.quarantine.verdict import Verdict
 from xpk.client import Cluster
 from xpk.jobs.create.notice import Notice, ignore
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.preflight import RECORD, Preflight, read_preflight
+from xpk.jobs.preflight import RECORD, HostChecks, Preflight, read_preflight
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.evidence import NEEDED_PASSES
 from xpk.model.status import HostStatus, WorkloadStatus
+from xpk.nodes import SliceOfNode
 from xpk.storage import open_folder
 
 PRIORITY = "very-low"  # preempts no other workload, and every other may preempt it
 _KEPT_SECONDS = 3600  # for which the workload is kept if this process is killed
 _BANDWIDTHS = {"ici": "PREFLIGHT_MIN_ICI_GBPS", "dcn": "PREFLIGHT_MIN_DCN_GBPS"}
+_SHOWN = 3  # hosts of those that failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Slices to check; `named` are those of the named nodes, empty if free ones are checked."""
+
+    slices: Sequence[SliceHealth]
+    named: Sequence[SliceOfNode] = ()
+
+    @property
+    def are_quarantined(self) -> bool:
+        return any(one.is_quarantined for one in self.named)
 
 
 def check_hosts(
@@ -29,7 +46,7 @@ def check_hosts(
     num_slices: int | None = None,
     *,
     accelerator_type: str | None = None,
-    node: str | None = None,
+    node: str | Sequence[str] | None = None,
     namespace: str = "default",
     queue: str | None = None,
     image: str | None = None,
@@ -43,36 +60,28 @@ def check_hosts(
     """Check the hosts of free slices, by a workload that is deleted afterwards unless `keep` is set.
 
     `num_slices`: None checks all that are free and ready now. `min_gbps`: minimum bandwidths, `{"ici": 10, "dcn": 2}`.
-    `node`: check the quarantined slice of this node instead, and record on it how many checks it has passed in a row.
-    Hosts that fail are in the result. Raises
+    `node`: check the slices of these nodes and no others. If they are quarantined, record on them how many checks they
+    have passed in a row. Hosts that fail are in the result. Raises
 
-    * CapacityError: fewer slices are free
-    * ConflictError: `node` is not quarantined
-    * UsageError: the cluster has several types of slices, no trainer image or no output root, and none is given
+    * CapacityError: fewer slices are free, or that of a `node` is in use or not ready
+    * ConflictError: one `node` is quarantined, another one is not
+    * NotFoundError: a `node` does not exist
+    * UsageError: the cluster has several types of slices, no trainer image or no output root, and none is given; or
+      nodes cannot be chosen, because its queue forms slices itself
     * TimedOutError: the checks have not finished after `timeout` seconds, for example because they are queued
     """
-    if num_slices is not None and num_slices < 1:
-        raise UsageError(f"num_slices must be at least 1, got {num_slices}")
-    if wrong := sorted(set(min_gbps or {}) - _BANDWIDTHS.keys()):
-        raise UsageError(f"unknown links {', '.join(wrong)}", hint="choose from ici and dcn")
-    kind = find_shape(accelerator_type).name if accelerator_type else None
-    if node and num_slices is not None:
-        raise UsageError("pass either num_slices or node, not both")
-    free = [_quarantined(cluster, node)] if node else _free(cluster, kind)
-    if not free or len(free) < (num_slices or 1):
-        slices = f"{len(free)} slices" + (f" of {kind}" if kind else "")
-        raise CapacityError(
-            f"{slices} of cluster '{cluster.name}' are free and ready" + (f", not {num_slices}" if num_slices else ""),
-            hint=f"`xpk cluster health {cluster.name}` shows each slice; wait until workloads end",
-        )
+    names = (node,) if isinstance(node, str) else tuple(node or ())
+    _check_arguments(num_slices, accelerator_type, names, min_gbps or {})
+    chosen = _named(cluster, names) if names else _free(cluster, num_slices, accelerator_type)
     workload = Workload(
         name=f"preflight-{secrets.token_hex(3)}",
         namespace=namespace,
-        num_slices=num_slices or len(free),
-        accelerator_type=free[0].accelerator_type,
+        num_slices=num_slices or len(chosen.slices),
+        accelerator_type=chosen.slices[0].accelerator_type,
         command="true",
         preflight=True,
-        quarantined_slice=free[0].node_pool if node else "",
+        node_pools=tuple(one.node_pool for one in chosen.named),
+        tolerates_quarantine=chosen.are_quarantined,
         priority=PRIORITY,
         queue=queue,
         image=image,
@@ -86,10 +95,57 @@ def check_hosts(
             hint="pass --output-root gs://BUCKET/PREFIX",
         )
     result = _run(cluster, workload, timeout=timeout, keep=keep, on_progress=on_progress, on_status=on_status)
-    if node and (result.passed or any(host.passed is False for host in result.hosts)):
-        passes = cluster.nodes.record_check(node, passed=result.passed)
-        on_progress(Notice(f"slice {free[0].node_pool} has passed {passes} of {NEEDED_PASSES} checks in a row"))
+    if chosen.are_quarantined:
+        _record(cluster, chosen, result, on_progress)
     return result
+
+
+def return_node(cluster: Cluster, node: str, **options: Any) -> Verdict:
+    """Check the quarantined slice of a node as often as it must pass, and return it to service.
+
+    `options` are those of `check_hosts`. The first failed check ends this, and the slice stays in quarantine. Raises
+    what `check_hosts` and `Nodes.return_to_service` raise, and XpkError for a slice that has not passed.
+    """
+    (own,) = cluster.nodes.slices_of(node)
+    if own.is_quarantined:
+        for _ in range(own.passes, NEEDED_PASSES):
+            if failure := failure_of(check_hosts(cluster, node=node, **options)):
+                raise failure
+    return cluster.nodes.return_to_service(node)
+
+
+def failure_of(result: Preflight) -> XpkError | None:
+    """Return the error of checks that not all hosts have passed, None if all have."""
+    failed = [host for host in result.hosts if host.passed is False]
+    if failed:
+        labels = ", ".join(f"{host.label} on {host.node or 'no node'}" for host in failed[:_SHOWN])
+        more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+        return XpkError(
+            f"{len(failed)} of {counted(len(result.hosts), 'host')} failed: {labels}{more}",
+            hint="`xpk docs preflight` explains each check",
+        )
+    if not result.passed:
+        return XpkError(
+            "not all hosts were checked", hint="run the command again; with --keep, `xpk workload logs` shows more"
+        )
+    return None
+
+
+def _check_arguments(
+    num_slices: int | None, accelerator_type: str | None, nodes: Sequence[str], min_gbps: dict[str, float]
+) -> None:
+    """Raise UsageError for arguments that are invalid or exclude each other."""
+    problems = []
+    if num_slices is not None and num_slices < 1:
+        problems.append(f"num_slices must be at least 1, got {num_slices}")
+    if wrong := sorted(min_gbps.keys() - _BANDWIDTHS.keys()):
+        problems.append(f"unknown links {', '.join(wrong)}: choose from ici and dcn")
+    if nodes and num_slices is not None:
+        problems.append("pass either num_slices or node, not both")
+    if nodes and accelerator_type:
+        problems.append("pass either accelerator_type or node, not both")
+    if problems:
+        raise UsageError(problems[0], problems=problems)
 
 
 def _run(
@@ -130,32 +186,81 @@ def _delete(cluster: Cluster, workload: Workload, on_progress: Callable[[Notice]
         on_progress(Notice(f"cannot delete workload '{workload.name}': {error.message}", is_warning=True))
 
 
-def _quarantined(cluster: Cluster, node: str) -> SliceHealth:
-    """Return the quarantined slice of a node. Raises ConflictError if it is in service, CapacityError if it is used."""
-    pool = cluster.nodes.quarantined_slice(node)
-    health = next(item for item in health_of(cluster.api, cluster.describe()) if item.node_pool == pool)
-    if health.workload:
-        raise CapacityError(
-            f"workload '{health.workload}' is still on slice {pool}",
-            hint=f"`xpk node quarantine {node} --evict` moves it",
-        )
-    if not health.is_up:
-        raise CapacityError(
-            f"{health.hosts_ready} of {health.hosts} hosts of slice {pool} are ready",
-            hint=f"`xpk cluster health {cluster.name}` shows each host",
-        )
-    return health
+def _record(cluster: Cluster, chosen: _Chosen, result: Preflight, on_progress: Callable[[Notice], None]) -> None:
+    """Record the checks on the nodes of quarantined slices, except of those that were not checked completely."""
+    is_alone = len(chosen.named) == 1  # a host that has failed without a node is of this slice then
+    for one, health in zip(chosen.named, chosen.slices, strict=True):
+        hosts = [host for host in result.hosts if is_alone or host.node in one.nodes]
+        passed = _has_passed(hosts, health.hosts)
+        if passed is not None:
+            passes = cluster.nodes.record_check(one.nodes[0], passed=passed)
+            on_progress(Notice(f"slice {one.node_pool} has passed {passes} of {NEEDED_PASSES} checks in a row"))
 
 
-def _free(cluster: Cluster, accelerator_type: str | None) -> list[SliceHealth]:
-    """Return the slices on which a workload could start now. Raises UsageError if they have several types."""
+def _has_passed(hosts: Sequence[HostChecks], expected: int) -> bool | None:
+    """Return whether the hosts of a slice have passed all checks, None if they were not checked completely."""
+    if any(host.passed is False for host in hosts):
+        return False
+    return True if len(hosts) == expected and all(host.passed for host in hosts) else None
+
+
+def _named(cluster: Cluster, names: Sequence[str]) -> _Chosen:
+    """Return the slices of nodes. Raises ConflictError if only some are quarantined, CapacityError if one is used."""
+    named = cluster.nodes.slices_of(*names)
+    quarantined = [one.node_pool for one in named if one.is_quarantined]
+    in_service = [one.node_pool for one in named if not one.is_quarantined]
+    if quarantined and in_service:
+        raise ConflictError(
+            f"slice {quarantined[0]} is quarantined and slice {in_service[0]} is in service",
+            hint="check quarantined slices in a command of their own",
+        )
+    healths = {item.node_pool: item for item in health_of(cluster.api, cluster.describe())}
+    slices = [healths[one.node_pool] for one in named]
+    types = sorted({item.accelerator_type for item in slices})
+    if len(types) > 1:
+        raise UsageError(f"the nodes are of {' and '.join(types)}", hint="pass nodes of one type of slices")
+    unfit = list(_unfit(named, slices))
+    if unfit:
+        hint = f"`xpk cluster health {cluster.name}` shows each slice"
+        if any(item.workload for item in slices):
+            hint = f"`xpk node quarantine NODE --evict` moves it; {hint}" if quarantined else "wait until it ends"
+        raise CapacityError("; ".join(unfit), hint=hint)
+    return _Chosen(slices, named)
+
+
+def _unfit(named: Sequence[SliceOfNode], slices: Sequence[SliceHealth]) -> Iterator[str]:
+    """Yield the reasons why slices cannot be checked now."""
+    for one, item in zip(named, slices, strict=True):
+        if item.workload:
+            yield f"workload '{item.workload}' is {'still ' if one.is_quarantined else ''}on slice {item.node_pool}"
+        elif item.spare:
+            yield f"slice {item.node_pool} is a spare one, outside of all quotas"
+        elif not item.is_up:
+            yield f"{item.hosts_ready} of {item.hosts} hosts of slice {item.node_pool} are ready"
+        elif not (one.is_quarantined or item.is_usable):
+            yield f"slice {item.node_pool} is not in service: {item.state}"
+
+
+def _free(cluster: Cluster, num_slices: int | None, accelerator_type: str | None) -> _Chosen:
+    """Return the slices on which a workload could start now.
+
+    Raises UsageError if they have several types, and CapacityError if there are fewer than `num_slices`, or none.
+    """
+    kind = find_shape(accelerator_type).name if accelerator_type else None
     slices = health_of(cluster.api, cluster.describe())
     free = [item for item in slices if item.hosts and item.is_usable and not item.workload and not item.spare]
-    if accelerator_type:
-        free = [item for item in free if item.accelerator_type == accelerator_type]
+    if kind:
+        free = [item for item in free if item.accelerator_type == kind]
     types = sorted({item.accelerator_type for item in free})
     if len(types) > 1:
         raise UsageError(
             f"cluster '{cluster.name}' has free slices of {' and '.join(types)}", hint="pass --tpu-type TYPE"
         )
-    return free
+    if len(free) < (num_slices or 1):
+        slices_words = f"{len(free)} slices" + (f" of {kind}" if kind else "")
+        raise CapacityError(
+            f"{slices_words} of cluster '{cluster.name}' are free and ready"
+            + (f", not {num_slices}" if num_slices else ""),
+            hint=f"`xpk cluster health {cluster.name}` shows each slice; wait until workloads end",
+        )
+    return _Chosen(free)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from xpk.api.base import ObjectApi, Objs
@@ -25,7 +26,19 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.model.errors import ConflictError, Modified, NotFoundError, UsageError
 from xpk.model.evidence import NEEDED_PASSES, Evidence
 
-Verdicts = list[Verdict]  # an alias, since inside the class `list` is a method
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceOfNode:
+    """The slice of a node."""
+
+    node_pool: str  # name of its node pool
+    nodes: tuple[str, ...]  # names of its nodes
+    is_quarantined: bool  # whether it is quarantined
+    passes: int  # preflight checks that it has passed in a row since its quarantine
+
+
+Verdicts = list[Verdict]  # aliases, since inside the class `list` is a method
+Slices = list[SliceOfNode]
 BY_HAND = "quarantined by hand"
 _LONGEST = 500  # characters of a reason
 
@@ -81,20 +94,28 @@ class Nodes:
             raise ConflictError(
                 f"slice {pool_of(members[0])} has passed {passes} of {NEEDED_PASSES} preflight checks since it "
                 "was quarantined",
-                hint=f"`xpk cluster preflight --node {name}` checks it; --force returns it without",
+                hint=f"`xpk node return {name} --preflight` checks it; --force returns it without",
             )
         if not dry_run:
             marks.release(self._api, members, self._clock())
         return _verdict(name, members, "return", reasons[0])
 
-    def quarantined_slice(self, name: str) -> str:
-        """Return the slice of a quarantined node. Raises NotFoundError, and ConflictError if it is in service."""
-        _, members = slice_of(nodes_of_slices(self._api), name)
-        if not any(map(marks.quarantine_of, members)):
-            raise ConflictError(
-                f"node '{name}' is not quarantined", hint="`xpk cluster preflight` checks the slices that are free"
+    def slices_of(self, *names: str) -> Slices:
+        """Return the slices of nodes, each once. Raises NotFoundError."""
+        nodes, slices = nodes_of_slices(self._api), dict[str, SliceOfNode]()
+        for name in names:
+            _, members = slice_of(nodes, name)
+            pool, is_quarantined = pool_of(members[0]), any(map(marks.quarantine_of, members))
+            slices.setdefault(
+                pool,
+                SliceOfNode(
+                    node_pool=pool,
+                    nodes=tuple(str(node["metadata"]["name"]) for node in members),
+                    is_quarantined=is_quarantined,
+                    passes=marks.passes_of(members),
+                ),
             )
-        return pool_of(members[0])
+        return [*slices.values()]
 
     def record_check(self, name: str, *, passed: bool) -> int:
         """Record a preflight check of the slice of a quarantined node; return how many it has passed in a row."""

@@ -41,7 +41,9 @@ def test_a_slice_is_quarantined_by_hand_and_returned(dev: Xpk) -> None:
     assert nodes() == {"dev-np-1-0", "dev-np-1-1"}, "the queue does not use the quarantined slice"
     early = dev("node", "return", "dev-np-0-0")
     assert early.code != 0 and "slice dev-np-0 has passed 0 of 2 preflight checks" in early.err
-    assert "`xpk cluster preflight --node dev-np-0-0` checks it; --force returns it without" in early.err
+    assert "`xpk node return dev-np-0-0 --preflight` checks it; --force returns it without" in early.err
+    dry = dev("node", "return", "dev-np-0-0", "--preflight", "--dry-run")
+    assert dry.code == 0 and "slice dev-np-0 would be checked and returned to service" in dry.err
     back = dev("node", "return", "dev-np-0-0", "--force")
     assert back.code == 0 and "slice dev-np-0 returned to service" in back.err
     assert set(states(dev).values()) == {"InService"}
@@ -84,6 +86,10 @@ def test_the_slice_of_a_host_that_crashes_twice_is_quarantined_and_its_workload_
         (("quarantine", "--by-evidence", "--interval", "1s"), "--interval must be between 10 and 86400 seconds"),
         (("quarantine", "--by-evidence", "--max-percent", "101"), "Invalid value for '--max-percent'"),
         (("return", "dev-np-0-0"), "node 'dev-np-0-0' is not quarantined"),
+        (("return", "dev-np-0-0", "--preflight"), "node 'dev-np-0-0' is not quarantined"),
+        (("return", "dev-np-0-0", "--preflight", "--timeout", "soon"), "--timeout 'soon' is not a time"),
+        (("return", "dev-np-0-0", "--preflight", "--force"), "--preflight and --force exclude each other"),
+        (("return", "dev-np-0-0", "--queue", "red", "--min-ici-gbps", "1"), "--min-ici-gbps requires --preflight"),
     ],
 )
 def test_wrong_arguments_are_refused(dev: Xpk, arguments: tuple[str, ...], words: str) -> None:

@@ -25,7 +25,7 @@ AuthorizationError CapacityError CheckResult Cluster ClusterInfo ConflictError D
 KindOptions MissingToolError Modified NameTaken NotAuthorized NotFoundError Notice OutputExists Phase Plan Preflight
 Progress QueueForecast QueueSimulation QuotaExceeded StartEstimate TimedOutError Translation UnavailableError Usage
 UsageError WhatIf Workload WorkloadFailedError WorkloadHandle WorkloadStatus XpkError __version__ check_hosts clusters
-create_cluster forecast_goodput locate place search_capacity submit translate
+create_cluster forecast_goodput locate place return_node search_capacity submit translate
 """
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tests.conformance.case_environment import FOREVER, SHAPE, Ground, Outcome, case
 from xpk.api.base import Obj
+from xpk.capacity.nodes.inventory import in_slices
 from xpk.jobs import lifecycle, termination
 from xpk.model.status import Phase
 
@@ -46,6 +47,16 @@ def successful_hosts_complete_a_workload(ground: Ground) -> None:
     pools = {slice_id: {_pool(ground, str(node)) for node in item} for slice_id, item in nodes.items()}
     assert [len(item) for item in pools.values()] == [1, 1], "slices are not split"
     assert pools[0] != pools[1], "a node pool is used by one slice only"
+
+
+@case(slices=1)
+def hosts_run_on_the_chosen_node_pools_only(ground: Ground) -> None:
+    nodes = [str(node["metadata"]["name"]) for node in in_slices(ground.api.list("Node"))]
+    pools = sorted({_pool(ground, node) for node in nodes})
+    chosen = pools[len(pools) // 2 :]  # several, because other cases use some of them meanwhile
+    ground.submit("a", "true", node_pools=tuple(chosen))
+    assert ground.ended("a").phase is Phase.SUCCEEDED
+    assert {_pool(ground, str(host.node)) for host in ground.status("a").hosts} <= {*chosen}
 
 
 def _pool(ground: Ground, node: str) -> str:

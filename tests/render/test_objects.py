@@ -18,7 +18,7 @@ from tests.render.workloads import EMULATED, ON_GKE, ON_KIND, workload
 from xpk.jobs.create.options import Ray, ray_command
 from xpk.model.accelerators import find_shape
 from xpk.model.mounts import Mount
-from xpk.model.specs import ClusterSpec, Code, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
+from xpk.model.specs import ClusterSpec, Code, CopySpec, ImageCacheSpec, QueueSpec, SliceQuota, Target, WorkloadSpec
 from xpk.render import (
     render_image_cache,
     render_kind,
@@ -61,8 +61,15 @@ CASES = {
     "gke-part-of-a-slice": lambda: render_workload(
         workload(shape=find_shape("v6e-8"), within=find_shape("v6e-16"), num_slices=2, target=ON_GKE, image="i")
     ),
-    "gke-check-of-a-quarantined-slice": lambda: render_workload(
-        workload(shape=find_shape("v5litepod-16"), target=ON_GKE, image="i", quarantined_slice="c-np-0")
+    "gke-check-of-quarantined-slices": lambda: render_workload(
+        workload(
+            shape=find_shape("v5litepod-16"),
+            target=ON_GKE,
+            image="i",
+            num_slices=2,
+            node_pools=("c-np-0", "c-np-3"),
+            tolerates_quarantine=True,
+        )
     ),
     "gke-slices-of-cubes": lambda: render_workload(
         workload(
@@ -373,3 +380,23 @@ def test_each_secret_is_new_mounted_and_not_in_variables() -> None:
     assert {"name": "peers", "mountPath": "/xpk/peers", "readOnly": True} in host["volumeMounts"]
     assert {"name": "XPK_PEER_SECRET_FILE", "value": "/xpk/peers/secret"} in host["env"]
     assert render_peer_secret(workload(target=EMULATED)) == []
+
+
+def test_a_copy_knows_its_run_and_its_cluster() -> None:
+    copy = CopySpec(run="r1", cluster="east", clusters=("east", "west"), queue="q", move_after_seconds=30.0)
+    env = {}
+    for spec in (workload(copy=copy), workload()):
+        (jobset,) = (obj for obj in render_workload(spec) if obj["kind"] == "JobSet")
+        (host,) = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+        env[spec.copy] = {entry["name"]: entry.get("value") for entry in host["env"] if "PLACEMENT" in entry["name"]}
+    assert env == {copy: {"XPK_PLACEMENT_RUN": "r1", "XPK_PLACEMENT_CLUSTER": "east"}, None: {}}
+
+
+def test_node_pools_suffice_for_all_slices_and_are_whole() -> None:
+    pools = ("np-0", "np-1")
+    assert workload(num_slices=2, node_pools=pools).problems() == []
+    (many,) = workload(num_slices=3, node_pools=pools).problems()
+    assert many == "--num-slices must be at most the number of node pools (np-0, np-1), got 3"
+    cubes = {"shape": find_shape("tpu7x-4x4x8"), "within": find_shape("tpu7x-128"), "target": ON_GKE, "image": "i"}
+    (formed,) = workload(node_pools=pools, **cubes).problems()
+    assert formed == "nodes cannot be chosen for tpu7x-256: Kueue places it on tpu7x-128 itself"

@@ -182,7 +182,9 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
         batch=batch,
         programs=programs,
         compiler=_compiler(job, traits),
-        checkpoints=Checkpoints(job.out / "checkpoints", max_to_keep, notes, job.peers, job.events),
+        checkpoints=Checkpoints(
+            job.out / "checkpoints", max_to_keep, notes, job.peers, job.events, check_lease=job.lease.check
+        ),
         local=LocalTier(job, notes),
         progress=_progress(job, order, chips.total * job.host.replicas, finite.names, is_emulated=is_emulated),
         finite=finite,

@@ -13,6 +13,7 @@ import click
 
 from xpk.api.text import counted
 from xpk.cli import complete
+from xpk.cli.cluster.check_options import check_options, read_options, refuse_options
 from xpk.cli.google_xpk import Group
 from xpk.cli.options import cluster_option, output_option
 from xpk.cli.target import the_cluster
@@ -26,6 +27,7 @@ from xpk.model.evidence import NEEDED_PASSES
 if TYPE_CHECKING:
     from xpk.capacity.quarantine.listing import NodeInfo
     from xpk.capacity.quarantine.verdict import Verdict
+    from xpk.client import Cluster
     from xpk.nodes import Nodes
 
 _COLUMNS = (
@@ -139,25 +141,51 @@ def quarantine(
 @node.command("return")
 @click.argument("name", metavar="NODE", shell_complete=complete.nodes)
 @cluster_option
+@click.option("--preflight", "checks", is_flag=True, help="Run the preflight checks that the slice has not passed yet.")
 @click.option("--force", is_flag=True, help="Return a slice that has not passed two preflight checks.")
+@check_options
 @_dry_run
 @output_option
-@click.pass_obj
+@click.pass_context
 def return_(
-    console: Console, /, name: str, cluster: str | None, force: bool, dry_run: bool, output: str | None
+    ctx: click.Context,
+    /,
+    name: str,
+    cluster: str | None,
+    checks: bool,
+    force: bool,
+    dry_run: bool,
+    output: str | None,
+    **options: Any,
 ) -> None:
     """Return the slice of NODE to service and forget the evidence against it.
 
-    The slice must have passed two preflight checks in a row: run `xpk cluster preflight --node NODE` twice.
+    The slice must have passed two preflight checks in a row: --preflight runs them, and ends with 1 if a host fails.
     """
-    verdict = _nodes(cluster).return_to_service(name, force=force, dry_run=dry_run)
-    _show(console.choosing(output), [verdict], "returned to service", dry_run=dry_run)
+    if checks and force:
+        raise UsageError("--preflight and --force exclude each other", hint="--force returns it without checks")
+    if not checks:
+        refuse_options(ctx)
+    console = ctx.obj.choosing(output)
+    arguments, place = read_options(options, console) if checks else {}, _cluster(cluster)
+    if checks and not dry_run:
+        from xpk.checks import return_node
+
+        verdict = return_node(place, name, **arguments)
+    else:
+        verdict = place.nodes.return_to_service(name, force=force or checks, dry_run=dry_run)
+    first = "checked and " if checks and dry_run else ""
+    _show(console, [verdict], f"{first}returned to service", dry_run=dry_run)
+
+
+def _cluster(name: str | None) -> Cluster:
+    from xpk.client import Cluster
+
+    return Cluster(the_cluster(name))
 
 
 def _nodes(cluster: str | None) -> Nodes:
-    from xpk.client import Cluster
-
-    return Cluster(the_cluster(cluster)).nodes
+    return _cluster(cluster).nodes
 
 
 def _check(

@@ -139,6 +139,21 @@ def is_closed(node: Obj, tolerations: Iterable[Obj] = ()) -> bool:
     )
 
 
+def selects(pod: Obj, node: Obj) -> bool:
+    """Return whether a pod's node selector and its required node affinity allow a node."""
+    spec, labels = pod["spec"], node["metadata"].get("labels", {})
+    affinity = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    return spec.get("nodeSelector", {}).items() <= labels.items() and (
+        affinity is None or any(_matches(term, labels) for term in affinity["nodeSelectorTerms"])
+    )
+
+
+def _matches(term: Obj, labels: Obj) -> bool:
+    """Return whether labels have one of the values of each expression; a term without expressions matches no node."""
+    expressions = term.get("matchExpressions") or ()
+    return bool(expressions) and all(labels.get(one["key"]) in one["values"] for one in expressions)
+
+
 def _tolerates(toleration: Obj, taint: Obj) -> bool:
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False

@@ -65,12 +65,7 @@ class Placement:
 
     def pools(self, pods: Sequence[Obj], fixed: str | None) -> list[list[str]]:
         """Return the groups of nodes that may run all these pods of one Job."""
-        selector = pods[0]["spec"].get("nodeSelector", {}).items()
-        names = [
-            name
-            for name, node in self.open_to(pods[0]).items()
-            if selector <= node["metadata"].get("labels", {}).items()
-        ]
+        names = [name for name, node in self.open_to(pods[0]).items() if o.selects(pods[0], node)]
         topology = pods[0]["metadata"]["annotations"].get(o.TOPOLOGY)
         if not topology:
             return [names]

@@ -22,8 +22,11 @@ _CONTAINER = {
     "resources": {"limits": _ANY, "requests": _ANY},
     **dict.fromkeys(("image", "imagePullPolicy", "securityContext", "ports"), _ANY),
 }
+_TERM = {"matchExpressions": [{"key": str, "operator": {"In"}, "values": [str]}]}
+_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]}}}
 _POD = {
     **{"restartPolicy": {"Never"}, "terminationGracePeriodSeconds": int, "nodeSelector": _TEXTS},
+    "affinity": _AFFINITY,
     "containers": [_CONTAINER],
     **dict.fromkeys(
         ("automountServiceAccountToken", "tolerations", "topologySpreadConstraints", "securityContext"), _ANY

@@ -197,8 +197,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
             problems.append("--standby-imports: Ray's driver replaces trainers by itself; omit it with --launcher ray")
         elif self.standby_imports and not self.restart_in_place:
             problems.append("--standby-imports requires --restart-in-place")
-        if self.quarantined_slice and self.num_slices != 1:
-            problems.append(f"a workload on a quarantined slice has one slice, got {self.num_slices}")
+        problems += self._node_pools_problems()
         problems += self._min_slices_problems()
         if self.node_folder is not None:
             problems += names.node_folder_problems(self.node_folder, self.target.shared_folder)
@@ -214,6 +213,16 @@ class WorkloadSpec(WorkloadOptions, _Slices):
             "local clusters cannot mount storage": self.mounts,
         }
         return [problem for problem, value in reasons.items() if value]
+
+    def _node_pools_problems(self) -> list[str]:
+        if not self.node_pools:
+            return []
+        if self.within:
+            return [f"nodes cannot be chosen for {self.shape.name}: Kueue places it on {self.within.name} itself"]
+        if self.num_slices > len(self.node_pools):
+            pools = ", ".join(self.node_pools)
+            return [f"--num-slices must be at most the number of node pools ({pools}), got {self.num_slices}"]
+        return []
 
     def _min_slices_problems(self) -> list[str]:
         if self.min_slices is None:

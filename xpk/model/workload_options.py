@@ -169,7 +169,8 @@ class WorkloadOptions:
         help="Check chips, memory, network, clocks and disks of all hosts before the command starts; needs the "
         "trainer in the image.",
     )
-    quarantined_slice: str = ""  # a node pool: run there and nowhere else, although it is quarantined
+    node_pools: Sequence[str] = ()  # run on these slices and nowhere else
+    tolerates_quarantine: bool = False  # run on slices although they are quarantined
     max_restarts: int = option(0, check=_count_problems, help="Number of failures to restart after.")
     min_slices: int | None = option(
         None,

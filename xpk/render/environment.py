@@ -14,7 +14,8 @@ _POD_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 def host_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return xpk's variables overridden by the user's; the user's XLA_FLAGS are appended, where the later flag wins."""
-    own_values, user_values = _device_values(spec) | _launch_values(spec), dict(spec.env)
+    own_values = _device_values(spec) | _launch_values(spec) | _placement_values(spec)
+    user_values = dict(spec.env)
     if "XLA_FLAGS" in own_values and "XLA_FLAGS" in user_values:
         user_values["XLA_FLAGS"] = f"{own_values['XLA_FLAGS']} {user_values['XLA_FLAGS']}"
     return {name: value for name, value in (own_values | user_values).items() if name not in spec.secret_env}
@@ -56,6 +57,12 @@ def _device_values(spec: WorkloadSpec) -> dict[str, str]:
         }
     peaks = {"XPK_PEAK_FLOPS": spec.shape.peak_bf16, "XPK_PEAK_INT8_OPS": spec.shape.peak_int8}
     return {name: f"{peak:.0f}" for name, peak in peaks.items() if peak is not None}
+
+
+def _placement_values(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the identity of a copy on one of several clusters, by which the trainer reads `placement.json`."""
+    copy = spec.copy
+    return {"XPK_PLACEMENT_RUN": copy.run, "XPK_PLACEMENT_CLUSTER": copy.cluster} if copy else {}
 
 
 def _launch_values(spec: WorkloadSpec) -> dict[str, str]:

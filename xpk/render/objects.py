@@ -222,8 +222,8 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
         "node_selector": {
             **_type_selector(spec),
             **capacities.node_selector(spec.capacity),
-            **({NODEPOOL_LABEL: spec.quarantined_slice} if spec.quarantined_slice else {}),
         },
+        "node_affinity": _node_affinity(spec),
         "no_topology": names.NO_TOPOLOGY_LABEL,
         "tolerated": {**capacities.tolerated(spec.capacity), **_tolerated_quarantine(spec)},
         "command": [*START] if supervised else command,
@@ -296,7 +296,15 @@ def _placement(spec: WorkloadSpec) -> dict[str, str]:
 
 
 def _tolerated_quarantine(spec: WorkloadSpec) -> dict[str, str]:
-    return {names.QUARANTINE_TAINT: "true"} if spec.quarantined_slice else {}
+    return {names.QUARANTINE_TAINT: "true"} if spec.tolerates_quarantine else {}
+
+
+def _node_affinity(spec: WorkloadSpec) -> dict[str, Any] | None:
+    """Return the affinity to the chosen slices, None if any will do."""
+    if not spec.node_pools:
+        return None
+    term = {"matchExpressions": [{"key": NODEPOOL_LABEL, "operator": "In", "values": list(spec.node_pools)}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 
 
 def _type_selector(spec: WorkloadSpec) -> Mapping[str, str]:

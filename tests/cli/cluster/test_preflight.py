@@ -35,7 +35,8 @@ if "preflight" in sys.orig_argv and "--" not in sys.orig_argv:
         (("dev", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
         (("dev", "--queue", "nope"), 3, "queue 'nope' not found in namespace 'default'"),
         (("dev", "--node", "dev-np-0-7"), 3, "no slice has a node 'dev-np-0-7'"),
-        (("dev", "--node", "dev-np-0-0"), 4, "node 'dev-np-0-0' is not quarantined"),
+        (("dev", "--node", "dev-np-0-0", "--node", "dev-np-9-0"), 3, "no slice has a node 'dev-np-9-0'"),
+        (("dev", "--node", "dev-np-0-0", "--tpu-type", "v5e-8"), 2, "--node and --tpu-type exclude each other"),
         (("dev", "--node", "dev-np-0-0", "--num-slices", "1"), 2, "--node and --num-slices exclude each other"),
     ],
 )
@@ -50,6 +51,16 @@ def test_slices_in_use_are_not_checked(dev: Xpk) -> None:
     until(lambda: dev("workload", "list", "-o", "json").data[0]["phase"] == "Running")
     done = dev("cluster", "preflight", "dev")
     assert done.code == 5 and "0 slices of cluster 'dev' are free and ready" in done.err
+    named = dev("cluster", "preflight", "dev", "--node", "dev-np-0-0", "--node", "dev-np-1-1")
+    assert named.code == 5 and "hint: wait until it ends" in named.err
+    assert "workload 'busy' is on slice dev-np-0; workload 'busy' is on slice dev-np-1" in named.err
+
+
+def test_slices_in_quarantine_and_in_service_are_not_checked_together(dev: Xpk) -> None:
+    assert dev("node", "quarantine", "dev-np-0-1").code == 0
+    done = dev("cluster", "preflight", "dev", "--node", "dev-np-0-0", "--node", "dev-np-1-0")
+    assert done.code == 4 and "slice dev-np-0 is quarantined and slice dev-np-1 is in service" in done.err
+    assert dev("workload", "list", "-o", "json").data == []
 
 
 def test_preflight_and_ray_exclude_each_other(dev: Xpk) -> None:
@@ -113,7 +124,20 @@ def test_a_quarantined_slice_returns_after_two_checks_in_a_row(dev: Xpk) -> None
     assert failing.code == 1 and "has passed 0 of 2 checks in a row" in failing.err, "a failure counts from the start"
     listed = {item["name"]: item["passes"] for item in dev("node", "list", "-o", "json").data}
     assert listed == {"dev-np-0-0": 0, "dev-np-0-1": 0, "dev-np-1-0": 0, "dev-np-1-1": 0}
-    for _ in range(2):
-        assert dev("cluster", "preflight", "dev", "--node", "dev-np-0-1", "-q").code == 0
-    assert dev("node", "return", "dev-np-0-0").code == 0
+    failing = dev("node", "return", "dev-np-0-1", "--preflight", "--min-ici-gbps", "100000")
+    assert failing.code == 1 and "2 of 2 hosts failed: s0/h0 on dev-np-0-0" in failing.err
+    assert {item["state"] for item in dev("node", "list", "-o", "json").data} == {"Quarantined", "InService"}
+    assert dev("cluster", "preflight", "dev", "--node", "dev-np-0-1", "-q").code == 0
+    back = dev("node", "return", "dev-np-0-0", "--preflight")
+    assert back.code == 0, back.err
+    assert "has passed 2 of 2 checks in a row" in back.err and "has passed 1 of" not in back.err
+    assert "slice dev-np-0 returned to service" in back.err
     assert {item["state"] for item in dev("node", "list", "-o", "json").data} == {"InService"}
+
+
+@pytest.mark.slow
+def test_only_the_slices_of_named_nodes_are_checked(dev: Xpk) -> None:
+    done = dev("cluster", "preflight", "dev", "--node", "dev-np-1-0", "--node", "dev-np-1-1", "-o", "json")
+    assert done.code == 0, done.err
+    assert [host["node"] for host in done.data["hosts"]] == ["dev-np-1-0", "dev-np-1-1"]
+    assert "checks in a row" not in done.err, "a slice in service has none to count"

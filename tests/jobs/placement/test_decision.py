@@ -53,7 +53,7 @@ def test_a_copy_is_released_once_all_others_obey_the_epoch() -> None:
 def test_an_unreachable_cluster_may_run_the_workload() -> None:
     unreachable = CopyView(CopyState.UNREACHABLE, reason="no answer")
     action = act(lease("a"), a=CopyView(HELD), b=unreachable)
-    assert action == Stay("a waits until b can be reached: its copy there might run")
+    assert action == Stay("a waits until b can be reached: its copy there might run (no answer)")
     assert act(lease("a"), a=unreachable, b=CopyView(HELD, 1)) == Stay("cluster a is unreachable: no answer")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.jobs.report.runs import RunWriter
-from xpk.jobs.report.intervals import ChosenIntervals, chosen_intervals
+from xpk.jobs.output.intervals import ChosenIntervals
+from xpk.jobs.report.intervals import chosen_intervals
 from xpk.jobs.report.page import derive, key_figures
 from xpk.jobs.report.programs import read_folder
 
@@ -22,9 +23,11 @@ def run_with(folder: Path, *choices: dict[str, Any]) -> RunWriter:
 
 def test_the_newest_choice_counts(tmp_path: Path) -> None:
     first = {"step": 10, "every": 100, "local_every": 0, "step_seconds": 0.5}
-    last = {"step": 20, "every": 1300, "local_every": 40, "step_seconds": 0.5}
+    last = {"step": 20, "every": 1300, "local_every": 40, "step_seconds": 0.5, "mtbf_seconds": 3.6e4, "failures": 2}
     record = read_folder(run_with(tmp_path, first, last).write())
-    assert chosen_intervals(record) == ChosenIntervals(step=20, every=1300, local_every=40, every_seconds=650.0)
+    measured = {"step_seconds": 0.5, "mtbf_seconds": 36000.0, "failures": 2}
+    expected = ChosenIntervals(step=20, every=1300, local_every=40, every_seconds=650.0, **measured)
+    assert chosen_intervals(record) == expected
     (figure,) = (one for one in key_figures(derive(record, end=None), 0) if one.name == "Checkpoint interval")
     assert (figure.value, figure.note) == ("1,300 steps", "chosen after step 20, 10 min 50 s, local ones every 40")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,36 @@ def test_a_run_that_has_not_ended_is_accounted_until_now(tmp_path: Path, monkeyp
     run.write()
     monkeypatch.setattr("time.time", lambda: START + 30)
     assert shown(tmp_path, status_of(tmp_path)).goodput == 0.5
+
+
+def with_intervals(folder: Path, **details: Any) -> Path:
+    """Write a run that has chosen its checkpoint intervals."""
+    run = RunWriter(folder)
+    run.train(0, 20)
+    run.event("intervals", (0, 0), step=10, every=1300, local_every=40, step_seconds=0.5, failures=2, **details)
+    return run.write()
+
+
+def test_a_status_names_the_chosen_intervals_and_what_they_rest_on(tmp_path: Path) -> None:
+    status = status_of(with_intervals(tmp_path, save_seconds=2.1, local_save_seconds=0.1, mtbf_seconds=7500.0))
+    progress = shown(tmp_path, status)
+    assert progress.intervals is not None and progress.intervals.every == 1300
+    words = (
+        "checkpoint every 1,300 steps (10m50s), local ones every 40; chosen after step 10: "
+        "0.5 s a step, 2.1 s a save, 0.1 s a local save, 2h05m between failures, 2 failures so far"
+    )
+    assert f"  {words}\n" in views.status(status, progress, "dev")
+
+
+def test_the_intervals_of_elastic_slices_rest_on_losses_of_all_slices(tmp_path: Path) -> None:
+    status = replace(status_of(with_intervals(tmp_path)), min_slices=1)
+    assert "0.5 s a step, all slices lost 2 times\n" in views.status(status, shown(tmp_path, status), "dev")
+
+
+def test_a_run_with_fixed_intervals_has_no_line_for_them(tmp_path: Path) -> None:
+    status = status_of(one_kill(tmp_path))
+    assert shown(tmp_path, status).intervals is None
+    assert "chosen after" not in views.status(status, shown(tmp_path, status), "dev")
 
 
 def test_records_beyond_the_limit_are_not_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import queue
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class FailingStore(FolderStore):
 class Store:
     """The checkpoints of one process in a folder, and its events."""
 
-    def __init__(self, folder: Path, keep: int = 3) -> None:
+    def __init__(self, folder: Path, keep: int = 3, check_lease: Callable[[], str] = lambda: "") -> None:
         lost: queue.Queue[int] = queue.Queue()
         self.peers = Peers(0, 1, on_lost=lost.put, on_message=lambda what, by: None)
         self.log = folder / "events.jsonl"
@@ -48,7 +49,8 @@ class Store:
         self.errors: Errors = {}
         self.folder.mkdir(exist_ok=True)
         store = FailingStore(self.folder, self.errors)
-        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, store=store)
+        options: dict[str, Any] = {"store": store, "check_lease": check_lease}
+        self.checkpoints = Checkpoints(open_place(self.folder), keep, {"note": 1}, self.peers, events, **options)
         self.checkpoints.choose()
 
     def steps(self) -> list[int]:

@@ -78,9 +78,11 @@ def test_no_interval_is_longer_than_the_run() -> None:
     assert lengths[:3] == [4, 32, 64] and lengths[3] > 500  # a share of a fifth has precedence
 
 
-def test_elastic_slices_save_every_hour_whatever_the_age_of_the_leading_slice() -> None:
+def test_elastic_slices_save_every_hour_whatever_the_age_of_the_run() -> None:
     one = dataclasses.replace(planner(), is_elastic=True)
-    assert plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=5.0).save == Schedule(3600, first=3610)
+    planned = plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=5.0, failures=2)
+    assert planned.save == Schedule(3600, first=3610)
+    assert planned.basis == {"step_seconds": 1.0, "failures": 2}  # losses of all slices; a rate does not matter
 
 
 def test_a_plan_survives_json() -> None:

@@ -221,3 +221,12 @@ def test_a_failed_save_keeps_the_previous_checkpoint(store: Store, state: Any) -
     assert choice is not None
     assert choice[0] == 1
     assert store.save(3, state) == ""
+
+
+def test_a_checkpoint_is_not_committed_once_another_run_has_taken_over(tmp_path: Path, state: Any) -> None:
+    reasons = iter(["", "workload 'lm' has taken over the output folder"])
+    store = Store(tmp_path, check_lease=lambda: next(reasons))
+    assert store.save(1, state) == ""
+    assert store.save(2, state) == "workload 'lm' has taken over the output folder"
+    assert {path.name for path in store.folder.iterdir()} == {".owner", "1"}, "nothing of it is left"
+    assert store.events("save_failed")[-1]["step"] == 2

@@ -118,6 +118,11 @@ class ElasticRun:
         """Return the sets of active slices that the run recorded."""
         return [json.loads(line)["slices"] for line in self._read("slices.jsonl") if line.endswith("}")]
 
+    def run_record(self) -> dict[str, Any]:
+        """Return the record that the run keeps from one attempt to the next."""
+        content: dict[str, Any] = json.loads((self.out / "measurements.json").read_text())
+        return content
+
     def wait_for_step(self, step: int, seconds: float = 120) -> None:
         """Wait until a step is finished."""
         self._wait(lambda: max(self.losses(), default=0) >= step, f"no step {step}", seconds)

@@ -61,6 +61,8 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
     steps = run.recorded_steps()
     assert steps == list(range(1, 61)), "each step is recorded once"
     assert run.losses() == expected
+    record = run.run_record()
+    assert record["stopped"] and record["tally"]["failures"] == 0, "the run has never lost all slices"
 
 
 @pytest.mark.slow
@@ -202,6 +204,10 @@ def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: f
     first_again = next(step for step, before in zip(steps[1:], steps, strict=False) if step <= before)
     assert first_again > 10, "at most one interval and the save in progress are repeated"
     assert run.losses() == expected
+    record = run.run_record()
+    tally = record["tally"]
+    assert record["stopped"] and (tally["failures"], tally["persistent_restores"]) == (1, 1)
+    assert len(record["seconds"]["recovery"]) == 2
 
 
 @pytest.mark.slow

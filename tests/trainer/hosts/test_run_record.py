@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,33 @@ def test_all_hosts_get_the_record_that_process_0_reads(tmp_path: Path) -> None:
     together([record.share for record in records])
     assert [job.measurements.seconds("step") for job in jobs] == [[2.0], [2.0]]
     assert [record.tally().failures for record in records] == [1, 1]
+
+
+def test_of_elastic_slices_the_leading_one_writes_and_the_next_one_continues_its_tally(tmp_path: Path) -> None:
+    def slice_(*, leads: bool) -> RunRecord:
+        membership: Any = SimpleNamespace(is_leading=leads)
+        record = RunRecord(dataclasses.replace(a_job(tmp_path), slices=membership), TRAITS)
+        record.share()
+        return record
+
+    other = slice_(leads=False)
+    other.stop()
+    assert not (tmp_path / "out" / FILE).exists()
+    leading = slice_(leads=True)
+    leading.count_restore("checkpoint")
+    leading.keep()
+    until(lambda: (tmp_path / "out" / FILE).exists(), every=0.01)
+    joining = slice_(leads=False)
+    assert joining.tally().failures == 1  # that is, if it had to begin the run again
+    joining.adopt(leading.tally())
+    assert (joining.tally().failures, joining.tally().persistent_restores) == (0, 1)
+
+
+def test_the_time_in_which_a_slice_waits_for_its_role_does_not_count(tmp_path: Path) -> None:
+    _, record = begin(tmp_path)
+    record._began -= 1000.0
+    record.begin()
+    assert record.tally().run_seconds < 100
 
 
 def test_the_time_after_the_last_write_counts_up_to_a_period() -> None:

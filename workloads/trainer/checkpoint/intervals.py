@@ -98,7 +98,7 @@ class Planner:
         """Return the bounds of the intervals, which are no longer than the run itself, in powers of two.
 
         New runs fail early, and the prior may be wrong by orders of magnitude. The few saves more cost little. With
-        elastic slices the age of the run is unknown, and hardly a failure needs a checkpoint.
+        elastic slices the age does not matter: hardly a failure needs a checkpoint.
         """
         settings = self.settings
         age = math.inf if self.is_elastic else 2.0 ** math.floor(math.log2(max(1.0, run_seconds)))
@@ -196,10 +196,11 @@ def largest_costs(reports: Sequence[Costs]) -> dict[str, list[float] | None]:
 
 
 def _basis(measured: Measured, tally: Tally) -> dict[str, Any]:
-    """Return what a plan follows from, for its event."""
+    """Return what a plan follows from, for its event; of elastic slices, failures are the losses of all of them."""
     tiers = {"save": measured.persistent, "local_save": measured.local}
+    mtbf = {} if measured.is_elastic else {"mtbf_seconds": round(1 / measured.failures_per_second, 1)}
     return {
         "step_seconds": round(measured.step_seconds, 4),
-        "mtbf_seconds": round(1 / measured.failures_per_second, 1),
+        **mtbf,
         "failures": tally.failures,
     } | {f"{name}_seconds": round(tier.save, 4) for name, tier in tiers.items() if tier}

@@ -51,10 +51,12 @@ class Checkpoints:
         events: Events,
         *,
         store: CheckpointStore | None = None,
+        check_lease: Callable[[], str] = lambda: "",
     ) -> None:
+        """Prepare; `check_lease` returns why process 0 may not commit a checkpoint, "" if it may."""
         self.place, self.max_to_keep, self.notes = place, max_to_keep, notes
         self._store = store or open_store(place)
-        self._peers, self._events = peers, events
+        self._peers, self._events, self._check_lease = peers, events, check_lease
         self._attempt_id = ""  # name of this attempt's saves, once all hosts know it
         self._committing = Background("commit")
         self._failure = ""
@@ -237,7 +239,9 @@ class Checkpoints:
                 if step in self._unreadable:  # an unreadable checkpoint occupies its name
                     self._store.quarantine(step)
                     self._unreadable.remove(step)
-                self._store.commit(step, self._attempt_id, notes)
+                failure = self._check_lease()  # last: a run that has taken over may be reading the newest one
+                if not failure:
+                    self._store.commit(step, self._attempt_id, notes)
             except Exception as error:
                 failure = reason(error)
         if failure:

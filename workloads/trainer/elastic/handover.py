@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from trainer.elastic.connections import Connections, as_bytes
 from trainer.hosts.membership import DONE, FOUNDER, Commit, Membership, Peer, Seq
+from trainer.hosts.run_record import Tally
 from trainer.step.programs import State
 from xpk_shared.slices.roster import ACTIVE, Entry
 
@@ -36,18 +37,21 @@ class Position:
     granted: list[Peer]
     is_start: bool  # no step has been trained yet, so nothing follows the step
     traits: str  # digest of what all slices must agree on
+    tally: Tally  # of the run's record
 
     def as_json(self) -> dict[str, Any]:
         """Return the position in its wire format."""
         values = {"step": self.step, "tokens": self.tokens, "granted": self.granted, "traits": self.traits}
-        return values | {"seq": list(self.commit.seq), "flags": self.commit.flags, "start": self.is_start}
+        values |= {"seq": list(self.commit.seq), "flags": self.commit.flags, "start": self.is_start}
+        return values | {"tally": dataclasses.asdict(self.tally)}
 
 
 def read_position(value: dict[str, Any]) -> Position:
     """Return the position in a message."""
     commit = Commit(Seq(*value["seq"]), value["flags"])
     granted = [(int(number), str(incarnation)) for number, incarnation in value["granted"]]
-    return Position(value["step"], value["tokens"], commit, granted, value["start"], value["traits"])
+    tally = Tally(**value.get("tally", {}))  # another version of the trainer sends none, and its traits are refused
+    return Position(value["step"], value["tokens"], commit, granted, value["start"], value["traits"], tally)
 
 
 class HandoverLost(Exception):

@@ -194,6 +194,7 @@ class _Training:
     def found(self) -> None:
         """Begin the run with the newest checkpoint, or with fresh parameters."""
         self._membership.is_leading = True
+        self._run.record.begin()
         self._decisions.wait_for_all()
         state, self._at, self._tokens = first_state(self._run)
         self._state = state()
@@ -220,6 +221,7 @@ class _Training:
         self._at, self._tokens, self._is_start = position.step, position.tokens, position.is_start
         self._reduce.adopt(position.commit)
         self._membership.adopt(position.granted, position.commit)
+        self._run.record.adopt(position.tally)
         self._membership.set_phase(ACTIVE)
         self._take(position.commit.flags)
         job.events.write("restore", self._at, time.monotonic() - began, source="peer", read=False)
@@ -346,7 +348,8 @@ class _Training:
             return
         membership = self._membership
         commit = Commit(membership.commit.seq, dict(flags))
-        position = Position(self._at, self._tokens, commit, membership.granted, self._is_start, self._traits)
+        others = self._is_start, self._traits, self._run.record.tally()
+        position = Position(self._at, self._tokens, commit, membership.granted, *others)
         with self._run.job.watchdog.waiting("the handover of the state", self._at):
             jax.block_until_ready(self._state)
             handover.send(membership, self._slices.connections, joining, self._state, position)
@@ -360,11 +363,14 @@ class _Training:
                 self._run.job.stop.arm()
                 self._run.replicas.check_result(pending.step, flags.differ)
             self._run.stragglers.record_step(flags.seconds)
+            self._run.record.keep()
 
     def _stop(self) -> ExitCode:
         job = self._run.job
         self._run.profiler.close()
         self._run.checkpoints.wait()
+        if self._flags.get("stop") == "all":
+            self._run.record.stop()
         job.events.write("preempt", self._at)
         metrics.say(f"slice {job.host.slice_id}: stopped after step {self._at}")
         code = job.stop.code if job.stop.requested else ExitCode.PREEMPTED
@@ -386,6 +392,7 @@ class _Training:
                 break
             nth += 1
         run.profiler.close()
+        run.record.stop()
         run.job.events.write("done", self._at, data_bytes=run.read.bytes if run.read else 0)
         code = _leave(run.job, ExitCode.DONE)
         if run.job.leads:

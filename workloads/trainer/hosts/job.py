@@ -31,6 +31,7 @@ from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.measurements import Measurements
 from trainer.hosts.membership import Membership
 from trainer.hosts.peers import Peers
+from trainer.hosts.placement import read_placement
 from trainer.hosts.signals import Stop
 from trainer.hosts.stop_step import StopStep
 from trainer.hosts.time_limits import TimeLimits
@@ -197,7 +198,7 @@ def _open_records(
         say(f"{host.name(host.process_id)}: {holder} has taken over {out}; exiting")
         finish(ExitCode.PEER_LOST if is_ours else ExitCode.CRASH, FLUSH_SECONDS)
 
-    lease = Lease(out, host, on_taken)
+    lease = Lease(out, host, on_taken, read_placed=functools.partial(read_placement, out, os.environ))
     try:
         _take(lease, host)
         _record_restart(out, host, os.environ.get(CAUSE, ""))

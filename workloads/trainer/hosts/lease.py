@@ -4,7 +4,10 @@ Process 0 holds the lease. Every few seconds it renews the lease: it overwrites 
 last (xpk_shared/storage/disk_slot.py). A restart of the same job takes the lease over at once, and so does a run that
 finds that the holder's process on this machine has ended. Any other run watches versions, not clocks: a lease that is
 renewed is in use, and one that is not renewed for STALE_SECONDS is free. While a holder that was asked to stop renews
-its lease, the next run waits for it. A holder that finds the lease written by another process has lost it.
+its lease, the next run waits for it. A holder that finds the lease written by another process has lost it, at the
+latest before it commits a checkpoint.
+
+Of a workload of several clusters, a run that was released later takes the lease over at once (placement.py).
 """
 
 import contextlib
@@ -21,6 +24,7 @@ from typing import Any
 
 from trainer.errors import FatalError, Problem
 from trainer.hosts.bootstrap import Host
+from trainer.hosts.placement import Placed
 from trainer.telemetry.metrics import say
 from xpk_shared.storage import Place
 
@@ -42,6 +46,8 @@ class Holder:
     process: tuple[str, ...] = ()
     ending: bool = False  # asked to stop, but may have to save first
     released: bool = False
+    run: str = ""  # of a workload of several clusters: the same on all of them
+    epoch: int = 0  # of the decision for the holder's cluster
 
     def __str__(self) -> str:
         on = f" on {self.host}" if self.host else ""
@@ -49,9 +55,17 @@ class Holder:
             return f"workload {self.workload!r} (attempt {self.attempt}{on})"
         return f"another trainer{on}" + (f" (pid {self.process[2]})" if self.process else "")
 
-    def is_free_for(self, job: str) -> bool:
-        """True if the lease may be taken over without waiting: it is free, of the same job, or of a dead process."""
-        return self.released or bool(job and self.job == job) or self._state() == "gone"
+    def is_free_for(self, other: "Holder") -> bool:
+        """True if another one may take the lease over without waiting.
+
+        It is free, of the same job, of a dead process, or of an older decision where the workload runs.
+        """
+        is_older = bool(other.run) and self.run == other.run and self.epoch < other.epoch
+        return self.released or is_older or self.is_of(other.job) or self._state() == "gone"
+
+    def is_of(self, job: str) -> bool:
+        """True if the holder is certainly of this job."""
+        return bool(job) and self.job == job
 
     def is_running(self) -> bool:
         """True if the holder is certainly running on this machine."""
@@ -77,20 +91,27 @@ class Lease:
         host: Host,
         on_taken: Callable[[Holder, bool], None],
         *,
+        read_placed: Callable[[], Placed] = Placed,
         beat_seconds: float = BEAT_SECONDS,
         stale_seconds: float = STALE_SECONDS,
     ) -> None:
-        """Prepare; `on_taken` is called with the new holder, and whether that is a later attempt of this job."""
+        """Prepare; `on_taken` is called once with the new holder, and whether that is a later attempt of this job.
+
+        `read_placed` returns the right of a run on one of several clusters; it may raise OSError.
+        """
         self._out, self._slot, self._on_taken = out, (out / FILE).slot(), on_taken
         self._beat_seconds, self._stale_seconds = beat_seconds, stale_seconds
         self._is_holder = host.process_id == 0 and (host.slice_id == 0 or not host.is_elastic)
         job = host.job_id or host.coordinator
-        self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), _process(os.getpid())[0])
-        self._version, self._is_first_wait = 0, True
+        process, _ = _process(os.getpid())
+        self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), process)
+        self._read_placed = read_placed
+        self._version, self._is_first_wait, self._is_lost = 0, True, False
         self._lock, self._is_released, self._wake = threading.Lock(), threading.Event(), threading.Event()
 
     def take(self) -> None:
         """Take the lease, or check that no other run has it. Raises FatalError naming a live holder, and OSError."""
+        self._me = dataclasses.replace(self._me, **self._read_placed()._asdict())
         while True:
             version = self._free_version()
             if not self._is_holder:
@@ -99,6 +120,23 @@ class Lease:
                 self._version = self._slot.put(_content(self._me), version)
                 threading.Thread(target=self._renew, name="lease", daemon=True).start()
                 return
+
+    def check(self) -> str:
+        """Return why this run may not commit a checkpoint: another one has taken the lease over; "" if it may.
+
+        A host that does not hold the lease, such as that of a leading slice, compares the job. Raises OSError.
+        """
+        with self._lock:
+            version, content = self._slot.look()
+            holder = _holder(content)
+            if self._version and not self._is_released.is_set():
+                is_other = version > self._version  # an older one comes from a cache of the file system
+            else:
+                is_other = bool(holder.job) and not holder.is_free_for(self._me)
+            is_lost = self._is_lost or is_other
+        if is_lost:
+            self._lose(holder)
+        return f"{holder} has taken over the output folder" if is_lost else ""
 
     def mark_stopping(self) -> None:
         """Record that this run was asked to stop; returns at once."""
@@ -118,7 +156,7 @@ class Lease:
         """Return the version that may be overwritten, once its holder is known to be gone."""
         version, content = last_version, _ = self._slot.look()
         deadline = time.monotonic() + self._stale_seconds
-        while version and not (holder := _holder(content)).is_free_for(self._me.job):
+        while version and not (holder := _holder(content)).is_free_for(self._me):
             renewed = version != last_version and bool(content)
             if (renewed or holder.is_running()) and not holder.ending:
                 message = f"output folder {str(self._out)!r} is in use by {holder}"
@@ -155,7 +193,15 @@ class Lease:
             holder = Holder()
             with contextlib.suppress(OSError):
                 holder = _holder(self._slot.look()[1])
-            self._on_taken(holder, bool(self._me.job) and holder.job == self._me.job)
+            self._lose(holder)
+
+    def _lose(self, holder: Holder) -> None:
+        """Report that another process has the lease, once."""
+        with self._lock:
+            was_lost, self._is_lost = self._is_lost, True
+            self._is_released.set()
+        if not was_lost:
+            self._on_taken(holder, holder.is_of(self._me.job))
 
     def _write_release(self) -> None:
         with contextlib.suppress(OSError), self._lock:
@@ -170,6 +216,7 @@ def _content(holder: Holder) -> bytes:
 def _holder(content: bytes) -> Holder:
     """Return the holder in a lease; empty if it cannot be read."""
     kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool, "ending": bool}
+    kinds |= {"run": str, "epoch": int}
     try:
         fields: dict[str, Any] = json.loads(content)
         known = {name: _printable(fields[name]) for name, kind in kinds.items() if isinstance(fields.get(name), kind)}

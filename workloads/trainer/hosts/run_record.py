@@ -2,7 +2,11 @@
 
 Process 0 reads the file in the output folder when an attempt begins, tells the other hosts, and writes it while the
 attempt runs. Durations are of the same settings, code and hosts only. An attempt that has neither ended in order nor
-been asked to stop has failed. Elastic slices have no record, because any of them may lead.
+been asked to stop has failed.
+
+Of elastic slices, the leading one writes the record, and hands its tally over with the state, so that any slice may
+lead. The slice that begins the run after the loss of all slices counts that as a failure. A hang of one slice reaches
+the next attempt only if no other slice leads after it.
 """
 
 import contextlib
@@ -48,8 +52,6 @@ class RunRecord:
     def share(self) -> None:
         """Read the record of earlier attempts on process 0, and adopt it on all hosts, all of which call this."""
         job = self._job
-        if job.host.is_elastic:
-            return
         if job.is_first:
             job.peers.announce("measurements", self._read())
         content = job.peers.await_("measurements")
@@ -58,6 +60,15 @@ class RunRecord:
         job.measurements.adopt(content["seconds"])
         if job.is_first:
             job.watchdog.on_hang = self._note_hang
+
+    def begin(self) -> None:
+        """Count the time from now on, on a slice that may have waited for its role in the run."""
+        self._began = time.monotonic()
+
+    def adopt(self, tally: Tally) -> None:
+        """Continue the tally of the slice that leads, on a slice that joins."""
+        self._former = tally
+        self.begin()
 
     def tally(self) -> Tally:
         """Return the tally until now."""
@@ -77,8 +88,8 @@ class RunRecord:
             self._write()
 
     def _write(self) -> None:
-        """Start to write the record on process 0, unless it is still being written."""
-        if self._job.host.is_elastic or not self._job.is_first or self._is_hung:
+        """Start to write the record on the process that leads, unless it is still being written."""
+        if not self._job.leads or self._is_hung:
             return
         if self._writing is None or not self._writing.is_alive():
             self._writing = threading.Thread(target=_write, args=(self._place, self._content()), daemon=True)
@@ -95,7 +106,8 @@ class RunRecord:
 
     def _note_hang(self) -> None:
         self._is_hung = True
-        _write(self._place, self._content())
+        if self._job.leads:
+            _write(self._place, self._content())
 
     def _content(self) -> dict[str, Any]:
         return {

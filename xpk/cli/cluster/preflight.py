@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xpk.api.text import counted
 from xpk.cli import complete
+from xpk.cli.cluster.check_options import check_options, read_options
 from xpk.cli.google_xpk import ClusterCommand
-from xpk.cli.options import accelerator_option, context_option, name_argument, namespace_option, output_option
+from xpk.cli.options import accelerator_option, context_option, name_argument, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console
 from xpk.cli.terminal.tables import Column
-from xpk.model import names
-from xpk.model.durations import parse_duration
-from xpk.model.errors import UsageError, XpkError
-from xpk.model.status import WorkloadStatus
+from xpk.model.errors import UsageError
 
 if TYPE_CHECKING:
     from xpk.jobs.preflight import HostChecks
@@ -55,26 +52,14 @@ _COLUMNS = (
 @click.option("--num-slices", type=click.IntRange(1), metavar="N", help="Number of slices. [default: all free slices]")
 @click.option(
     "--node",
+    "nodes",
+    multiple=True,
     metavar="NODE",
     shell_complete=complete.nodes,
-    help="Check the quarantined slice of NODE, as `xpk node return` requires.",
+    help="Check only the slice of NODE, even if it is quarantined; may be repeated.",
 )
-@click.option("--min-ici-gbps", type=click.FloatRange(0), metavar="GB/S", help="Minimum bandwidth within a slice.")
-@click.option("--min-dcn-gbps", type=click.FloatRange(0), metavar="GB/S", help="Minimum bandwidth between slices.")
-@click.option("--queue", help=f"LocalQueue of the checks. [default: {names.QUEUE}, or the only queue of the namespace]")
-@click.option(
-    "--docker-image", "--image", "image", metavar="IMAGE", help="Trainer image. [default: the cluster's trainer image]"
-)
-@click.option(
-    "--output-root",
-    metavar="OUTPUT_ROOT",
-    envvar="XPK_OUTPUT_ROOT",
-    show_envvar=True,
-    help="Write results to OUTPUT_ROOT/NAME. [default: the cluster's output root]",
-)
-@click.option("--timeout", default="15m", show_default=True, metavar="TIME", help="Time limit, including the queue.")
 @click.option("--keep", is_flag=True, help="Keep the workload and its output.")
-@namespace_option
+@check_options
 @context_option
 @output_option
 @click.pass_obj
@@ -85,44 +70,29 @@ def preflight(
     name_flag: str | None,
     accelerator_type: str | None,
     num_slices: int | None,
-    node: str | None,
-    min_ici_gbps: float | None,
-    min_dcn_gbps: float | None,
-    queue: str | None,
-    image: str | None,
-    output_root: str | None,
-    timeout: str,
+    nodes: tuple[str, ...],
     keep: bool,
-    namespace: str,
     output: str | None,
+    **options: Any,
 ) -> None:
-    """Check chips, memory, network, clocks and disks of all hosts of free slices, or of a quarantined one.
+    """Check chips, memory, network, clocks and disks of all hosts of free slices, or of the slices of --node.
 
     The checks run as a workload of the lowest priority, which is deleted afterwards. Exit code 1 if a host fails.
     """
-    from xpk.checks import check_hosts  # bring what creates workloads, which no other command of clusters needs
-    from xpk.cli.workload.create import print_steps
+    from xpk.checks import check_hosts, failure_of  # bring what creates workloads, which other commands do not need
     from xpk.client import Cluster
 
     console = console.choosing(output)
-    if node and (num_slices or accelerator_type):
+    if nodes and (num_slices or accelerator_type):
         raise UsageError(f"--node and {'--num-slices' if num_slices else '--tpu-type'} exclude each other: choose one")
-    floors = {"ici": min_ici_gbps, "dcn": min_dcn_gbps}
-    seconds = parse_duration(timeout, "--timeout")
+    arguments = read_options(options, console)
     result = check_hosts(
         Cluster(the_cluster(name or name_flag)),
         num_slices,
         accelerator_type=accelerator_type,
-        node=node,
-        namespace=namespace,
-        queue=queue,
-        image=image,
-        output_root=output_root,
-        min_gbps={link: gbps for link, gbps in floors.items() if gbps is not None},
-        timeout=seconds,
+        node=nodes,
         keep=keep,
-        on_progress=print_steps(console),
-        on_status=_teller(console),
+        **arguments,
     )
     if console.is_data:
         console.data(asdict(result))
@@ -130,28 +100,6 @@ def preflight(
         console.items(result.hosts, columns=_COLUMNS, data=lambda host: {"name": host.label})
     if keep:
         console.tell(f"workload '{result.workload}' is kept")
-    failed = [host for host in result.hosts if host.passed is False]
-    if failed:
-        labels = ", ".join(f"{host.label} on {host.node or 'no node'}" for host in failed[:3])
-        more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-        raise XpkError(
-            f"{len(failed)} of {counted(len(result.hosts), 'host')} failed: {labels}{more}",
-            hint="`xpk docs preflight` explains each check",
-        )
-    if not result.passed:
-        raise XpkError(
-            "not all hosts were checked", hint="run the command again; with --keep, `xpk workload logs` shows more"
-        )
+    if failure := failure_of(result):
+        raise failure
     console.tell(f"all {counted(len(result.hosts), 'host')} passed")
-
-
-def _teller(console: Console) -> Callable[[WorkloadStatus], None]:
-    last: list[str] = []
-
-    def tell(status: WorkloadStatus) -> None:
-        text = f"{status.name}: {status.phase}, {status.reason}"
-        if last[-1:] != [text]:
-            last.append(text)
-            console.tell(f" • {text}")
-
-    return tell

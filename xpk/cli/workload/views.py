@@ -17,6 +17,7 @@ from xpk.cli.terminal.output import age, duration
 from xpk.cli.terminal.tables import Column, table, wrapped
 from xpk.jobs.logs import HostLine
 from xpk.jobs.output.folder import Progress
+from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.output.slices import ActiveSlices
 from xpk.jobs.status.elastic import waiting_words
 from xpk.model import names
@@ -112,6 +113,9 @@ def status(workload: WorkloadStatus, progress: Progress | None, cluster: str, wi
             lines.append(("slices", _slices_words(progress.slices)))
         if progress.goodput is not None:
             lines.append(("goodput", f"{progress.goodput:.1%} of the wall time in productive steps"))
+        if progress.intervals:
+            is_elastic = workload.min_slices is not None
+            lines.append(("checkpoint", _intervals_words(progress.intervals, is_elastic=is_elastic)))
     lines += _restart_lines(workload, progress.replacements if progress else 0)
     lines.append(("created", f"{age(workload.created)} ago" + (f" by {workload.user}" if workload.user else "")))
     if workload.finished:
@@ -302,6 +306,22 @@ def _slices_words(slices: ActiveSlices) -> str:
     ]
     note = f" ({'; '.join(groups)})" if groups else ""
     return f"{slices.count} of {slices.num_slices} active since {slices.since[11:]}{note}"
+
+
+def _intervals_words(chosen: ChosenIntervals, *, is_elastic: bool) -> str:
+    """Return the checkpoint intervals in use, and what they rest on, in words."""
+    long = "" if chosen.every_seconds is None else f" ({duration(chosen.every_seconds)})"
+    local = f", local ones every {chosen.local_every:,}" if chosen.local_every else ""
+    basis = [
+        None if chosen.step_seconds is None else f"{chosen.step_seconds:.3g} s a step",
+        None if chosen.save_seconds is None else f"{chosen.save_seconds:.3g} s a save",
+        None if chosen.local_save_seconds is None else f"{chosen.local_save_seconds:.3g} s a local save",
+        None if chosen.mtbf_seconds is None else f"{duration(chosen.mtbf_seconds)} between failures",
+        f"{counted(chosen.failures, 'failure')} so far" if chosen.failures is not None and not is_elastic else None,
+        f"all slices lost {counted(chosen.failures, 'time')}" if chosen.failures is not None and is_elastic else None,
+    ]
+    known = ", ".join(filter(None, basis))
+    return f"every {counted(chosen.every, 'step')}{long}{local}; chosen after step {chosen.step}: {known}".rstrip(": ")
 
 
 def _placement_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from xpk.api.text import rfc3339
 from xpk.jobs.output import event_files, slices
+from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
 from xpk.jobs.output.program_log import FILE as PROGRESS_FILE
 from xpk.jobs.output.program_log import ProgramLog, median, read_lines
@@ -52,6 +53,7 @@ class Progress:
     time: str | None = None  # time of the end of the step
     ends: str | None = None  # time at which the last step will be done, at the recent rate; null unless it runs
     ends_latest: str | None = None  # the same at the rate of the whole run, with its restarts; null if not later
+    intervals: ChosenIntervals | None = None  # checkpoint intervals that the run has chosen; null if they are fixed
 
 
 def at_root(target: Target, root: str | None) -> Target:

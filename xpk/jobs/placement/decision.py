@@ -164,20 +164,21 @@ def _clean_up(lease: Lease, copies: Mapping[str, CopyView]) -> Action:
 
 def _release(lease: Lease, copies: Mapping[str, CopyView]) -> Action:
     """Release the chosen copy, once all others are held in this epoch."""
-    to_hold, unreachable = list[str](), list[str]()
+    to_hold, unreachable = list[str](), dict[str, str]()
     for cluster, copy in copies.items():
         if cluster == lease.cluster:
             if copy.state is CopyState.HOLDING:
                 to_hold.append(cluster)
         elif copy.state is CopyState.UNREACHABLE:
-            unreachable.append(cluster)
+            unreachable[cluster] = copy.reason
         elif copy.state is not CopyState.MISSING and (copy.state, copy.epoch) != (CopyState.HELD, lease.epoch):
             to_hold.append(cluster)
     if to_hold:
         return Hold(tuple(to_hold), lease.epoch)
     if unreachable:
         where = f"{lease.cluster} waits until {', '.join(unreachable)} can be reached"
-        return Stay(f"{where}: its copy there might run")
+        why = "; ".join(dict.fromkeys(filter(None, unreachable.values())))
+        return Stay(f"{where}: its copy there might run" + (f" ({why})" if why else ""))
     return Release(lease.cluster, lease.epoch)
 
 

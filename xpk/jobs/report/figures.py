@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.goodput import attempts, goodput, lost_steps, recovery_seconds
-from xpk.jobs.report.intervals import ChosenIntervals, chosen_intervals
+from xpk.jobs.report.intervals import chosen_intervals
 from xpk.jobs.report.page import ReportFacts, render_report
 from xpk.jobs.report.programs import read_folder
 from xpk.jobs.report.record import RunRecord

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from xpk.jobs.output.intervals import ChosenIntervals, read_intervals
 from xpk.jobs.report.record import RunRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenIntervals:
-    """The newest choice; an interval that the run does not choose is its fixed one."""
-
-    step: int  # step after which they were chosen
-    every: int  # `checkpoint.every`, in steps
-    local_every: int  # `checkpoint.local_every`, in steps; 0: no local checkpoints
-    every_seconds: float | None  # the time of `every` steps; null if unknown
 
 
 def chosen_intervals(record: RunRecord) -> ChosenIntervals | None:
@@ -23,12 +12,4 @@ def chosen_intervals(record: RunRecord) -> ChosenIntervals | None:
     if not chosen:
         return None
     last = max(chosen, key=lambda event: event.time)
-    every, local_every, seconds = (last.details.get(name) for name in ("every", "local_every", "step_seconds"))
-    if not isinstance(every, int) or not isinstance(local_every, int):
-        return None
-    return ChosenIntervals(
-        step=last.step or 0,
-        every=every,
-        local_every=local_every,
-        every_seconds=round(every * seconds, 1) if isinstance(seconds, int | float) else None,
-    )
+    return read_intervals(last.step, last.details)

@@ -1,6 +1,6 @@
-"""Progress in the status of a workload, with its end, and the goodput as the report computes it.
+"""Progress in the status of a workload, with its end, and goodput and checkpoint intervals as the report has them.
 
-The records of a large run are not read: it has no goodput then, and its end is that at the recent rate.
+The records of a large run are not read: it has neither of them then, and its end is that at the recent rate.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from xpk.jobs.output.folder import Progress, latest_progress, with_time_limit
 from xpk.jobs.output.json_lines import TIMES
 from xpk.jobs.report.forecast import run_pace
 from xpk.jobs.report.goodput import goodput
+from xpk.jobs.report.intervals import chosen_intervals
 from xpk.jobs.report.programs import read_run
 from xpk.jobs.report.record import RunRecord
 from xpk.jobs.status.fields import when
@@ -74,9 +75,9 @@ def read_bounded(url: str, status: WorkloadStatus) -> RunRecord | None:
 
 
 def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progress:
-    """Return the progress with the time of the end of a run that runs, and with its goodput.
+    """Return the progress with the time of the end of a run that runs, its goodput and its chosen intervals.
 
-    Both lack what records say that are too large, damaged or not readable now.
+    They lack what records say that are too large, damaged or not readable now.
     """
     try:
         record = read_bounded(url, status)
@@ -87,7 +88,8 @@ def with_goodput(progress: Progress, url: str, status: WorkloadStatus) -> Progre
     if record is None or not record.steps:
         return progress
     end = None if status.phase.is_final else time.time()
-    return replace(progress, goodput=round(goodput(record, end=end).goodput, 4))
+    share = round(goodput(record, end=end).goodput, 4)
+    return replace(progress, goodput=share, intervals=chosen_intervals(record))
 
 
 def _with_end(progress: Progress, record: RunRecord | None, now: float) -> Progress:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from xpk.api.base import Obj, ObjectApi, Objs, Selector
+from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.usage import holding_of, microseconds_of, supply_of
 from xpk.jobs.status.fields import Snapshot, condition, event_times, is_true
 from xpk.jobs.usage.ledger import Ledger
@@ -59,10 +59,10 @@ def observe_workloads(
     """
     snapshot = Snapshot(
         jobsets=api.list("JobSet", namespace),
-        workloads=_optional(api, "Workload", namespace),
-        local_queues=_optional(api, "LocalQueue", namespace),
+        workloads=_of_kueue(api, "Workload", namespace),
+        local_queues=_of_kueue(api, "LocalQueue", namespace),
     )
-    evictions = _evictions(_optional(api, "Event", namespace, {"involvedObject.kind": "Workload"}))
+    evictions = _evictions(_events(api, namespace))
     observation, present, holds = Observation(), set[str](), ledger.holds_of()
     for jobset in snapshot.jobsets:
         uid = str(jobset["metadata"].get("uid"))
@@ -86,8 +86,11 @@ def observe_workloads(
 
 
 def observe_capacity(api: ObjectApi, capacities: Sequence[Capacity], *, now: int) -> list[Record]:
-    """Return the capacity since the last reading: slices that were added since then count from their creation."""
-    nodes, queues = api.list("Node", None), _optional(api, "ClusterQueue", None)
+    """Return the capacity since the last reading: slices that were added since then count from their creation.
+
+    Raises AuthorizationError if this user may not list nodes or queues.
+    """
+    nodes, queues = api.list("Node", None), _of_kueue(api, "ClusterQueue", None)
     created = {
         str(node["metadata"].get("uid")): microseconds_of(node["metadata"].get("creationTimestamp")) for node in nodes
     }
@@ -202,11 +205,22 @@ def _lost(ledger: Ledger, holds: Mapping[str, Sequence[Hold]], present: Collecti
     return [hold for hold in lasts if hold.state is not State.QUEUED]
 
 
-def _optional(api: ObjectApi, kind: str, namespace: str | None, fields: Selector | None = None) -> Objs:
-    """Return the objects of a kind; none without Kueue or without permission."""
+def _of_kueue(api: ObjectApi, kind: str, namespace: str | None) -> Objs:
+    """Return the objects of a kind, none without Kueue.
+
+    Raises AuthorizationError: without them, workloads that wait would be recorded as running, and teams as unknown.
+    """
     try:
-        return api.list(kind, namespace, fields=fields)
-    except (MissingToolError, AuthorizationError):
+        return api.list(kind, namespace)
+    except MissingToolError:
+        return []
+
+
+def _events(api: ObjectApi, namespace: str | None) -> Objs:
+    """Return the events of Kueue's workloads, none without permission; some preemptions are not recorded then."""
+    try:
+        return api.list("Event", namespace, fields={"involvedObject.kind": "Workload"})
+    except AuthorizationError:
         return []
 
 

@@ -124,8 +124,8 @@ def _observe(api: ObjectApi, ledger: Ledger, at: int) -> Observation:
     observation = observe_workloads(api, ledger, now=at)
     try:
         observation.records += observe_capacity(api, ledger.capacities, now=at)
-    except AuthorizationError:
-        ledger.problems.append("the capacity is not recorded: this user may not list nodes")
+    except AuthorizationError as error:
+        ledger.problems.append(f"the capacity is not recorded: {error.message}")
     return observation
 
 
