@@ -167,7 +167,7 @@ class _Host:
 
     def _save(self, step: int) -> None:
         if self._process == 0:
-            self._world.properties.on_save_begin(step)
+            self._world.properties.on_save_begin(self._attempt, step)
         content = saved_content(step, self._attempt.number, self._process)
         write = _Write(lambda: self._checkpoints.write(step, content))
         self._checkpoints._commit(step, [write], "", (0.0, 0.0), {})

@@ -23,7 +23,7 @@ class Properties:
         self._folder = world.root / "out" / "checkpoints"
         self._saved: set[int] = set()  # steps of intact checkpoints that must exist
         self._damaged_at: dict[int, int] = {}  # time by step
-        self._save_began_at: dict[int, int] = {}
+        self._saves_began_at: dict[int, dict[int, int]] = {}  # time by attempt by step
         self._saved_locally: dict[int, set[int]] = {}  # processes by step, of the newest attempt
         self._damaged_locally: set[int] = set()  # steps
         self.newest_local_save = 0  # step of the newest local checkpoint that all hosts have kept, 0 if none
@@ -49,19 +49,20 @@ class Properties:
         self.require(chosen >= kept, f"all hosts have kept step {kept}, but step {chosen} is chosen")
         if step:
             damaged_at = self._damaged_at.get(step, attempt.began)
-            is_damaged = self._save_began_at.get(step, 0) <= damaged_at < attempt.began
+            newest_save = max(self._saves_began_at.get(step, {}).values(), default=0)
+            is_damaged = newest_save <= damaged_at < attempt.began
             self.require(not is_damaged, f"the damaged checkpoint of step {step} is chosen")
             self._check_complete(step)
 
-    def on_save_begin(self, step: int) -> None:
+    def on_save_begin(self, attempt: Attempt, step: int) -> None:
         """Note the begin of a save."""
-        self._save_began_at[step] = self._world.schedule.steps
+        self._saves_began_at.setdefault(step, {})[attempt.number] = self._world.schedule.steps
 
     def on_save(self, attempt: Attempt, step: int) -> None:
         """Check what a successful save has left."""
         if not attempt.is_alone and not (self._folder / str(step)).exists():
             return  # another attempt has saved a later step, and removed this one
-        if self._damaged_at.get(step, 0) < self._save_began_at[step]:
+        if self._damaged_at.get(step, 0) < self._saves_began_at[step][attempt.number]:
             self._damaged_at.pop(step, None)
         self._check_complete(step)
         kept = sorted(s for s in self._saved | {step} if s <= step)[-self._world.keep :]
