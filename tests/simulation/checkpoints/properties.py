@@ -23,6 +23,7 @@ class Properties:
         self._folder = world.root / "out" / "checkpoints"
         self._saved: set[int] = set()  # steps of intact checkpoints that must exist
         self._damaged_at: dict[int, int] = {}  # time by step
+        self._looks_complete: set[int] = set()  # steps of damaged checkpoints whose files have the same sizes
         self._saves_began_at: dict[int, dict[int, int]] = {}  # time by attempt by step
         self._saved_locally: dict[int, set[int]] = {}  # processes by step, of the newest attempt
         self._damaged_locally: set[int] = set()  # steps
@@ -60,12 +61,14 @@ class Properties:
 
     def on_save(self, attempt: Attempt, step: int) -> None:
         """Check what a successful save has left."""
-        if not attempt.is_alone and not (self._folder / str(step)).exists():
+        if not attempt.is_alone and not self._exists(step):
             return  # another attempt has saved a later step, and removed this one
         if self._damaged_at.get(step, 0) < self._saves_began_at[step][attempt.number]:
             self._damaged_at.pop(step, None)
         self._check_complete(step)
-        kept = sorted(s for s in self._saved | {step} if s <= step)[-self._world.keep :]
+        # A save compares only the sizes of older checkpoints, so some that it keeps are found to be damaged when read.
+        self._looks_complete = {s for s in self._looks_complete if s in self._damaged_at and self._exists(s)}
+        kept = sorted(s for s in self._saved | self._looks_complete | {step} if s <= step)[-self._world.keep :]
         self._saved = {*kept, *(s for s in self._saved if s > step)} - self._damaged_at.keys()
         if attempt.is_alone:
             present = {path.name for path in self._folder.iterdir()} - {".owner"}
@@ -91,20 +94,27 @@ class Properties:
         if has_new_nodes:
             self.newest_local_save = 0
 
-    def on_damage(self, step: int) -> None:
-        """Note that the checkpoint of a step was damaged.
+    def on_damage(self, step: int, *, has_sizes: bool) -> None:
+        """Note that the checkpoint of a step was damaged; `has_sizes`: its files have the same sizes as before.
 
         If its save was cut off after the commit, it may have displaced older ones, of which nobody was told.
         """
         if step not in self._saved:
-            self._saved = {saved for saved in self._saved if (self._folder / str(saved)).is_dir()}
+            self._saved = {saved for saved in self._saved if self._exists(saved)}
         self._saved.discard(step)
+        if not has_sizes:
+            self._looks_complete.discard(step)
+        elif step not in self._damaged_at:
+            self._looks_complete.add(step)
         self._damaged_at[step] = self._world.schedule.steps
 
     def on_local_damage(self, step: int) -> None:
         """Note that one host's local checkpoint of a step was damaged, perhaps before it is complete."""
         self._damaged_locally.add(step)
         self.newest_local_save = 0
+
+    def _exists(self, step: int) -> bool:
+        return (self._folder / str(step)).is_dir()
 
     def _check_complete(self, step: int) -> None:
         """A checkpoint has the part of every host, and all of one attempt."""

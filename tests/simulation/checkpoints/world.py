@@ -101,9 +101,13 @@ class World:
         if folders := sorted(self.rng.choice((steps, local))):
             folder = self.rng.choice(folders)
             if files := sorted(path for path in folder.rglob("*") if path.is_file()):
-                self.rng.choice((_flip, _cut))(self.rng.choice(files))
-                note = self.properties.on_damage if folder in steps else self.properties.on_local_damage
-                note(int(folder.name.rpartition("-")[2]))
+                change = self.rng.choice((_flip, _cut))
+                change(self.rng.choice(files))
+                step = int(folder.name.rpartition("-")[2])
+                if folder in steps:
+                    self.properties.on_damage(step, has_sizes=change is _flip)
+                else:
+                    self.properties.on_local_damage(step)
 
 
 def _flip(file: Path) -> None:
