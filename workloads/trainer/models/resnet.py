@@ -167,9 +167,9 @@ class Network:
             x_BHWC, averages["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
         return jax.nn.relu(x_BHWC + y_BHWC), averages
 
-    def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
-        """Return float32 logits [B, K] and the new averages."""
-        averages: Params = {"stages": {}}
+    def stages(self, params: Params, average: Params, x_BHWC: Array) -> tuple[list[Array], Params]:
+        """Return the output [B, H, W, C] of every stage and the new averages."""
+        outputs, averages = list[Array](), Params(stages={})
         x_BHWC = self.shard(x_BHWC.astype(jnp.dtype(self.model.compute_dtype)))
         stem, stride = params["stem"], 2
         if self.model.space_to_depth:
@@ -184,7 +184,13 @@ class Network:
             if "rest" in w:
                 x_BHWC, rest = jax.lax.scan(lambda x, layer: self.block(x, *layer), x_BHWC, (w["rest"], before["rest"]))
                 averages["stages"][name]["rest"] = rest
-        x_BC = jnp.mean(x_BHWC.astype(jnp.float32), (1, 2))
+            outputs.append(x_BHWC)
+        return outputs, averages
+
+    def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
+        """Return float32 logits [B, K] and the new averages."""
+        outputs, averages = self.stages(params, average, x_BHWC)
+        x_BC = jnp.mean(outputs[-1].astype(jnp.float32), (1, 2))
         return x_BC @ params["head"]["dense"] + params["head"]["bias"], averages
 
 
