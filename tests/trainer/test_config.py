@@ -113,7 +113,7 @@ def test_all_division_problems_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (("model.family=gpt",), "Use decoder or bert or resnet or transformer or gnmt or dlrm"),
+        (("model.family=gpt",), "Use decoder or bert or resnet or ssd or transformer or gnmt or dlrm"),
         (("model.family=bert", "model.loss_chunk=16"), "Omit model.loss_chunk"),
         (("model.family=resnet", "quant.matmuls=forward"), "Omit quant.matmuls"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),

@@ -20,13 +20,14 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
 TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
+DETECTION_FAMILIES = ("ssd",)  # models that detect objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (language), bert, resnet, transformer, gnmt (translation) or dlrm (clicks)
+    family: str = "decoder"  # decoder, bert, resnet, ssd (detection), transformer, gnmt (translation) or dlrm (clicks)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -45,12 +46,15 @@ class Model:
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
     mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
-    image: int = 224  # resnet: height and width of the images in pixels
-    classes: int = 1000  # resnet: number of classes
-    width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
-    blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
+    image: int = 224  # resnet, detection: height and width of the images in pixels
+    classes: int = 1000  # resnet, detection: number of classes, without the background
+    width: int = 64  # resnet, ssd: channels of the first stage; each later stage has twice as many as the one before
+    blocks: str = "3,4,6,3"  # resnet, ssd: number of blocks in each stage; the default is ResNet-50
     space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
-    norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    norm_examples: int = 0  # resnet, ssd: examples that batch norm normalizes together; 0 = the whole batch
+    max_boxes: int = 100  # detection: most boxes of an image; of an image with more, the largest
+    mask: int = 0  # detection: height and width of the bitmap that each box carries; 0 = boxes only
+    detections: int = 200  # detection: most detections of an image in an evaluation; 0 = evaluate only the loss
     batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
     beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
     length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
@@ -130,6 +134,9 @@ class Data:
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
     click_ids: str = "numbered"  # dlrm: ids of a click log's categories: numbered as they appear, or exact
     max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
+    expansion: float = (
+        1.0  # detection: largest canvas, relative to the image, that half of the crops are from; 1 = none
+    )
     tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0

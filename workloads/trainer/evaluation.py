@@ -5,12 +5,15 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from trainer.data import batches as data
+from trainer.data.objects import unpack
+from trainer.detection import DetectionLog
 from trainer.hosts import timeouts
 from trainer.hosts.measurements import EVALUATION
 from trainer.models.family import Predictions
@@ -41,7 +44,8 @@ class Evaluation:
             averages = programs.state.get("averages")
             sums = get_compiled(self._run, "evaluate", programs.evaluate, params, blocks, averages)
             translate = programs.translate and get_compiled(self._run, "translate", programs.translate, params, blocks)
-            self._program = EvalPrograms(sums, translate)
+            detect = programs.detect and get_compiled(self._run, "detect", programs.detect, params, blocks, averages)
+            self._program = EvalPrograms(sums, translate, detect)
         return self._program
 
     def _area(self, step: int, predictions: list[Predictions]) -> float:
@@ -57,6 +61,7 @@ class EvalPrograms(NamedTuple):
 
     sums: Any
     translate: Any  # None for a model that does not translate
+    detect: Any  # None for a model that does not detect objects
 
 
 class EvalSums(NamedTuple):
@@ -89,12 +94,28 @@ def evaluate(
 ) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled programs.
 
-    If the model gives predictions, their `area` under the ROC curve is recorded as well.
+    If the model gives predictions, their `area` under the ROC curve is recorded as well, and of detections their mAP.
     """
-    began, predictions = time.monotonic(), list[Predictions]()
-    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions)
+    began, predictions, log = time.monotonic(), list[Predictions](), DetectionLog() if program.detect else None
+    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions, log=log)
     auc = area(predictions) if area and predictions else None
-    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc)
+    precisions = None if log is None else _precisions(run, log, step)
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=precisions)
+
+
+def _precisions(run: Run, log: DetectionLog, step: int) -> dict[str, float]:
+    """Return the mAP of boxes and, if there are any, of masks; the host that leads computes and announces them."""
+    job, key = run.job, f"mAP of step {step}"
+    limit = timeouts.limits(job).evaluation()
+    with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=limit):
+        if job.is_first:
+            assert run.read is not None
+            ids_N, size = np.arange(run.records - run.held_out, run.records), run.batch
+            parts = (run.read.documents(ids_N[n : n + size]) for n in range(0, len(ids_N), size))
+            images = [unpack(document)[1] for part in parts for document in part]
+            job.peers.announce(key, log.precisions(job.config.model, images))
+        precisions: dict[str, float] = job.peers.await_(key)
+    return precisions
 
 
 def sum_batches(
@@ -105,10 +126,12 @@ def sum_batches(
     *,
     step: int,
     predictions: list[Predictions] | None = None,
+    log: DetectionLog | None = None,
 ) -> EvalSums:
     """Return the sums over these rows of all batches of held-out records.
 
-    The model's predictions for each batch, if it gives any, are appended to `predictions`.
+    The model's predictions for each batch, if it gives any, are appended to `predictions`, and its detections to `log`
+    on the first host.
     """
     watchdog, total = run.job.watchdog, EvalSums()
     ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
@@ -125,6 +148,9 @@ def sum_batches(
             sums = jax.device_get(result._replace(predictions=None))
             translations = program.translate and program.translate(state["params"], blocks)
             bleu = translations and bleu_sums(run.job.config, translations)
+            if log is not None:
+                detections = program.detect(state["params"], blocks, state.get("averages"))
+                log.add(*jax.device_get(detections)) if run.job.is_first else jax.block_until_ready(detections)
         run.job.measurements.record(EVALUATION, time.monotonic() - began)
         if predictions is not None and result.predictions is not None:
             predictions.append(result.predictions)
@@ -138,10 +164,20 @@ def _add(total: EvalSums, sums: EvalSums) -> EvalSums:
     return EvalSums(total.loss + sums.loss, total.weight + sums.weight, correct, bleu)
 
 
-def record(run: Run, sums: EvalSums, *, step: int, seconds: float, auc: float | None = None) -> float:
-    """Record an evaluation from its sums, and the area under the ROC curve if there is one; return the mean loss."""
+def record(
+    run: Run,
+    sums: EvalSums,
+    *,
+    step: int,
+    seconds: float,
+    auc: float | None = None,
+    precisions: Mapping[str, float] | None = None,
+) -> float:
+    """Record an evaluation from its sums, and the AUC and mAP if there are any; return the mean loss."""
     weight = max(sums.weight, 1.0)
     accuracy = None if math.isnan(sums.correct) else sums.correct / weight
     bleu = sums.bleu.bleu() if sums.bleu else None
-    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc)
+    run.progress.record_evaluation(
+        step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc, precisions=precisions or {}
+    )
     return sums.loss / weight

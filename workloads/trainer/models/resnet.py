@@ -23,7 +23,7 @@ from trainer.data.records import LABEL_BYTES
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
-_MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
+MEAN, DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
 _AVERAGE_DECAY = 0.9  # momentum of batch norm's averages
 _SMOOTHING = 0.1  # fraction of a label's weight that all classes share (Szegedy et al., 2016)
 _EXPANSION = 4  # output channels of a block per inner channel
@@ -101,7 +101,7 @@ def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
     """Return (pixels [B, H, W, 3] of about unit variance in float32, labels [B]) from records of bytes."""
     pixels_BHWC = record_BS[:, :-LABEL_BYTES].reshape(-1, model.image, model.image, 3).astype(jnp.float32)
     label_BL = record_BS[:, -LABEL_BYTES:].astype(jnp.int32)
-    return (pixels_BHWC - np.array(_MEAN, np.float32)) / np.array(_DEVIATION, np.float32), label_BL @ np.array([1, 256])
+    return (pixels_BHWC - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32), label_BL @ np.array([1, 256])
 
 
 def pixel_blocks(x_BHWC: Array) -> Array:

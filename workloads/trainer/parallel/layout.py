@@ -6,13 +6,13 @@ import typing
 from collections.abc import Iterator
 
 from trainer import pair_lengths
-from trainer.config import TRANSLATION_FAMILIES, Config, sections
+from trainer.config import DETECTION_FAMILIES, TRANSLATION_FAMILIES, Config, sections
 from trainer.errors import Problem
 from trainer.parallel import table_placement
 from trainer.telemetry import mllog
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet", *TRANSLATION_FAMILIES, "dlrm"),
+    "model.family": ("decoder", "bert", "resnet", *DETECTION_FAMILIES, *TRANSLATION_FAMILIES, "dlrm"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
@@ -31,7 +31,7 @@ MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _MAY_BE_ZERO = {
     *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
-    *("model.beam", "model.length_penalty"),
+    *("model.beam", "model.length_penalty", "model.mask", "model.detections"),
     *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
     *("mesh.dp", "mesh.microbatches"),
     *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
