@@ -4,7 +4,6 @@ Never imports JAX, so that `python -m trainer check` and tools that only read a 
 """
 
 import dataclasses
-import difflib
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
+from trainer import setting_values
 from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
@@ -20,14 +20,14 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
 TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
-DETECTION_FAMILIES = ("ssd",)  # models that detect objects
+DETECTION_FAMILIES = ("ssd", "mask_rcnn")  # models that detect objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder, bert, resnet, ssd (detection), transformer, gnmt (translation) or dlrm (clicks)
+    family: str = "decoder"  # decoder, bert, resnet, ssd, mask_rcnn, transformer, gnmt or dlrm (docs/models.md)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -48,13 +48,22 @@ class Model:
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet, detection: height and width of the images in pixels
     classes: int = 1000  # resnet, detection: number of classes, without the background
-    width: int = 64  # resnet, ssd: channels of the first stage; each later stage has twice as many as the one before
-    blocks: str = "3,4,6,3"  # resnet, ssd: number of blocks in each stage; the default is ResNet-50
-    space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
-    norm_examples: int = 0  # resnet, ssd: examples that batch norm normalizes together; 0 = the whole batch
+    width: int = 64  # resnet, detection: channels of the first stage; each later one has twice those of the one before
+    blocks: str = "3,4,6,3"  # resnet, detection: number of blocks in each stage; the default is ResNet-50
+    space_to_depth: bool = False  # resnet, mask_rcnn: compute the first convolution on 2 x 2 pixels; same outputs
+    norm_examples: int = 0  # resnet, detection: examples that batch norm normalizes together; 0 = the whole batch
     max_boxes: int = 100  # detection: most boxes of an image; of an image with more, the largest
     mask: int = 0  # detection: height and width of the bitmap that each box carries; 0 = boxes only
     detections: int = 200  # detection: most detections of an image in an evaluation; 0 = evaluate only the loss
+    pyramid: int = 256  # mask_rcnn: channels of each level of the pyramid
+    anchor_cells: int = 8  # mask_rcnn: side of a level's square anchor, in cells of the level
+    anchor_samples: int = 256  # mask_rcnn: anchors of an image that the proposals are trained on
+    candidates: int = 2000  # mask_rcnn: boxes of a level, and of an image's detections, before suppression
+    proposals: int = 1000  # mask_rcnn: regions of an image that are proposed to the heads
+    region_samples: int = 512  # mask_rcnn: regions of an image that the heads are trained on, a quarter with masks
+    mask_layers: int = 4  # mask_rcnn: convolutions of the mask head before it enlarges its input
+    pooling: str = "gather"  # mask_rcnn: computation of RoIAlign: gather, or one_hot (matrix products); same outputs
+    frozen_norm: bool = False  # mask_rcnn: use the stored averages of batch norm in training, and train no norm
     batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
     beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
     length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
@@ -294,13 +303,13 @@ def load(name_or_path: str, overrides: Sequence[str] = (), warn: Callable[[str],
             problems.append(Problem(f"--set {override!r} has no value", "Write --set section.key=value"))
             continue
         key = key.strip()
-        settings.append((key, text if _fields().get(RENAMED.get(key, key)) is str else _scalar(text)))
+        settings.append((key, text if _fields().get(RENAMED.get(key, key)) is str else setting_values.scalar(text)))
     values, warnings = current_settings(settings)
     for warning in warnings:
         warn(warning)
     built: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, value in values.items():
-        typed = _typed(key, value)
+        typed = setting_values.typed(key, value, _fields())
         if isinstance(typed, Problem):
             problems.append(typed)
         else:
@@ -317,7 +326,9 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
     known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
     path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
     if path.name == name_or_path and not path.suffix and not path.exists():
-        hint = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        hint = (
+            setting_values.closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        )
         return [], [Problem(f"unknown config {name_or_path!r}", hint)]
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -344,50 +355,3 @@ def _flatten(tree: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{section}.{key}", value) for key, value in body.items())
         elif body is not None:
             yield str(section), body
-
-
-def _scalar(text: str) -> Any:
-    """Parse a value as YAML, but read 3e-4 as a number, which YAML 1.1 does not."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _typed(key: str, value: Any) -> Any:
-    """Return `value` converted to the type of the setting `key`, or a Problem."""
-    fields = _fields()
-    if key not in fields:
-        hint = _closest(key, list(fields)) or f"Valid sections: {', '.join(sections())}"
-        return Problem(f"unknown setting {key!r}", hint)
-    kind, *others = typing.get_args(fields[key]) or (fields[key],)
-    if others and value == AUTO:
-        return AUTO
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is str:
-        return "" if value is None else str(value)
-    if kind is int and type(value) is int:
-        return value
-    if kind in (int, float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is not None and (kind is float or number.is_integer()):
-            return kind(number) if kind is float else int(number)
-    words = {int: "an integer", float: "a number", bool: "true or false"}
-    expected = f"{words[typing.cast(type, kind)]}{' or auto' if others else ''}"
-    return Problem(f"{key}={value!r} is not {expected}", f"Write --set {key}=VALUE")
-
-
-def _closest(word: str, known: Sequence[str]) -> str:
-    """Return "Did you mean ...?", or an empty string if nothing is similar."""
-    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if not matches:
-        matches = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]
-    return f"Did you mean {matches[0]!r}?" if matches else ""

@@ -6,8 +6,6 @@ and the host that leads collects those of all images without padding.
 
 # mypy: disallow-untyped-calls=False
 
-import contextlib
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -91,12 +89,11 @@ def average_precision(images: Sequence[Annotated], results: list[dict[str, Any]]
         return math.nan
     if not results:
         return 0.0
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth.createIndex()
-        measured = evaluation(truth, truth.loadRes(results), kind)
-        measured.evaluate()
-        measured.accumulate()
-        measured.summarize()
+    truth.createIndex()
+    measured = evaluation(truth, truth.loadRes(results), kind)
+    measured.evaluate()
+    measured.accumulate()
+    measured.summarize()
     return float(measured.stats[0])
 
 
@@ -144,10 +141,11 @@ def _encoded(pixels_HW: npt.NDArray[np.uint8]) -> Any:
 
 def _pycocotools() -> Any:
     try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
+        from pycocotools import coco, cocoeval
     except ImportError as error:
         message = "the evaluation of detections requires pycocotools, which is not installed"
         hint = "pip install 'xpk-multislice[detection]', or use --set model.detections=0 to evaluate only the loss"
         raise FatalError(Problem(message, hint)) from error
-    return COCO, COCOeval
+    for module in (coco, cocoeval):  # without redirecting the stdout that the steps' log lines go to meanwhile
+        module.print = lambda *words, **options: None
+    return coco.COCO, cocoeval.COCOeval

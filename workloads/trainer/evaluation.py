@@ -14,7 +14,7 @@ import numpy as np
 from trainer.data import batches as data
 from trainer.data.objects import unpack
 from trainer.detection import DetectionLog
-from trainer.hosts import timeouts
+from trainer.hosts import background, timeouts
 from trainer.hosts.measurements import EVALUATION
 from trainer.models.family import Predictions
 from trainer.resume import get_compiled
@@ -30,10 +30,19 @@ class Evaluation:
         self._run = run
         self._program: EvalPrograms | None = None
         self._rank: Any = None
+        self._precisions = Precisions(run)
 
     def __call__(self, state: State, *, step: int) -> float:
-        """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
-        return evaluate(self._run, self.program, state, step=step, area=functools.partial(self._area, step))
+        """Record and return the mean loss over the held-out records after `step`; every host runs the same batches.
+
+        The mAP of detections is recorded later, by `finish` at the latest, unless the run may end with it.
+        """
+        area = functools.partial(self._area, step)
+        return evaluate(self._run, self.program, state, step=step, area=area, precisions=self._precisions)
+
+    def finish(self) -> None:
+        """Wait until everything is recorded; every host must call this."""
+        self._precisions.wait()
 
     @property
     def program(self) -> "EvalPrograms":
@@ -54,6 +63,51 @@ class Evaluation:
             self._rank = get_compiled(self._run, "rank", self._run.programs.rank, predictions)
         with self._run.job.watchdog.waiting(f"the ranking of the evaluation after step {step}", step):
             return float(jax.device_get(self._rank(predictions)).area)
+
+
+class Precisions:
+    """Mean average precision (mAP) of detections: the first host computes it on a thread while all go on with steps."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._step: int | None = None  # of the evaluation whose mAP is not known yet
+        self._result: Callable[[], dict[str, float]] | None = None  # on the first host
+
+    def begin(self, log: DetectionLog, *, step: int) -> dict[str, float]:
+        """Begin to compute the mAP of these detections; every host must call this.
+
+        Returns it if the run may end with it (run.target_accuracy); otherwise the first host records it when it is
+        known, and the result is empty.
+        """
+        self.wait()
+        self._step, ends_run = step, self._run.job.config.run.target_accuracy > 0
+        if self._run.job.is_first:
+            action = functools.partial(self._compute, log, step, records=not ends_run)
+            self._result = background.start(action, "mAP")
+        return self.wait() if ends_run else {}
+
+    def wait(self) -> dict[str, float]:
+        """Wait until the mAP is known, and return it; empty if there is none to wait for. Every host must call this."""
+        step, self._step, job = self._step, None, self._run.job
+        if step is None:
+            return {}
+        key, limit = f"mAP of step {step}", job.config.observe.data_hang_seconds  # no chip computes
+        with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=limit):
+            if self._result is not None:
+                job.peers.announce(key, self._result())
+            precisions: dict[str, float] = job.peers.await_(key)
+        return precisions
+
+    def _compute(self, log: DetectionLog, step: int, *, records: bool) -> dict[str, float]:
+        run, began = self._run, time.monotonic()
+        assert run.read is not None
+        ids_N, size = np.arange(run.records - run.held_out, run.records), run.batch
+        parts = (run.read.documents(ids_N[n : n + size]) for n in range(0, len(ids_N), size))
+        images = [unpack(document)[1] for part in parts for document in part]
+        precisions = log.precisions(run.job.config.model, images)
+        if records:
+            run.progress.record_precisions(step, precisions, time.monotonic() - began)
+        return precisions
 
 
 class EvalPrograms(NamedTuple):
@@ -91,6 +145,7 @@ def evaluate(
     *,
     step: int,
     area: Callable[[list[Predictions]], float] | None = None,
+    precisions: Precisions | None = None,
 ) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled programs.
 
@@ -99,23 +154,8 @@ def evaluate(
     began, predictions, log = time.monotonic(), list[Predictions](), DetectionLog() if program.detect else None
     sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions, log=log)
     auc = area(predictions) if area and predictions else None
-    precisions = None if log is None else _precisions(run, log, step)
-    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=precisions)
-
-
-def _precisions(run: Run, log: DetectionLog, step: int) -> dict[str, float]:
-    """Return the mAP of boxes and, if there are any, of masks; the host that leads computes and announces them."""
-    job, key = run.job, f"mAP of step {step}"
-    limit = timeouts.limits(job).evaluation()
-    with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=limit):
-        if job.is_first:
-            assert run.read is not None
-            ids_N, size = np.arange(run.records - run.held_out, run.records), run.batch
-            parts = (run.read.documents(ids_N[n : n + size]) for n in range(0, len(ids_N), size))
-            images = [unpack(document)[1] for part in parts for document in part]
-            job.peers.announce(key, log.precisions(job.config.model, images))
-        precisions: dict[str, float] = job.peers.await_(key)
-    return precisions
+    known = precisions.begin(log, step=step) if precisions and log else None
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=known)
 
 
 def sum_batches(

@@ -57,7 +57,7 @@ def record(model: Model) -> Record:
     decoder     seq_len tokens and the one after them, which is the first of the next record
     bert        seq_len tokens; with model.next_sentence, of two segments, then SEGMENT_NUMBERS numbers
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
-    ssd         an image's pixels, boxes and bitmaps, all of them bytes (objects.py)
+    ssd, mask_rcnn   an image's pixels, boxes and bitmaps, all of them bytes (objects.py)
     transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers
     dlrm        a label, integers, and ids of categories (clicks.py)
 
