@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_mask_rcnn as reference
 from tests.trainer.small import killed_and_resumed, run_alone
 from trainer import config
@@ -197,6 +198,15 @@ def test_the_full_configuration_has_the_parameters_of_mask_r_cnn_on_a_resnet_50(
     box = 49 * 256 * 1024 + 1024 + 1024 * 1024 + 1024 + 1025 * (81 + 4 * 81)
     mask = 4 * (9 * 256 * 256 + 256) + 4 * 256 * 256 + 256 + 257 * 80
     assert registry.parameters(made) == trunk + pyramid + proposals + box + mask
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_losses_are_the_same_on_any_mesh() -> None:
+    expected = Trainer(1, 1, 1, *SETTINGS).losses(3)
+    for dp, fsdp, tp, pooling in ((2, 1, 1, "gather"), (2, 2, 1, "one_hot"), (1, 1, 2, "gather"), (1, 1, 2, "one_hot")):
+        losses = Trainer(dp, fsdp, tp, *SETTINGS, f"model.pooling={pooling}").losses(3)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5, err_msg=f"{dp} x {fsdp} x {tp}, {pooling}")
 
 
 @pytest.mark.slow

@@ -51,8 +51,8 @@ CASES = [
     for mesh in meshes(model)
     if not (model.startswith((*IMAGES, "transformer", "gnmt")) and mesh.endswith("stages"))
 ]
-# The parameters of models of images are replicated on purpose; in a model this small, the biases are too large a part, and of a DLRM
-# the MLPs and the tables that are replicated.
+# The parameters of models of images are replicated on purpose; in a model this small, the biases are too large a part,
+# and of a DLRM the MLPs and the tables that are replicated.
 SMALLEST = ("bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny")
 SPREAD = [case for case in CASES if not case[0].startswith((*IMAGES, *SMALLEST))]
 
