@@ -21,9 +21,9 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_its_job() -> None:
-    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large", "transformer", "gnmt", "dlrm"):
+    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "ssd", "bert-large", "transformer", "gnmt", "dlrm"):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    for name in ("tiny", "resnet-tiny", "bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny"):
+    for name in ("tiny", "resnet-tiny", "ssd-tiny", "bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny"):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 

@@ -48,12 +48,12 @@ CASES = [
     (model, mesh)
     for model in MODELS
     for mesh in meshes(model)
-    if not (model.startswith(("resnet", "transformer", "gnmt")) and mesh.endswith("stages"))
+    if not (model.startswith(("resnet", "ssd", "transformer", "gnmt")) and mesh.endswith("stages"))
 ]
-# A resnet's parameters are replicated on purpose; in a model this small, the biases are too large a part, and of a DLRM
-# the MLPs and the tables that are replicated.
+# Parameters of a resnet and of an SSD are replicated on purpose; in a model this small, the biases are too large a
+# part, and of a DLRM the MLPs and the tables that are replicated.
 SMALLEST = ("bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny")
-SPREAD = [case for case in CASES if not case[0].startswith(("resnet", *SMALLEST))]
+SPREAD = [case for case in CASES if not case[0].startswith(("resnet", "ssd", *SMALLEST))]
 
 
 def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:
