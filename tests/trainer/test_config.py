@@ -21,21 +21,10 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_its_job() -> None:
-    for name in (
-        "8b",
-        "16b",
-        "32b",
-        "64b",
-        "128b",
-        "resnet50",
-        "mask-rcnn",
-        "bert-large",
-        "transformer",
-        "gnmt",
-        "dlrm",
-    ):
+    models = ("resnet50", "ssd", "mask-rcnn", "bert-large", "transformer", "gnmt", "dlrm")
+    for name in ("8b", "16b", "32b", "64b", "128b", *models):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    for name in ("tiny", "resnet-tiny", "mask-rcnn-tiny", "bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny"):
+    for name in ("tiny", *(f"{name.removesuffix('50').removesuffix('-large')}-tiny" for name in models)):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 

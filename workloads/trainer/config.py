@@ -21,6 +21,7 @@ AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
 TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
 DETECTION_FAMILIES = ("ssd", "mask_rcnn")  # models that detect objects
+IMAGE_FAMILIES = ("resnet", *DETECTION_FAMILIES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def meshes(model: str) -> dict[str, tuple[int, int, tuple[str, ...]]]:
     return TABLES if model.startswith("dlrm") else SMALL
 
 
-IMAGES = ("resnet", "mask-rcnn")
+IMAGES = ("resnet", "ssd", "mask-rcnn")
 MODELS = sorted(file.stem for file in config.CONFIG_FOLDER.glob("*.yaml"))
 CASES = [
     (model, mesh)

@@ -7,7 +7,7 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.models import bert, decoder, dlrm, gnmt, mask_rcnn, resnet, transformer
+from trainer.models import bert, decoder, dlrm, gnmt, mask_rcnn, resnet, ssd, transformer
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
 from trainer.parallel import table_placement
@@ -65,6 +65,17 @@ _FAMILIES = {
         sums=resnet.sums,
         flops_per_item=resnet.flops_per_item,
         averages=resnet.averages,
+    ),
+    "ssd": Family(
+        shapes=ssd.shapes,
+        specs=ssd.specs,
+        is_gain=resnet.is_gain,
+        layer_axes=resnet.layer_axes,
+        init=ssd.init,
+        sums=ssd.sums,
+        flops_per_item=ssd.flops_per_item,
+        averages=ssd.averages,
+        detect=ssd.detect,
     ),
     "mask_rcnn": Family(
         shapes=mask_rcnn.shapes,

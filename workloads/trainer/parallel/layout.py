@@ -5,8 +5,8 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer import pair_lengths, region_settings
-from trainer.config import DETECTION_FAMILIES, TRANSLATION_FAMILIES, Config, sections
+from trainer import image_settings, pair_lengths
+from trainer.config import DETECTION_FAMILIES, IMAGE_FAMILIES, TRANSLATION_FAMILIES, Config, sections
 from trainer.errors import Problem
 from trainer.parallel import table_placement
 from trainer.telemetry import mllog
@@ -28,7 +28,6 @@ _CHOICES = {
     "quant.rounding": ("stochastic", "nearest"),
     "quant.scale": ("channel", "tensor"),
 }
-_CONVOLUTIONAL = ("resnet", *DETECTION_FAMILIES)  # families whose examples are images
 MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _MAY_BE_ZERO = {
@@ -197,12 +196,12 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
     times = {"mesh.stages": mesh.stages, "mesh.tp": mesh.tp} if mesh.stages > 1 else {"mesh.tp": mesh.tp}
     model = config.model
     sizes = [("the global batch", mesh.global_batch, shares)]
-    if model.family in _CONVOLUTIONAL and model.norm_examples:
+    if model.family in IMAGE_FAMILIES and model.norm_examples:
         divisors = {"dp": mesh.dp} if config.mesh.grad_reduction == "explicit" else {}
         parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
-    if model.family not in (*_CONVOLUTIONAL, "dlrm"):
+    if model.family not in (*IMAGE_FAMILIES, "dlrm"):
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
@@ -359,31 +358,5 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
     if model.family == "dlrm":
         yield from table_placement.setting_problems(config)
-    if model.family == "mask_rcnn":
-        yield from region_settings.problems(model)
-    if model.family in _CONVOLUTIONAL:
-        yield from _image_problems(config)
-
-
-def _image_problems(config: Config) -> Iterator[Problem]:
-    """Yield the settings that a model of images does not support."""
-    model = config.model
-    if not model.block_counts:
-        yield Problem(
-            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
-        )
-    if model.space_to_depth and model.image % 2:
-        message = f"model.space_to_depth requires an even model.image, got {model.image}"
-        yield Problem(message, f"Use --set model.image={model.image + 1}, or omit model.space_to_depth")
-    if model.packed:
-        yield Problem(f"model.packed = true requires text, but {model.family} trains on images", "Omit model.packed")
-    if config.mesh.stages > 1:
-        yield Problem(
-            f"mesh.stages = {config.mesh.stages} is not supported by {model.family}, which has no pipeline",
-            "Omit mesh.stages",
-        )
-    if config.quant.products:
-        yield Problem(
-            f"quant.matmuls = {config.quant.matmuls} is not supported by {model.family}, which has only convolutions",
-            "Omit quant.matmuls",
-        )
+    if model.family in IMAGE_FAMILIES:
+        yield from image_settings.problems(config)
