@@ -120,6 +120,10 @@ def test_all_division_problems_are_reported_together() -> None:
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Use a list such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "resnet, which has no pipeline"),
+        (("model.family=ssd", "mesh.stages=2"), "ssd, which has no pipeline"),
+        (("model.family=ssd", "model.blocks=3"), "has 1 stage, but ssd requires at least 2"),
+        (("model.family=ssd", "data.expansion=0.5"), "data.expansion = 0.5 is below 1"),
+        (("model.family=ssd", "model.detections=0", "run.target_accuracy=0.2"), "model.detections is 0"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),
         (
             ("model.family=resnet", "data.global_batch=96", "optim.grad_accum_steps=2", "model.norm_examples=32"),
