@@ -158,7 +158,7 @@ def _text(path: Path) -> str:
 
 
 def run_alone(*words: str, seconds: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the trainer like a user, outside any job, for at most these seconds."""
+    """Run a command of the trainer like a user, outside any job, for at most `seconds`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("XPK_", "MEGASCALE_", "TPU_", "JAX_"))}
     clean |= {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", **env}
     command = [sys.executable, "-m", "trainer", *words]

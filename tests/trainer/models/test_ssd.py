@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,14 +13,17 @@ import pytest
 
 from tests.trainer.emulated import Trainer, scenes
 from tests.trainer.models import reference_ssd
+from tests.trainer.small import killed_and_resumed, run_alone
 from trainer import config
 from trainer.config import Model
-from trainer.data import synthetic_scenes
+from trainer.data import batches, synthetic_scenes
 from trainer.data.objects import object_format
+from trainer.detection import DetectionLog
 from trainer.models import object_records, registry, ssd, ssd_loss
 from trainer.models.object_records import Objects
 from trainer.parallel.partitioning import Execution
 
+TARGET = 0.3  # mAP of ssd-tiny on held-out scenes
 SMALL = Model(family="ssd", image=64, classes=3, width=4, blocks="1,2,1", max_boxes=5, compute_dtype="float32")
 SETTINGS = (
     *("model.family=ssd", "model.image=64", "model.classes=3", "model.width=4", "model.blocks=1,1"),
@@ -161,6 +166,7 @@ def _detected(offset_D4: Any, logit_DK: Any, defaults: Any) -> list[tuple[float,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ssd_trains_the_same_on_any_mesh() -> None:
     expected = Trainer(1, 1, 1, *SETTINGS).losses(3)
     for dp, fsdp, tp in ((2, 2, 1), (2, 1, 1), (1, 1, 2)):
@@ -170,8 +176,58 @@ def test_ssd_trains_the_same_on_any_mesh() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_unequal_numbers_of_rows_train_the_same() -> None:
     """Of 72 x 72 pixels the trunk has 18 rows, and then 9 rows on two chips."""
     settings = (*SETTINGS, "model.image=72")
     expected = Trainer(1, 1, 1, *settings).losses(2)
     np.testing.assert_allclose(Trainer(1, 1, 2, *settings).losses(2), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
+    """Losses and detections of 11 images in batches of 8 on four chips are those of each image alone."""
+    spread, alone = Trainer(2, 1, 2, *SETTINGS), Trainer(1, 1, 1, *SETTINGS, "data.global_batch=1")
+    state = jax.device_get(spread.init(np.uint32(0)))
+    results: dict[bool, Any] = {}
+    for trainer in (spread, alone):
+        params, averages = state["params"], state["averages"]
+        log, loss, weight = DetectionLog(), 0.0, 0.0
+        for ids in batches.eval_ids(trainer.batch, 10, 11):
+            blocks = trainer.blocks(ids)
+            sums = trainer.programs.evaluate(params, blocks, averages)
+            loss, weight = loss + float(sums.loss), weight + float(sums.weight)
+            log.add(*jax.device_get(trainer.programs.detect(params, blocks, averages)))
+        results[trainer is spread] = loss / weight, log
+    assert results[True][0] == pytest.approx(results[False][0], rel=1e-5)
+    images = [synthetic_scenes.draw(n, 64)[1] for n in range(10, 21)]
+    precisions = [log.precisions(spread.config.model, images)["map"] for _, log in results.values()]
+    assert precisions[0] == pytest.approx(precisions[1], abs=1e-6)
+    with pytest.raises(ValueError, match="zip"):
+        results[True][1].precisions(spread.config.model, images[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_small_configuration_learns_its_scenes_to_the_target(tmp_path: Path) -> None:
+    ran = run_alone("--config", "ssd-tiny", "--set", f"run.output_dir={tmp_path}", seconds=800)
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    held_out = [line for line in lines if "eval_map" in line][-1]
+    assert (held_out["step"], held_out["eval_images"]) == (config.load("ssd-tiny").run.steps, 128)
+    assert held_out["eval_map"] >= TARGET, ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_a_killed_host_resumes_to_the_bit(tmp_path: Path) -> None:
+    settings = [
+        *(*SETTINGS, "data.path=synthetic", f"data.max_bytes={48 * 3 * 64 * 64}", "data.eval_fraction=0.2"),
+        *("data.expansion=2", "run.steps=8", "checkpoint.every=3", "run.eval_every=4", "run.log_every=1"),
+    ]
+    whole, resumed = killed_and_resumed(tmp_path, settings, 4, seconds=400)
+    assert min(resumed.losses()) > 1
+    precisions = [[line["eval_map"] for line in job.metrics() if "eval_map" in line] for job in (whole, resumed)]
+    assert precisions[0][-1] == precisions[1][-1]

@@ -6,7 +6,14 @@ import typing
 from collections.abc import Iterator
 
 from trainer import image_settings, pair_lengths
-from trainer.config import DETECTION_FAMILIES, IMAGE_FAMILIES, TRANSLATION_FAMILIES, Config, sections
+from trainer.config import (
+    DETECTION_FAMILIES,
+    IMAGE_FAMILIES,
+    MOMENTUM_OPTIMIZERS,
+    TRANSLATION_FAMILIES,
+    Config,
+    sections,
+)
 from trainer.errors import Problem
 from trainer.parallel import table_placement
 from trainer.telemetry import mllog
@@ -21,7 +28,7 @@ _CHOICES = {
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
-    "optim.name": ("adamw", "lamb", "lars"),
+    "optim.name": ("adamw", "lamb", *MOMENTUM_OPTIMIZERS),
     "optim.schedule": ("cosine", "polynomial", "constant"),
     "optim.momentum_form": ("unscaled", "scaled"),
     "optim.moment_dtype": ("float32", "bfloat16"),
