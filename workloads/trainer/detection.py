@@ -6,8 +6,8 @@ and the host that leads collects those of all images without padding.
 
 # mypy: disallow-untyped-calls=False
 
-import importlib
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,11 +142,12 @@ def _encoded(pixels_HW: npt.NDArray[np.uint8]) -> Any:
 
 def _pycocotools() -> Any:
     try:
-        coco, cocoeval = (importlib.import_module(f"pycocotools.{name}") for name in ("coco", "cocoeval"))
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
     except ImportError as error:
         message = "the evaluation of detections requires pycocotools, which is not installed"
         hint = "pip install 'xpk-multislice[detection]', or use --set model.detections=0 to evaluate only the loss"
         raise FatalError(Problem(message, hint)) from error
-    for module in (coco, cocoeval):  # without redirecting the stdout that the steps' log lines go to meanwhile
-        module.__dict__["print"] = lambda *words, **options: None
-    return coco.COCO, cocoeval.COCOeval
+    for kind in (COCO, COCOeval):  # without redirecting the stdout that the steps' log lines go to meanwhile
+        sys.modules[kind.__module__].__dict__["print"] = lambda *words, **options: None
+    return COCO, COCOeval

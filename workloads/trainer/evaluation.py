@@ -66,7 +66,7 @@ class Evaluation:
 
 
 class Precisions:
-    """Mean average precision (mAP) of detections: the first host computes it on a thread while all go on with steps."""
+    """Mean average precision (mAP) of detections: the first host computes it on a thread while the next steps run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
