@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from trainer.data import batches as data
-from trainer.data.objects import unpack
+from trainer.data.objects import Annotated, unpack
 from trainer.detection import DetectionLog
 from trainer.hosts import timeouts
 from trainer.hosts.measurements import EVALUATION
@@ -33,7 +33,8 @@ class Evaluation:
 
     def __call__(self, state: State, *, step: int) -> float:
         """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
-        return evaluate(self._run, self.program, state, step=step, area=functools.partial(self._area, step))
+        area, measure = functools.partial(self._area, step), functools.partial(self._measure, step)
+        return evaluate(self._run, self.program, state, step=step, area=area, measure=measure)
 
     @property
     def program(self) -> "EvalPrograms":
@@ -55,13 +56,32 @@ class Evaluation:
         with self._run.job.watchdog.waiting(f"the ranking of the evaluation after step {step}", step):
             return float(jax.device_get(self._rank(predictions)).area)
 
+    def _measure(self, step: int, log: DetectionLog) -> dict[str, float]:
+        """Return the mAP of all detections, which the first host computes and announces."""
+        job, key = self._run.job, f"mAP of step {step}"
+        least = timeouts.limits(job).evaluation()
+        with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=least):
+            if job.is_first:
+                job.peers.announce(key, log.precisions(job.config.model, self._annotated))
+            precisions: dict[str, float] = job.peers.await_(key)
+        return precisions
+
+    @functools.cached_property
+    def _annotated(self) -> list[Annotated]:
+        """Annotations of the held-out images; the first host reads data."""
+        run = self._run
+        assert run.read is not None
+        ids_N = np.arange(run.records - run.held_out, run.records)
+        parts = (run.read.documents(ids_N[n : n + run.batch]) for n in range(0, len(ids_N), run.batch))
+        return [unpack(document)[1] for part in parts for document in part]
+
 
 class EvalPrograms(NamedTuple):
     """Compiled programs that an evaluation calls for each batch."""
 
     sums: Any
     translate: Any  # None for a model that does not translate
-    detect: Any  # None for a model that does not detect objects
+    detect: Any = None  # None for a model that does not detect objects
 
 
 class EvalSums(NamedTuple):
@@ -91,31 +111,19 @@ def evaluate(
     *,
     step: int,
     area: Callable[[list[Predictions]], float] | None = None,
+    measure: Callable[[DetectionLog], dict[str, float]] | None = None,
 ) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled programs.
 
-    If the model gives predictions, their `area` under the ROC curve is recorded as well, and of detections their mAP.
+    If the model gives predictions, their `area` under the ROC curve is recorded as well; of detections, the mAP that
+    `measure` returns.
     """
-    began, predictions, log = time.monotonic(), list[Predictions](), DetectionLog() if program.detect else None
+    began, predictions = time.monotonic(), list[Predictions]()
+    log = DetectionLog() if program.detect and measure else None
     sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions, log=log)
     auc = area(predictions) if area and predictions else None
-    precisions = None if log is None else _precisions(run, log, step)
+    precisions = measure(log) if measure and log else None
     return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=precisions)
-
-
-def _precisions(run: Run, log: DetectionLog, step: int) -> dict[str, float]:
-    """Return the mAP of boxes and, if there are any, of masks; the host that leads computes and announces them."""
-    job, key = run.job, f"mAP of step {step}"
-    limit = timeouts.limits(job).evaluation()
-    with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=limit):
-        if job.is_first:
-            assert run.read is not None
-            ids_N, size = np.arange(run.records - run.held_out, run.records), run.batch
-            parts = (run.read.documents(ids_N[n : n + size]) for n in range(0, len(ids_N), size))
-            images = [unpack(document)[1] for part in parts for document in part]
-            job.peers.announce(key, log.precisions(job.config.model, images))
-        precisions: dict[str, float] = job.peers.await_(key)
-    return precisions
 
 
 def sum_batches(
