@@ -6,6 +6,7 @@ and the host that leads collects those of all images without padding.
 
 # mypy: disallow-untyped-calls=False
 
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ class DetectionLog:
 
         `images` are those of the evaluation, in the order of the detections. Without any object there is no mAP.
         """
+        images = [dataclasses.replace(image, id=number) for number, image in enumerate(images, 1)]
         has_masks = bool(self._images) and self._images[0].mask_BKMM is not None
         kinds = {"map": BOXES, "mask_map": MASKS} if has_masks else {"map": BOXES}
         precisions = {}
@@ -78,10 +80,11 @@ def image_results(model: Model, image: Annotated, detections: Detections, kind: 
 def average_precision(images: Sequence[Annotated], results: list[dict[str, Any]], kind: str = BOXES) -> float:
     """Return the mAP, 0 to 1, of COCO's results for these images; NaN without any object."""
     coco, evaluation = _pycocotools()
+    objects = ((image, one) for image in images for one in image.objects)
     truth = coco()
     truth.dataset = {
         "images": [{"id": image.id, "width": image.width, "height": image.height} for image in images],
-        "annotations": [_annotation(image, one, kind) for image in images for one in image.objects],
+        "annotations": [_annotation(number, image, one, kind) for number, (image, one) in enumerate(objects, 1)],
     }
     truth.dataset["categories"] = [
         {"id": number} for number in sorted({one["category_id"] for one in truth.dataset["annotations"]})
@@ -98,10 +101,10 @@ def average_precision(images: Sequence[Annotated], results: list[dict[str, Any]]
     return float(measured.stats[0])
 
 
-def _annotation(image: Annotated, one: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return an object as pycocotools reads it."""
-    known = {"image_id": image.id, "category_id": one["category"]}
-    known |= {key: one[key] for key in ("id", "bbox", "area", "iscrowd")}
+def _annotation(number: int, image: Annotated, one: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return an object as pycocotools reads it; it takes an object with the number 0 for none."""
+    known = {"id": number, "image_id": image.id, "category_id": one["category"]}
+    known |= {key: one[key] for key in ("bbox", "area", "iscrowd")}
     if kind != MASKS:
         return known
     x, y, width, height = one["bbox"]

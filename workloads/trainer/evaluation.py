@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from trainer.data import batches as data
-from trainer.data.objects import unpack
+from trainer.data.objects import Annotated, unpack
 from trainer.detection import DetectionLog
 from trainer.hosts import background, timeouts
 from trainer.hosts.measurements import EVALUATION
@@ -37,8 +37,8 @@ class Evaluation:
 
         The mAP of detections is recorded later, by `finish` at the latest, unless the run may end with it.
         """
-        area = functools.partial(self._area, step)
-        return evaluate(self._run, self.program, state, step=step, area=area, precisions=self._precisions)
+        area, measure = functools.partial(self._area, step), functools.partial(self._precisions.begin, step=step)
+        return evaluate(self._run, self.program, state, step=step, area=area, measure=measure)
 
     def finish(self) -> None:
         """Wait until everything is recorded; every host must call this."""
@@ -100,14 +100,19 @@ class Precisions:
 
     def _compute(self, log: DetectionLog, step: int, *, records: bool) -> dict[str, float]:
         run, began = self._run, time.monotonic()
-        assert run.read is not None
-        ids_N, size = np.arange(run.records - run.held_out, run.records), run.batch
-        parts = (run.read.documents(ids_N[n : n + size]) for n in range(0, len(ids_N), size))
-        images = [unpack(document)[1] for part in parts for document in part]
-        precisions = log.precisions(run.job.config.model, images)
+        precisions = log.precisions(run.job.config.model, self._annotated)
         if records:
             run.progress.record_precisions(step, precisions, time.monotonic() - began)
         return precisions
+
+    @functools.cached_property
+    def _annotated(self) -> list[Annotated]:
+        """Annotations of the held-out images; the first host reads data."""
+        run = self._run
+        assert run.read is not None
+        ids_N = np.arange(run.records - run.held_out, run.records)
+        parts = (run.read.documents(ids_N[n : n + run.batch]) for n in range(0, len(ids_N), run.batch))
+        return [unpack(document)[1] for part in parts for document in part]
 
 
 class EvalPrograms(NamedTuple):
@@ -115,7 +120,7 @@ class EvalPrograms(NamedTuple):
 
     sums: Any
     translate: Any  # None for a model that does not translate
-    detect: Any  # None for a model that does not detect objects
+    detect: Any = None  # None for a model that does not detect objects
 
 
 class EvalSums(NamedTuple):
@@ -145,17 +150,19 @@ def evaluate(
     *,
     step: int,
     area: Callable[[list[Predictions]], float] | None = None,
-    precisions: Precisions | None = None,
+    measure: Callable[[DetectionLog], dict[str, float]] | None = None,
 ) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled programs.
 
-    If the model gives predictions, their `area` under the ROC curve is recorded as well, and of detections their mAP.
+    If the model gives predictions, their `area` under the ROC curve is recorded as well; of detections, the mAP that
+    `measure` returns, if it does not record it later.
     """
-    began, predictions, log = time.monotonic(), list[Predictions](), DetectionLog() if program.detect else None
+    began, predictions = time.monotonic(), list[Predictions]()
+    log = DetectionLog() if program.detect and measure else None
     sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions, log=log)
     auc = area(predictions) if area and predictions else None
-    known = precisions.begin(log, step=step) if precisions and log else None
-    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=known)
+    precisions = measure(log) if measure and log else None
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=precisions)
 
 
 def sum_batches(

@@ -192,6 +192,8 @@ DEFECTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "category": (first("annotations", category_id=4), "annotation 1 has category_id 4, which no category has"),
     "image": (first("annotations", image_id=99), "annotation 1 has image_id 99, which no image has"),
+    "other ids": (first("annotations", image_id=[1]), r"annotation 1 has image_id \[1\], which no image has"),
+    "no number": (first("annotations", id="a"), "annotation a must have an integer as id"),
     "field": (edited(lambda c: c["annotations"][0].pop("bbox")), "annotation 1 has no bbox"),
     "segmentation": (
         edited(lambda c: c["annotations"][0].pop("segmentation")),

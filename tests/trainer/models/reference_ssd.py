@@ -13,23 +13,23 @@ import numpy.typing as npt
 from tests.trainer.models.reference_resnet import layer, unit
 
 Floats = npt.NDArray[np.float64]
-SIDES = (21, 45, 99, 153, 207, 261, 315)  # of default boxes, in 300ths of the image
-STEPS = (8, 16, 32, 64, 100, 300)  # pixels from one cell to the next, of 300
+SIDES = (21, 45, 99, 153, 207, 261, 315)  # of default boxes in pixels
+STEPS = (8, 16, 32, 64, 100, 300)  # pixels from one cell to the next
 RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 
 
-def default_boxes(grids: tuple[int, ...], steps: tuple[float, ...] = STEPS, image: int = 300) -> Floats:
+def default_boxes(grids: tuple[int, ...], image: int = 300) -> Floats:
     """Return MLPerf's default boxes as (upper, left, lower, right)."""
     result = []
     for n, grid in enumerate(grids):
-        side, next_side = SIDES[n] / 300, SIDES[n + 1] / 300
+        side, next_side = SIDES[n] / image, SIDES[n + 1] / image
         sizes = [(side, side), (math.sqrt(side * next_side), math.sqrt(side * next_side))]
         for ratio in RATIOS[n]:
             width, height = side * math.sqrt(ratio), side / math.sqrt(ratio)
             sizes += [(width, height), (height, width)]
         for row, column in itertools.product(range(grid), repeat=2):
             for width, height in sizes:
-                y, x = (row + 0.5) * steps[n] / image, (column + 0.5) * steps[n] / image
+                y, x = (row + 0.5) * STEPS[n] / image, (column + 0.5) * STEPS[n] / image
                 w, h = min(width, 1), min(height, 1)
                 result.append((y - h / 2, x - w / 2, y + h / 2, x + w / 2))
     return np.array(result)

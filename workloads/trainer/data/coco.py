@@ -172,22 +172,19 @@ class _AnnotationFile:
     ) -> None:
         self._name, self._content, self._problems = str(place), content, problems
         self._ids, self._needs_masks = ids, needs_masks
+        self._image_ids = {one["id"] for one in content.get("images", ()) if type(one.get("id")) is int}
 
     def images(self, folder: str, listed: set[str]) -> Iterator[CocoImage]:
         """Yield the images whose files exist, with their valid annotations."""
         images, objects = self._sizes(), dict[int, list[dict[str, Any]]]()
         seen = set[Any]()
         for nth, one in enumerate(self._content.get("annotations", ())):
-            number, image = one.get("id"), one.get("image_id")
-            if number is not None and number in seen:
-                self._add(one, nth, "has the id of another annotation")
-            seen.add(number)
-            if "image_id" in one and image not in images:
-                self._add(one, nth, f"has image_id {image}, which no image has")
-            elif defect := self._defect(one, *images[image][1:]) if image in images else "has no image_id":
-                self._add(one, nth, defect)
-            elif min(one["bbox"][2:]) > 0:
-                objects.setdefault(image, []).append(self._object(one, nth))
+            if defect := self._defect(one, images, seen):
+                name = one.get("id", f"at position {nth}")
+                self._problems.add(f"{self._name!r}, annotation {name} {defect}")
+            elif one["image_id"] in images and min(one["bbox"][2:]) > 0:
+                objects.setdefault(one["image_id"], []).append(self._object(one))
+            seen.add(one.get("id") if type(one.get("id")) is int else None)
         for number, (file, width, height) in images.items():
             if f"{folder}{file}" not in listed:
                 self._problems.add(
@@ -218,10 +215,24 @@ class _AnnotationFile:
                 images[number] = (one["file_name"], *sizes)
         return images
 
-    def _defect(self, one: dict[str, Any], width: int, height: int) -> str:
-        """Return what is wrong with an annotation of an image of this size, or an empty string."""
-        if missing := [key for key in ("id", "category_id", "bbox") if key not in one]:
+    def _defect(self, one: dict[str, Any], images: Mapping[int, tuple[str, int, int]], seen: set[Any]) -> str:
+        """Return what is wrong with an annotation, or an empty string."""
+        if missing := [key for key in ("id", "image_id", "category_id", "bbox") if key not in one]:
             return f"has no {' and no '.join(missing)}"
+        if type(one["id"]) is not int:
+            return "must have an integer as id"
+        if one["id"] in seen:
+            return "has the id of another annotation"
+        if type(one["image_id"]) is not int or one["image_id"] not in self._image_ids:
+            return f"has image_id {one['image_id']!r}, which no image has"
+        if type(one["category_id"]) is not int or one["category_id"] not in self._ids:
+            return f"has category_id {one['category_id']!r}, which no category has"
+        if one["image_id"] not in images:  # its image is a problem already
+            return ""
+        return self._object_defect(one, *images[one["image_id"]][1:])
+
+    def _object_defect(self, one: dict[str, Any], width: int, height: int) -> str:
+        """Return what is wrong with the object in an image of this size, or an empty string."""
         box = one["bbox"]
         if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
             return f"has bbox {box!r}, which is not [x, y, width, height]"
@@ -230,8 +241,6 @@ class _AnnotationFile:
         x, y = box[0] + box[2], box[1] + box[3]
         if min(box[:2]) < -_TOLERANCE or x > width + _TOLERANCE or y > height + _TOLERANCE:
             return f"has bbox {box} outside its image of {width} x {height} pixels"
-        if one["category_id"] not in self._ids:
-            return f"has category_id {one['category_id']!r}, which no category has"
         if one.get("iscrowd", 0) not in (0, 1):
             return f"has iscrowd {one['iscrowd']!r}, which is not 0 or 1"
         if not _is_number(one.get("area", 0.0)):
@@ -240,20 +249,16 @@ class _AnnotationFile:
             return "has no segmentation, which model.mask requires" if self._needs_masks else ""
         return _segmentation_defect(one["segmentation"], width, height)
 
-    def _object(self, one: dict[str, Any], nth: int) -> dict[str, Any]:
+    def _object(self, one: dict[str, Any]) -> dict[str, Any]:
         box = [float(number) for number in one["bbox"]]
         return {
-            "id": one.get("id", nth),
+            "id": one["id"],
             "bbox": box,
             "category": self._ids[one["category_id"]],
             "iscrowd": int(one.get("iscrowd", 0)),
             "area": float(one.get("area", box[2] * box[3])),
             "segmentation": one.get("segmentation") or [],
         }
-
-    def _add(self, one: dict[str, Any], nth: int, defect: str) -> None:
-        name = one.get("id", f"at position {nth}")
-        self._problems.add(f"{self._name!r}, annotation {name} {defect}")
 
 
 def _is_number(value: Any) -> bool:

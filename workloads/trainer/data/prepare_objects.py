@@ -17,7 +17,6 @@ from trainer.data.objects import category_problem, pack
 from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
 from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.tokenizer import OBJECTS
-from trainer.errors import FatalError
 from xpk_shared.storage import Entry, Place
 
 _THREADS, _AHEAD = 8, 64  # threads that check images, and images in memory
@@ -50,8 +49,8 @@ def prepare(
     require_pillow()
     problems = Problems()
     images = read_source(folder, problems, needs_masks=bool(model.mask))
-    if too_many := category_problem(f"data.path={source!r}", len(images.categories), model.classes):
-        raise FatalError(*too_many)
+    for problem in category_problem(f"data.path={source!r}", len(images.categories), model.classes):
+        problems.add(problem.message, problem.hint)
     notes = {"asked": request, "fingerprint": fingerprint or fingerprint_of(folder, "")}
 
     def write(writer: Writer) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from trainer.models import boxes, object_records, resnet, ssd_loss
 from trainer.models.family import Context, Detections, Params, Sums
 from trainer.parallel.partitioning import Execution
 
-_SCALES = (21 / 300, 45 / 300, 99 / 300, 153 / 300, 207 / 300, 261 / 300, 315 / 300)  # of default boxes
+_SCALES = (21, 45, 99, 153, 207, 261, 315)  # pixels of the default boxes of a level, and of the next one
 _RATIOS: tuple[tuple[int, ...], ...] = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 _STRIDE = 8  # pixels of the trunk's output
 _MIDDLE, _OUTPUT = (4, 4, 2, 2, 2), (8, 8, 4, 4, 4)  # channels of the further layers, in `width`
@@ -43,17 +43,16 @@ class Level(NamedTuple):
 
 
 def levels(model: Model) -> tuple[Level, ...]:
-    """Return the layers that predict: the trunk's output, and further layers while the grid is large enough."""
+    """Return the layers that predict: the trunk's output, and further ones while their boxes are below the image."""
     grid = model.image
     for _ in range(int(math.log2(_STRIDE))):
         grid = -(-grid // 2)
     channels, found = model.width * 2 ** (len(model.block_counts) - 1), list[Level]()
     for n, ratios in enumerate(_RATIOS):
         found.append(Level(grid, channels, 2 + 2 * len(ratios)))
-        is_halved = n < _HALVED
-        if n == len(_OUTPUT) or grid < (2 if is_halved else 3):
+        if n == len(_OUTPUT) or _SCALES[n + 1] >= model.image:
             break
-        grid, channels = (-(-grid // 2) if is_halved else grid - 2), _OUTPUT[n] * model.width
+        grid, channels = (-(-grid // 2) if n < _HALVED else grid - 2), _OUTPUT[n] * model.width
     return tuple(found)
 
 
@@ -62,7 +61,7 @@ def default_boxes(model: Model) -> npt.NDArray[np.float32]:
     """Return the default boxes [D, 4] as fractions of the image: those of MLPerf's reference, in the order of cells."""
     result = []
     for n, level in enumerate(levels(model)):
-        small, large = _SCALES[n : n + 2]
+        small, large = (scale / model.image for scale in _SCALES[n : n + 2])
         sizes = [(small, small), (math.sqrt(small * large),) * 2]
         for ratio in _RATIOS[n]:
             long, short = small * math.sqrt(ratio), small / math.sqrt(ratio)
