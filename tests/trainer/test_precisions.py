@@ -43,7 +43,8 @@ class Progress:
     def __init__(self) -> None:
         self.recorded, self.has_recorded = list[tuple[int, dict[str, float]]](), threading.Event()
 
-    def record_precisions(self, step: int, precisions: Mapping[str, float], seconds: float) -> None:
+    def record_precisions(self, step: int, precisions: Mapping[str, float], items: int, seconds: float) -> None:
+        assert items == len(SCENES) and seconds > 0
         self.recorded.append((step, dict(precisions)))
         self.has_recorded.set()
 

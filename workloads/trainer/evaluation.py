@@ -102,7 +102,7 @@ class Precisions:
         run, began = self._run, time.monotonic()
         precisions = log.precisions(run.job.config.model, self._annotated)
         if records:
-            run.progress.record_precisions(step, precisions, time.monotonic() - began)
+            run.progress.record_precisions(step, precisions, run.held_out, time.monotonic() - began)
         return precisions
 
     @functools.cached_property

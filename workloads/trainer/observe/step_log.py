@@ -171,9 +171,10 @@ class Progress:
             score += _precision_text(precisions)
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}{score}   {noun}s {items:,}")
 
-    def record_precisions(self, step: int, precisions: Mapping[str, float], seconds: float) -> None:
+    def record_precisions(self, step: int, precisions: Mapping[str, float], items: int, seconds: float) -> None:
         """Record the mAP of the evaluation after `step`, which took these seconds while training went on."""
-        self._write_evaluation(step, _precision_fields(precisions) | {"eval_map_seconds": round(seconds, 3)})
+        counts = {f"eval_{self._noun}s": items, "eval_map_seconds": round(seconds, 3)}
+        self._write_evaluation(step, _precision_fields(precisions) | counts)
         if self._job.leads:
             metrics.say(f"eval {step:6d}{_precision_text(precisions)}   {seconds:.3f} s")
 
