@@ -99,9 +99,9 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
             if run.progress.has_reached_target:
                 saves.save_final(run, at, state, tokens=tokens, checked=actions)
                 return _finish(run, at, tokens=tokens, eval_loss=eval_loss)
-    eval_loss = evaluate(state, step=at) if run.held_out else None
+    final_loss = evaluate(state, step=at) if run.held_out else None
     evaluate.finish()
-    return _finish(run, at, tokens=tokens, eval_loss=eval_loss)
+    return _finish(run, at, tokens=tokens, eval_loss=final_loss)
 
 
 def _try_start(run: Run, at: int) -> bool:

@@ -16,7 +16,7 @@ RATIOS = (0.5, 1.0, 2.0)
 
 
 def with_bias(x: Floats, w: Any) -> Floats:
-    return convolve(x, w["kernel"], 1) + w["bias"]
+    return np.asarray(convolve(x, w["kernel"], 1) + w["bias"])
 
 
 def pyramid(params: Any, averages: Any, pixels: Floats) -> list[Floats]:

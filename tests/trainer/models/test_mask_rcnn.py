@@ -18,7 +18,7 @@ from trainer import config
 from trainer.config import Model
 from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
-from trainer.models import mask_rcnn, object_records, region_heads, region_sampling, registry, resnet
+from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
 from trainer.models.family import Context
 from trainer.parallel.partitioning import Execution
 
@@ -66,7 +66,7 @@ def outputs(model: Model, execution: Execution, params: Any, averages: Any, reco
     levels, _ = detector.features(x_BHWC)
     scores = detector.scores_and_offsets(levels)
     heads, categories = detector.heads(levels), jnp.array([[1, 3, 2]])
-    proposals = mask_rcnn.region_proposals.propose(model, *scores, objects.picture_B2)
+    proposals = region_proposals.propose(model, *scores, objects.picture_B2)
     losses, _ = mask_rcnn.losses(detector, model, Context(averages, jnp.int32(3), None), record_BS)
     return levels, scores, proposals, heads.classify(box_BR4), heads.masks(box_BR4, categories), losses, objects
 

@@ -48,7 +48,8 @@ def convolve(x_BHWC: Array, w: Params) -> Array:
     y_BHWC = jax.lax.conv_general_dilated(
         x_BHWC, w["kernel"].astype(x_BHWC.dtype), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    return y_BHWC + w["bias"].astype(x_BHWC.dtype)
+    biased_BHWC: Array = y_BHWC + w["bias"].astype(x_BHWC.dtype)
+    return biased_BHWC
 
 
 def features(network: Network, params: Params, stage_BHWC: Sequence[Array]) -> list[Array]:
@@ -70,9 +71,7 @@ def features(network: Network, params: Params, stage_BHWC: Sequence[Array]) -> l
 
 def products(model: Model) -> float:
     """Return the multiplications of an image's forward pass."""
-    weights = shapes(model)
-    return sum(
-        math.prod(weights[kind][f"stage{n + 1}"]["kernel"]) * sides(model)[n] ** 2
-        for kind in ("lateral", "output")
-        for n in range(len(model.block_counts))
-    )
+    weights, total = shapes(model), 0.0
+    for n, side in enumerate(sides(model)[:-1]):
+        total += side * side * sum(math.prod(weights[kind][f"stage{n + 1}"]["kernel"]) for kind in weights)
+    return total

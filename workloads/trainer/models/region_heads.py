@@ -110,8 +110,9 @@ class Heads:
         # Only the class's own channel is computed.
         own_BR = jnp.maximum(class_BR - 1, 0)
         kernel_BRF = jnp.take(w["score"]["kernel"][0, 0].T, own_BR, axis=0).astype(x_BRMMF.dtype)
-        logit_BRMM = jnp.einsum("brmnf,brf->brmn", x_BRMMF, kernel_BRF).astype(jnp.float32)
-        return logit_BRMM + w["score"]["bias"][own_BR][..., None, None]
+        logit_BRMM: Array = jnp.einsum("brmnf,brf->brmn", x_BRMMF, kernel_BRF).astype(jnp.float32)
+        logit_BRMM += w["score"]["bias"][own_BR][..., None, None]
+        return logit_BRMM
 
     def _pool(self, box_BR4: Array, bins: int) -> Array:
         one_hot = self._model.pooling == "one_hot"
@@ -168,4 +169,5 @@ def products(model: Model) -> float:
 
 
 def _dense(x_BRD: Array, w: Params) -> Array:
-    return x_BRD @ w["dense"].astype(x_BRD.dtype) + w["bias"].astype(x_BRD.dtype)
+    y_BRD: Array = x_BRD @ w["dense"].astype(x_BRD.dtype) + w["bias"].astype(x_BRD.dtype)
+    return y_BRD
