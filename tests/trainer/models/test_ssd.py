@@ -23,7 +23,7 @@ from trainer.models import object_records, registry, ssd, ssd_loss
 from trainer.models.object_records import Objects
 from trainer.parallel.partitioning import Execution
 
-TARGET = 0.3  # mAP of ssd-tiny on held-out scenes
+TARGET = 0.45  # mAP of ssd-tiny on held-out scenes
 SMALL = Model(family="ssd", image=64, classes=3, width=4, blocks="1,2,1", max_boxes=5, compute_dtype="float32")
 SETTINGS = (
     *("model.family=ssd", "model.image=64", "model.classes=3", "model.width=4", "model.blocks=1,1"),
@@ -94,8 +94,8 @@ def test_outputs_and_losses_equal_those_of_the_reference(blocks: bool) -> None:
         box_N4[:, 2:] += box_N4[:, :2]
         box_N4 = box_N4[:, [1, 0, 3, 2]] / ((drawn.height, drawn.width) * 2)
         categories = [one["category"] for one in drawn.objects]
-        expected = reference_ssd.loss(list(box_N4), categories, defaults, offsets[n] * scale, logits[n] * scale)
-        assert float(losses[n]) == pytest.approx(expected, rel=1e-4)
+        loss = reference_ssd.loss(list(box_N4), categories, defaults, offsets[n] * scale, logits[n] * scale)
+        assert float(losses[n]) == pytest.approx(loss, rel=1e-4)
 
 
 def objects_of(box_N4: Any, category_N: Any, is_crowd_N: Any = None) -> Objects:
@@ -112,7 +112,8 @@ def test_each_object_has_a_default_box_and_crowds_have_none() -> None:
         objects_of([small, large, [0, 0.5, 0.5, 1], [0] * 4], [2, 3, 1, 0], [0, 0, 1, 0]), default_D4
     )
     assert found.category_BD[0].tolist() == [3, 0, 2, 0]
-    np.testing.assert_allclose(found.box_BD4[0], [large, default_D4[1], small, default_D4[3]])
+    expected = jnp.array([large, default_D4[1].tolist(), small, default_D4[3].tolist()])
+    np.testing.assert_allclose(found.box_BD4[0], expected)
     same = ssd_loss.match(objects_of([small, [0.61, 0.1, 0.7, 0.2]], [2, 1]), default_D4)
     assert same.category_BD[0].tolist() == [0, 0, 1, 0], "the last of two objects with the same default box"
     none = ssd_loss.match(objects_of([[0] * 4], [0]), default_D4)

@@ -147,7 +147,7 @@ class Network(resnet.Network):
             stride = 2 if name == "stage2" else 1
             x_BHWC, averages["stages"][name] = self.stage(x_BHWC, w, average["stages"][name], stride)
         found = levels(self.model)
-        offsets, logits = [], []
+        offsets, logits = list[Array](), list[Array]()
         for n, level in enumerate(found):
             if n:
                 w = params["further"][f"layer{n}"]
