@@ -22,6 +22,7 @@ from trainer.models import mask_rcnn, object_records, region_heads, region_propo
 from trainer.models.family import Context
 from trainer.parallel.partitioning import Execution
 
+TARGET = 0.5  # mAP of mask-rcnn-tiny, of boxes and of masks; it reaches 0.67 and 0.63
 SCENE = 5  # has four objects
 # So many samples that all anchors and regions are among them.
 SMALL = Model(
@@ -217,7 +218,7 @@ def test_the_small_configuration_learns_its_scenes_to_the_targets(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "eval_map" in line][-1]
     assert last["step"] == config.load("mask-rcnn-tiny").run.steps
-    assert last["eval_map"] >= 0.3 and last["eval_mask_map"] >= 0.3, last
+    assert last["eval_map"] >= TARGET and last["eval_mask_map"] >= TARGET, last
 
 
 @pytest.mark.slow
