@@ -209,7 +209,7 @@ DEFECTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "duplicate": (edited(lambda c: c["annotations"].append(c["annotations"][0])), "1 has the id of another annotation"),
     "height": (edited(lambda c: c["images"][0].pop("height")), "image 1 has no height"),
-    "sides": (first("images", width=0), "image 1 has width 0 and height .*, which are no size in pixels"),
+    "sides": (first("images", width=0), "image 1 has width 0 and height .*, which must be integers"),
     "other size": (
         first("images", width=60),
         r"image '.*/train2017/0+1.png' has .* pixels, but its annotations are of 60 x",

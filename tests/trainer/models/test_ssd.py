@@ -228,9 +228,9 @@ def test_the_small_configuration_learns_its_scenes_to_the_target(tmp_path: Path)
 def test_a_killed_host_resumes_to_the_bit(tmp_path: Path) -> None:
     settings = [
         *(*SETTINGS, "data.path=synthetic", f"data.max_bytes={48 * 3 * 64 * 64}", "data.eval_fraction=0.2"),
-        *("data.expansion=2", "run.steps=8", "checkpoint.every=3", "run.eval_every=4", "run.log_every=1"),
+        *("data.expansion=2", "run.steps=12", "checkpoint.every=3", "run.eval_every=6", "run.log_every=1"),
     ]
-    whole, resumed = killed_and_resumed(tmp_path, settings, 4, seconds=400)
+    whole, resumed = killed_and_resumed(tmp_path, settings, 7, seconds=400)
     assert min(resumed.losses()) > 1
     precisions = [[line["eval_map"] for line in job.metrics() if "eval_map" in line] for job in (whole, resumed)]
     assert precisions[0][-1] == precisions[1][-1]

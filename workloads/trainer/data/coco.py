@@ -207,7 +207,7 @@ class _AnnotationFile:
                 self._problems.add(f"{what} must have an integer as id and a file_name")
             elif any(type(size) is not int or not 0 < size < 1 << 16 for size in sizes):
                 self._problems.add(
-                    f"{what} has width {sizes[0]!r} and height {sizes[1]!r}, which are no size in pixels"
+                    f"{what} has width {sizes[0]!r} and height {sizes[1]!r}, which must be integers from 1 to 65,535"
                 )
             elif number in images:
                 self._problems.add(f"{what} has the id of another image")
