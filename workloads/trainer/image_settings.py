@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainer.config import DETECTION_FAMILIES, Config, Model
 from trainer.errors import Problem
 
-MIN_BITMAP = 14  # least side of an object's bitmap for Mask R-CNN: half of a predicted mask's
+_MIN_BITMAP = 14  # least side of an object's bitmap for Mask R-CNN: half of a predicted mask's
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -52,7 +52,7 @@ def _region_problems(model: Model) -> Iterator[Problem]:
         message = f"model.image = {model.image} is not divisible by {size}, the pixels of a cell of the last stage"
         below = model.image // size * size
         yield Problem(message, f"Nearest valid values: {f'{below} or {below + size}' if below else size}")
-    if model.mask < MIN_BITMAP:
+    if model.mask < _MIN_BITMAP:
         message = f"model.mask = {model.mask} is too small: mask_rcnn learns masks from bitmaps of objects"
         yield Problem(message, "Use --set model.mask=28 or more, and data that was prepared with it")
     if model.anchor_samples < 2:

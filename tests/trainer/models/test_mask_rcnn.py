@@ -231,6 +231,7 @@ def test_a_run_after_a_killed_host_is_the_same_to_the_bit(tmp_path: Path) -> Non
         *("checkpoint.every=4", "run.eval_every=6", "run.log_every=1"),
     ]
     whole, resumed = killed_and_resumed(tmp_path, settings, 6, seconds=400)
+    assert min(resumed.losses()) > 1, "from a checkpoint"
     keys = ("step", "eval_map", "eval_mask_map")
     ends = [[[line[key] for key in keys] for line in job.metrics() if "eval_map" in line] for job in (whole, resumed)]
     assert ends[0][-1] == ends[1][-1]
