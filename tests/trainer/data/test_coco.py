@@ -107,10 +107,11 @@ def test_crops_are_a_function_of_the_seed_the_step_and_the_example(prepared: Cor
     np.testing.assert_array_equal(open_reader(prepared, 0)(ids), open_reader(prepared, 1)(ids))
 
 
-def test_crops_follow_the_pixels_of_their_boxes() -> None:
+@pytest.mark.parametrize("is_stretched", [True, False])
+def test_crops_follow_the_pixels_of_their_boxes(is_stretched: bool) -> None:
     """Every box of a view of a white rectangle on black is where the white pixels are."""
-    content, drawn = _rectangle()
-    form, seen = ObjectFormat(64, 2, 0, is_stretched=True), set[bool]()
+    content, drawn = _rectangle(100 if is_stretched else 60)
+    form, seen = ObjectFormat(64, 2, 0, is_stretched=is_stretched), set[bool]()
     for number in range(60):
         view = object_decoding.draw_view(form, drawn, np.random.default_rng(number), expansion=3.0)
         row_S = object_decoding.make_record(form, content, drawn, view)
@@ -123,23 +124,24 @@ def test_crops_follow_the_pixels_of_their_boxes() -> None:
     assert seen == {False, True}
 
 
-def _rectangle() -> tuple[bytes, Annotated]:
+def _rectangle(width: int = 100) -> tuple[bytes, Annotated]:
     from io import BytesIO
 
     from PIL import Image
 
-    image = Image.new("RGB", (100, 80))
+    image = Image.new("RGB", (width, 80))
     image.paste((255, 255, 255), (20, 30, 50, 70))
     content = BytesIO()
     image.save(content, "PNG")
     one = {"id": 1, "bbox": [20, 30, 30, 40], "category": 1, "iscrowd": 0, "area": 1200, "segmentation": []}
-    return content.getvalue(), Annotated(1, 100, 80, [one])
+    return content.getvalue(), Annotated(1, width, 80, [one])
 
 
 def test_of_too_many_boxes_the_largest_remain() -> None:
     content, drawn = _rectangle()
     small = [drawn.objects[0] | {"bbox": [n, n, 5, 5]} for n in range(5)]
-    many = Annotated(1, 100, 80, [*small, drawn.objects[0]])
+    crowd = drawn.objects[0] | {"bbox": [0, 0, 100, 80], "iscrowd": 1}
+    many = Annotated(1, 100, 80, [*small, drawn.objects[0], crowd])
     form = ObjectFormat(32, 2, 0, is_stretched=True)
     row_S = object_decoding.make_record(form, content, many, object_decoding.whole_view(form, many))
     np.testing.assert_allclose(boxes(row_S, form)[1], [0.375, 0.2, 0.875, 0.5], atol=1e-6)

@@ -93,7 +93,8 @@ def corners(annotated: Annotated) -> Floats:
 def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: View) -> npt.NDArray[np.uint8]:
     """Return the record [S] of a view of an encoded image. Raises OSError or an error of Pillow if it is damaged.
 
-    Of boxes, those remain whose center is in the view, clipped to it, and of more than `max_boxes` the largest.
+    Of boxes, those remain whose center is in the view, clipped to it, and of more than `max_boxes` the largest, crowds
+    last.
     """
     box_N4 = corners(annotated)
     right, lower = view.left + view.width, view.upper + view.height
@@ -103,16 +104,18 @@ def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: 
     area_N = (box_N4[:, 2:] - box_N4[:, :2]).prod(1)
     kept = np.flatnonzero(is_kept_N & (area_N > 0))
     if len(kept) > form.max_boxes:
-        kept = np.sort(kept[np.argsort(-area_N[kept], kind="stable")[: form.max_boxes]])
-    row_S = np.zeros(form.length, np.uint8)
-    row_S[: form.header] = _pixels(content, form.image, annotated, view).reshape(-1)
+        is_crowd = [annotated.objects[n]["iscrowd"] for n in kept]
+        kept = np.sort(kept[np.lexsort((-area_N[kept], is_crowd))[: form.max_boxes]])
     picture = [
         min(1.0, (annotated.height - view.upper) / view.height),
         min(1.0, (annotated.width - view.left) / view.width),
     ]
+    edge = 1.0 if form.is_stretched else picture[1]  # of what is flipped: padding stays at its side
+    row_S = np.zeros(form.length, np.uint8)
+    row_S[: form.header] = _pixels(content, form.image, annotated, view, edge).reshape(-1)
     _write(row_S, form.header, np.array([len(kept)], "<i4"))
     _write(row_S, form.header + 4, np.array(picture, "<f4"))
-    _write(row_S, form.boxes, _fractions(box_N4[kept], view))
+    _write(row_S, form.boxes, _fractions(box_N4[kept], view, edge))
     _write(row_S, form.categories, np.array([annotated.objects[n]["category"] for n in kept], "<i4"))
     _write(row_S, form.crowds, np.array([annotated.objects[n]["iscrowd"] for n in kept], "<i4"))
     if form.mask:
@@ -128,15 +131,15 @@ def _write(row_S: npt.NDArray[np.uint8], start: int, values: npt.NDArray[Any]) -
     row_S[start : start + len(content)] = content
 
 
-def _fractions(box_N4: Floats, view: View) -> npt.NDArray[np.float32]:
-    """Return boxes as (upper, left, lower, right), fractions of the view."""
+def _fractions(box_N4: Floats, view: View, edge: float) -> npt.NDArray[np.float32]:
+    """Return boxes as (upper, left, lower, right), fractions of the view, flipped in the part up to `edge`."""
     left, upper, right, lower = ((box_N4 - (view.left, view.upper) * 2) / ((view.width, view.height) * 2)).T
     if view.is_flipped:
-        left, right = 1 - right, 1 - left
+        left, right = edge - right, edge - left
     return np.stack([upper, left, lower, right], 1).astype("<f4")
 
 
-def _pixels(content: bytes, size: int, annotated: Annotated, view: View) -> npt.NDArray[np.uint8]:
+def _pixels(content: bytes, size: int, annotated: Annotated, view: View, edge: float) -> npt.NDArray[np.uint8]:
     """Return the view of an encoded image, resized to [H, W, C]; what is outside the picture has one color."""
     pillow = require_pillow()
     # The part of the picture in the view, in pixels of the picture and of the record.
@@ -158,8 +161,10 @@ def _pixels(content: bytes, size: int, annotated: Annotated, view: View) -> npt.
         sides = max(1, last_x - first_x), max(1, last_y - first_y)
         resized = image.convert("RGB").resize(sides, pillow.Resampling.BILINEAR, box=box)
     part_HWC = np.asarray(resized)[: size - first_y, : size - first_x]
+    if view.is_flipped:
+        part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * size) - first_x - part_HWC.shape[1])
     pixels_HWC[first_y : first_y + part_HWC.shape[0], first_x : first_x + part_HWC.shape[1]] = part_HWC
-    return pixels_HWC[:, ::-1] if view.is_flipped else pixels_HWC
+    return pixels_HWC
 
 
 def _expanded(view: View, random: np.random.Generator, expansion: float) -> View:
