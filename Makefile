@@ -221,7 +221,7 @@ format: $(STAMP)
 ANNOTATED_LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: --generate-hashes \
   --no-header --constraint constraints.txt
 LOCK := $(ANNOTATED_LOCK) --no-annotate
-IMAGE := --extra trainer --extra tokenizer --extra images --extra translation --extra gcs --extra ray
+IMAGE := --extra trainer --extra tokenizer --extra images --extra translation --extra detection --extra gcs --extra ray
 RUNTIME := $(IMAGE) --extra kubernetes --extra gke --extra mcp --extra serve
 
 lock: $(STAMP)
@@ -234,7 +234,7 @@ lock: $(STAMP)
 	@echo pip-audit | $(LOCK) --output-file requirements/audit.txt -
 	@echo mkdocs-material | $(LOCK) --output-file requirements/docs.txt -
 	@printf '%s\n' $(MUTATES) | $(LOCK) --no-deps --output-file requirements/mutation.txt -
-	@$(subst 3.11,3.12,$(filter-out --constraint constraints.txt,$(LOCK))) pyproject.toml --extra trainer --extra tokenizer --extra images --extra translation --extra gcs --extra dev \
+	@$(subst 3.11,3.12,$(filter-out --constraint constraints.txt,$(LOCK))) pyproject.toml --extra trainer --extra tokenizer --extra images --extra translation --extra detection --extra gcs --extra dev \
 	  --output-file requirements/newest.txt
 	@echo libtpu | $(LOCK) --no-deps --output-file requirements/tpu.txt -
 

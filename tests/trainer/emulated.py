@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from tests.trainer.small import SETTINGS
 from trainer import config
-from trainer.data import batches, synthetic_images, synthetic_translations
+from trainer.config import Model
+from trainer.data import batches, object_decoding, synthetic_images, synthetic_scenes, synthetic_translations
+from trainer.data.objects import object_format
 from trainer.data.records import END, FIRST_TOKEN, PADDING, Kind, record
 from trainer.hosts.peers import Peers
 from trainer.parallel import layout
@@ -34,6 +36,18 @@ def images(size: int) -> batches.Read:
 
     def drawn_records(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         return np.stack([np.frombuffer(synthetic_images.draw(int(n), size), np.uint8) for n in ids_N])
+
+    return drawn_records
+
+
+def scenes(model: Model) -> batches.Read:
+    """Return a reader of synthetic scenes, seen as in an evaluation."""
+    form = object_format(model)
+
+    def drawn_records(ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        drawn = (synthetic_scenes.draw(int(n), model.image) for n in ids_N)
+        views = ((*scene, object_decoding.whole_view(form, scene[1])) for scene in drawn)
+        return np.stack([object_decoding.make_record(form, *view) for view in views])
 
     return drawn_records
 
@@ -78,6 +92,7 @@ class Trainer:
         compiler, own_programs = Compiler(CompileCache(Path(_PROGRAMS.name), None), peers), self.programs
         self.record = record(self.config.model)
         self.read: batches.Read = images(self.config.model.image) if self.record.kind is Kind.IMAGES else self._text
+        self.read = scenes(self.config.model) if self.record.kind is Kind.OBJECTS else self.read
         self.read = pairs(self.config.model.seq_len) if self.record.kind is Kind.TRANSLATIONS else self.read
         self.init = compiler("init", own_programs.init, np.uint32(0))[0]
         self.train = functools.cache(

@@ -1,4 +1,4 @@
-"""AdamW, LAMB and LARS in plain numpy and float64, on a list of tensors that are one layer each."""
+"""AdamW, LAMB, LARS and SGD in plain numpy and float64, on a list of tensors that are one layer each."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def step(config: Optim, tensors: list[Tensor], grads: list[Floats], at: int, ste
     norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
     scale = config.grad_clip_norm / norm if config.grad_clip_norm and norm > config.grad_clip_norm else 1.0
     for tensor, g in zip(tensors, grads, strict=True):
-        one = {"adamw": _adam, "lamb": _adam, "lars": _lars}[config.name]
+        one = {"adamw": _adam, "lamb": _adam, "lars": _lars, "sgd": _lars}[config.name]
         one(config, tensor, g * scale, rate(config, at, steps), at)
 
 
@@ -62,7 +62,8 @@ def _lars(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
     local: Any = 1.0
     if not t.plain:
         w_norm = np.linalg.norm(t.weight)
-        local = config.trust_coefficient * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
+        if config.name == "lars":
+            local = config.trust_coefficient * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
         g = g + config.weight_decay * t.weight
     if config.momentum_form == "scaled":
         t.first = config.momentum * t.first + g

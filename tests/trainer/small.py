@@ -157,12 +157,12 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the trainer like a user, outside any job."""
+def run_alone(*words: str, seconds: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the trainer like a user, outside any job, for at most `seconds`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("XPK_", "MEGASCALE_", "TPU_", "JAX_"))}
     clean |= {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", **env}
     command = [sys.executable, "-m", "trainer", *words]
-    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=seconds)
 
 
 def one_host(folder: Path, attempt: int) -> dict[str, str]:

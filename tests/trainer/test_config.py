@@ -21,9 +21,10 @@ def messages(error: pytest.ExceptionInfo[FatalError]) -> list[str]:
 
 
 def test_every_named_config_fits_its_job() -> None:
-    for name in ("8b", "16b", "32b", "64b", "128b", "resnet50", "bert-large", "transformer", "gnmt", "dlrm"):
+    models = ("resnet50", "ssd", "mask-rcnn", "bert-large", "transformer", "gnmt", "dlrm")
+    for name in ("8b", "16b", "32b", "64b", "128b", *models):
         assert layout.check(config.load(name), layout.Chips(2, 64, 4)) == []
-    for name in ("tiny", "resnet-tiny", "bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny"):
+    for name in ("tiny", *(f"{name.removesuffix('50').removesuffix('-large')}-tiny" for name in models)):
         assert layout.check(config.load(name), layout.Chips(2, 2, 4)) == []
 
 
@@ -113,14 +114,23 @@ def test_all_division_problems_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (("model.family=gpt",), "Use decoder or bert or resnet or transformer or gnmt or dlrm"),
+        (("model.family=gpt",), "Use decoder or bert or resnet or ssd or mask_rcnn or transformer or gnmt or dlrm"),
         (("model.family=bert", "model.loss_chunk=16"), "Omit model.loss_chunk"),
         (("model.family=resnet", "quant.matmuls=forward"), "Omit quant.matmuls"),
         (("model.family=bert", "mesh.tp=8"), "model.heads = 4 is not divisible by mesh.tp = 8"),
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Use a list such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "resnet, which has no pipeline"),
+        (("model.family=ssd", "mesh.stages=2"), "ssd, which has no pipeline"),
+        (("model.family=ssd", "model.blocks=3"), "has 1 stage, but ssd requires at least 2"),
+        (("model.family=ssd", "data.expansion=0.5"), "data.expansion = 0.5 is below 1"),
+        (("model.family=ssd", "model.detections=0", "run.target_accuracy=0.2"), "model.detections is 0"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),
+        (("model.family=mask_rcnn", "model.image=100", "model.mask=28"), "Nearest valid values: 96 or 128"),
+        (("model.family=mask_rcnn",), "model.mask = 0 is too small: mask_rcnn learns masks from bitmaps of objects"),
+        (("model.family=mask_rcnn", "model.mask=28", "model.pooling=roi"), "Use gather or one_hot"),
+        (("model.family=mask_rcnn", "model.mask=28", "model.anchor_samples=1"), "leaves no positive anchor"),
+        (("model.family=mask_rcnn", "model.mask=28", "mesh.stages=2"), "mask_rcnn, which has no pipeline"),
         (
             ("model.family=resnet", "data.global_batch=96", "optim.grad_accum_steps=2", "model.norm_examples=32"),
             "the global batch = 96 is not divisible by optim.grad_accum_steps x model.norm_examples = 2 x 32",

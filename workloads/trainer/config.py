@@ -4,7 +4,6 @@ Never imports JAX, so that `python -m trainer check` and tools that only read a 
 """
 
 import dataclasses
-import difflib
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
+from trainer import setting_values
 from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
@@ -20,13 +20,16 @@ CONFIG_FOLDER = Path(__file__).parent / "configs"
 AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
 TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
+DETECTION_FAMILIES = ("ssd", "mask_rcnn")  # models that detect objects
+IMAGE_FAMILIES = ("resnet", *DETECTION_FAMILIES)
+MOMENTUM_OPTIMIZERS = ("lars", "sgd")  # with one moment
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model. docs/models.md lists the settings that each family takes."""
 
-    family: str = "decoder"  # decoder (language), bert, resnet, transformer, gnmt (translation) or dlrm (clicks)
+    family: str = "decoder"  # decoder, bert, resnet, ssd, mask_rcnn, transformer, gnmt or dlrm (docs/models.md)
     embed: int = 128  # width of the residual stream
     heads: int = 4  # number of attention heads
     kv_heads: int = 0  # decoder: heads of keys and values, each for heads / kv_heads heads of queries (GQA); 0 = heads
@@ -45,12 +48,24 @@ class Model:
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
     mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
-    image: int = 224  # resnet: height and width of the images in pixels
-    classes: int = 1000  # resnet: number of classes
-    width: int = 64  # resnet: channels of the first stage; each later stage has twice as many as the one before
-    blocks: str = "3,4,6,3"  # resnet: number of blocks in each stage; the default is ResNet-50
-    space_to_depth: bool = False  # resnet: compute the first convolution on 2 x 2 blocks of pixels; same outputs
-    norm_examples: int = 0  # resnet: examples that batch norm normalizes together; 0 = the whole batch
+    image: int = 224  # resnet, detection: height and width of the images in pixels
+    classes: int = 1000  # resnet, detection: number of classes, without the background
+    width: int = 64  # resnet, detection: channels of the first stage; each later one has twice those of the one before
+    blocks: str = "3,4,6,3"  # resnet, detection: number of blocks in each stage; the default is ResNet-50
+    space_to_depth: bool = False  # resnet, mask_rcnn: compute the first convolution on 2 x 2 pixels; same outputs
+    norm_examples: int = 0  # resnet, detection: examples that batch norm normalizes together; 0 = the whole batch
+    max_boxes: int = 100  # detection: most boxes of an image; of an image with more, the largest
+    mask: int = 0  # detection: height and width of the bitmap that each box carries; 0 = boxes only
+    detections: int = 200  # detection: most detections of an image in an evaluation; 0 = evaluate only the loss
+    pyramid: int = 256  # mask_rcnn: channels of each level of the pyramid
+    anchor_cells: int = 8  # mask_rcnn: side of a level's square anchor, in cells of the level
+    anchor_samples: int = 256  # mask_rcnn: anchors of an image that the proposals are trained on
+    candidates: int = 2000  # mask_rcnn: boxes of a level, and of an image's detections, before suppression
+    proposals: int = 1000  # mask_rcnn: regions of an image that are proposed to the heads
+    region_samples: int = 512  # mask_rcnn: regions of an image that the heads are trained on, a quarter with masks
+    mask_layers: int = 4  # mask_rcnn: convolutions of the mask head before it enlarges its input
+    pooling: str = "gather"  # mask_rcnn: computation of RoIAlign: gather, or one_hot (matrix products); same outputs
+    frozen_norm: bool = False  # mask_rcnn: use the stored averages of batch norm in training, and train no norm
     batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
     beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
     length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty
@@ -130,6 +145,9 @@ class Data:
     suffixes: str = ""  # file suffixes to read, comma separated, such as ".py,.md"; empty = every text file
     click_ids: str = "numbered"  # dlrm: ids of a click log's categories: numbered as they appear, or exact
     max_bytes: int = 0  # bytes of text, or of images to train on; 0 = all
+    expansion: float = (
+        1.0  # detection: largest canvas, relative to the image, that half of the crops are from; 1 = none
+    )
     tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
@@ -148,7 +166,7 @@ class Data:
 class Optim:
     """The optimizer, its learning rate, and the sharding of its state."""
 
-    name: str = "adamw"  # adamw, lamb or lars; lamb and lars scale the update of each layer by norms, for large batches
+    name: str = "adamw"  # adamw, lamb, lars or sgd; lamb and lars scale updates by norms of layers, for large batches
     lr: float = 1e-3  # peak learning rate, reached at the end of the linear warmup
     warmup: int = 20  # warmup steps
     schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial or constant
@@ -158,8 +176,8 @@ class Optim:
     b1: float = 0.9  # adamw, lamb: decay rate of the first moment
     b2: float = 0.95  # adamw, lamb: decay rate of the second moment
     eps: float = 1e-8  # adamw, lamb: added to the square root of the second moment
-    momentum: float = 0.9  # lars: decay rate of the momentum
-    momentum_form: str = "unscaled"  # lars: unscaled (You et al.) or scaled (MLPerf's reference)
+    momentum: float = 0.9  # lars, sgd: decay rate of the momentum
+    momentum_form: str = "unscaled"  # lars, sgd: unscaled (You et al.) or scaled (MLPerf's reference)
     trust_coefficient: float = 0.001  # lars: trust coefficient of the layerwise learning rate
     moment_dtype: str = "float32"  # storage dtype of the first moment or momentum: float32 or bfloat16
     grad_clip_norm: float = 1.0  # maximum global norm of the gradients; 0 = no clipping
@@ -173,7 +191,7 @@ class Optim:
 
     def state_notes(self) -> dict[str, str]:
         """Return the settings that define the format of the optimizer state; a resuming run must have the same."""
-        keys = ("name", "moment_dtype", *(("momentum_form",) if self.name == "lars" else ()))
+        keys = ("name", "moment_dtype", *(("momentum_form",) if self.name in MOMENTUM_OPTIMIZERS else ()))
         return {key: getattr(self, key) for key in keys}
 
 
@@ -231,7 +249,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
-    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy; 0 = after run.steps
+    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy (detection: mAP); 0 = run.steps
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt
@@ -287,13 +305,13 @@ def load(name_or_path: str, overrides: Sequence[str] = (), warn: Callable[[str],
             problems.append(Problem(f"--set {override!r} has no value", "Write --set section.key=value"))
             continue
         key = key.strip()
-        settings.append((key, text if _fields().get(RENAMED.get(key, key)) is str else _scalar(text)))
+        settings.append((key, text if _fields().get(RENAMED.get(key, key)) is str else setting_values.scalar(text)))
     values, warnings = current_settings(settings)
     for warning in warnings:
         warn(warning)
     built: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, value in values.items():
-        typed = _typed(key, value)
+        typed = setting_values.typed(key, value, _fields())
         if isinstance(typed, Problem):
             problems.append(typed)
         else:
@@ -310,7 +328,9 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
     known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
     path = CONFIG_FOLDER / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
     if path.name == name_or_path and not path.suffix and not path.exists():
-        hint = _closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        hint = (
+            setting_values.closest(name_or_path, known) or f"Use one of {', '.join(known)} or the path of a YAML file"
+        )
         return [], [Problem(f"unknown config {name_or_path!r}", hint)]
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -337,50 +357,3 @@ def _flatten(tree: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{section}.{key}", value) for key, value in body.items())
         elif body is not None:
             yield str(section), body
-
-
-def _scalar(text: str) -> Any:
-    """Parse a value as YAML, but read 3e-4 as a number, which YAML 1.1 does not."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _typed(key: str, value: Any) -> Any:
-    """Return `value` converted to the type of the setting `key`, or a Problem."""
-    fields = _fields()
-    if key not in fields:
-        hint = _closest(key, list(fields)) or f"Valid sections: {', '.join(sections())}"
-        return Problem(f"unknown setting {key!r}", hint)
-    kind, *others = typing.get_args(fields[key]) or (fields[key],)
-    if others and value == AUTO:
-        return AUTO
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is str:
-        return "" if value is None else str(value)
-    if kind is int and type(value) is int:
-        return value
-    if kind in (int, float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is not None and (kind is float or number.is_integer()):
-            return kind(number) if kind is float else int(number)
-    words = {int: "an integer", float: "a number", bool: "true or false"}
-    expected = f"{words[typing.cast(type, kind)]}{' or auto' if others else ''}"
-    return Problem(f"{key}={value!r} is not {expected}", f"Write --set {key}=VALUE")
-
-
-def _closest(word: str, known: Sequence[str]) -> str:
-    """Return "Did you mean ...?", or an empty string if nothing is similar."""
-    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if not matches:
-        matches = [name for name in known if name.split(".")[-1] == word.split(".")[-1]][:1]
-    return f"Did you mean {matches[0]!r}?" if matches else ""

@@ -5,13 +5,16 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from trainer.data import batches as data
-from trainer.hosts import timeouts
+from trainer.data.objects import Annotated, unpack
+from trainer.detection import DetectionLog
+from trainer.hosts import background, timeouts
 from trainer.hosts.measurements import EVALUATION
 from trainer.models.family import Predictions
 from trainer.resume import get_compiled
@@ -27,10 +30,19 @@ class Evaluation:
         self._run = run
         self._program: EvalPrograms | None = None
         self._rank: Any = None
+        self._precisions = Precisions(run)
 
     def __call__(self, state: State, *, step: int) -> float:
-        """Record and return the mean loss over the held-out records after `step`; every host runs the same batches."""
-        return evaluate(self._run, self.program, state, step=step, area=functools.partial(self._area, step))
+        """Record and return the mean loss over the held-out records after `step`; every host runs the same batches.
+
+        The mAP of detections is recorded later, by `finish` at the latest, unless the run may end with it.
+        """
+        area, measure = functools.partial(self._area, step), functools.partial(self._precisions.begin, step=step)
+        return evaluate(self._run, self.program, state, step=step, area=area, measure=measure)
+
+    def finish(self) -> None:
+        """Wait until everything is recorded; every host must call this."""
+        self._precisions.wait()
 
     @property
     def program(self) -> "EvalPrograms":
@@ -41,7 +53,8 @@ class Evaluation:
             averages = programs.state.get("averages")
             sums = get_compiled(self._run, "evaluate", programs.evaluate, params, blocks, averages)
             translate = programs.translate and get_compiled(self._run, "translate", programs.translate, params, blocks)
-            self._program = EvalPrograms(sums, translate)
+            detect = programs.detect and get_compiled(self._run, "detect", programs.detect, params, blocks, averages)
+            self._program = EvalPrograms(sums, translate, detect)
         return self._program
 
     def _area(self, step: int, predictions: list[Predictions]) -> float:
@@ -52,11 +65,62 @@ class Evaluation:
             return float(jax.device_get(self._rank(predictions)).area)
 
 
+class Precisions:
+    """Mean average precision (mAP) of detections: the first host computes it on a thread while the next steps run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._step: int | None = None  # of the evaluation whose mAP is not known yet
+        self._result: Callable[[], dict[str, float]] | None = None  # on the first host
+
+    def begin(self, log: DetectionLog, *, step: int) -> dict[str, float]:
+        """Begin to compute the mAP of these detections; every host must call this.
+
+        Returns it if the run may end with it (run.target_accuracy); otherwise the first host records it when it is
+        known, and the result is empty.
+        """
+        self.wait()
+        self._step, ends_run = step, self._run.job.config.run.target_accuracy > 0
+        if self._run.job.is_first:
+            action = functools.partial(self._compute, log, step, records=not ends_run)
+            self._result = background.start(action, "mAP")
+        return self.wait() if ends_run else {}
+
+    def wait(self) -> dict[str, float]:
+        """Wait until the mAP is known, and return it; empty if there is none to wait for. Every host must call this."""
+        step, self._step, job = self._step, None, self._run.job
+        if step is None:
+            return {}
+        key, limit = f"mAP of step {step}", job.config.observe.data_hang_seconds  # no chip computes
+        with job.watchdog.waiting(f"the mAP of the evaluation after step {step}", step, min_seconds=limit):
+            if self._result is not None:
+                job.peers.announce(key, self._result())
+            precisions: dict[str, float] = job.peers.await_(key)
+        return precisions
+
+    def _compute(self, log: DetectionLog, step: int, *, records: bool) -> dict[str, float]:
+        run, began = self._run, time.monotonic()
+        precisions = log.precisions(run.job.config.model, self._annotated)
+        if records:
+            run.progress.record_precisions(step, precisions, run.held_out, time.monotonic() - began)
+        return precisions
+
+    @functools.cached_property
+    def _annotated(self) -> list[Annotated]:
+        """Annotations of the held-out images; the first host reads data."""
+        run = self._run
+        assert run.read is not None
+        ids_N = np.arange(run.records - run.held_out, run.records)
+        parts = (run.read.documents(ids_N[n : n + run.batch]) for n in range(0, len(ids_N), run.batch))
+        return [unpack(document)[1] for part in parts for document in part]
+
+
 class EvalPrograms(NamedTuple):
     """Compiled programs that an evaluation calls for each batch."""
 
     sums: Any
     translate: Any  # None for a model that does not translate
+    detect: Any = None  # None for a model that does not detect objects
 
 
 class EvalSums(NamedTuple):
@@ -86,15 +150,19 @@ def evaluate(
     *,
     step: int,
     area: Callable[[list[Predictions]], float] | None = None,
+    measure: Callable[[DetectionLog], dict[str, float]] | None = None,
 ) -> float:
     """Record and return the mean loss over the held-out records, as computed by the compiled programs.
 
-    If the model gives predictions, their `area` under the ROC curve is recorded as well.
+    If the model gives predictions, their `area` under the ROC curve is recorded as well; of detections, the mAP that
+    `measure` returns, if it does not record it later.
     """
     began, predictions = time.monotonic(), list[Predictions]()
-    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions)
+    log = DetectionLog() if program.detect and measure else None
+    sums = sum_batches(run, program, state, slice(None), step=step, predictions=predictions, log=log)
     auc = area(predictions) if area and predictions else None
-    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc)
+    precisions = measure(log) if measure and log else None
+    return record(run, sums, step=step, seconds=time.monotonic() - began, auc=auc, precisions=precisions)
 
 
 def sum_batches(
@@ -105,10 +173,12 @@ def sum_batches(
     *,
     step: int,
     predictions: list[Predictions] | None = None,
+    log: DetectionLog | None = None,
 ) -> EvalSums:
     """Return the sums over these rows of all batches of held-out records.
 
-    The model's predictions for each batch, if it gives any, are appended to `predictions`.
+    The model's predictions for each batch, if it gives any, are appended to `predictions`, and its detections to `log`
+    on the first host.
     """
     watchdog, total = run.job.watchdog, EvalSums()
     ids = (ids_B[rows] for ids_B in data.eval_ids(run.batch, run.records - run.held_out, run.held_out))
@@ -125,6 +195,9 @@ def sum_batches(
             sums = jax.device_get(result._replace(predictions=None))
             translations = program.translate and program.translate(state["params"], blocks)
             bleu = translations and bleu_sums(run.job.config, translations)
+            if log is not None:
+                detections = program.detect(state["params"], blocks, state.get("averages"))
+                log.add(*jax.device_get(detections)) if run.job.is_first else jax.block_until_ready(detections)
         run.job.measurements.record(EVALUATION, time.monotonic() - began)
         if predictions is not None and result.predictions is not None:
             predictions.append(result.predictions)
@@ -138,10 +211,20 @@ def _add(total: EvalSums, sums: EvalSums) -> EvalSums:
     return EvalSums(total.loss + sums.loss, total.weight + sums.weight, correct, bleu)
 
 
-def record(run: Run, sums: EvalSums, *, step: int, seconds: float, auc: float | None = None) -> float:
-    """Record an evaluation from its sums, and the area under the ROC curve if there is one; return the mean loss."""
+def record(
+    run: Run,
+    sums: EvalSums,
+    *,
+    step: int,
+    seconds: float,
+    auc: float | None = None,
+    precisions: Mapping[str, float] | None = None,
+) -> float:
+    """Record an evaluation from its sums, and the AUC and mAP if there are any; return the mean loss."""
     weight = max(sums.weight, 1.0)
     accuracy = None if math.isnan(sums.correct) else sums.correct / weight
     bleu = sums.bleu.bleu() if sums.bleu else None
-    run.progress.record_evaluation(step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc)
+    run.progress.record_evaluation(
+        step, sums.loss / weight, accuracy, int(sums.weight), seconds, bleu=bleu, auc=auc, precisions=precisions or {}
+    )
     return sums.loss / weight

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from trainer import translation
+from trainer import detection, translation
 from trainer.checkpoint import local as local_tier
 from trainer.checkpoint import manager
 from trainer.checkpoint.finite_check import Finite
@@ -162,6 +162,7 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
     batch = sizes.global_batch * job.host.replicas
     tokens, counts = _corpus(job, batch)
     translation.check(job.config, tokens)
+    detection.check(job.config)
     order = _order(job.config, tokens, counts, batch)
     mesh = make_mesh(sizes, devices, job.host.hosts_per_slice)
     slots = batches.make_slots(mesh, sizes.loader_hosts, chips.hosts, sizes.global_batch, shards=order.shards)
@@ -305,7 +306,8 @@ def _reader(
     Files in a bucket are copied here, because a step that waited for them would count as hung. A host that trains on
     few `examples` of a file copies blocks when it reads them.
     """
-    open_reader = open_reader or functools.partial(Reader, seed=job.config.data.seed)
+    data = job.config.data
+    open_reader = open_reader or functools.partial(Reader, seed=data.seed, expansion=data.expansion)
     read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", is_own=True):

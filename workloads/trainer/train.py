@@ -77,7 +77,7 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
         yield at
         tuner.agree(at)
         if not _try_start(run, at + 1):
-            return _stop(run, at, state, pending, tokens=tokens, checked=actions)
+            return _stop(run, at, state, pending, tokens=tokens, checked=actions, evaluation=evaluate)
         at, tokens, actions = at + 1, tokens + run.step_items, schedule.actions(at + 1)
         state, dispatched = _dispatch(run, train_step, state, batches, at=at, actions=actions, running=pending)
         if pending is not None:
@@ -99,7 +99,9 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
             if run.progress.has_reached_target:
                 saves.save_final(run, at, state, tokens=tokens, checked=actions)
                 return _finish(run, at, tokens=tokens, eval_loss=eval_loss)
-    return _finish(run, at, tokens=tokens, eval_loss=evaluate(state, step=at) if run.held_out else None)
+    final_loss = evaluate(state, step=at) if run.held_out else None
+    evaluate.finish()
+    return _finish(run, at, tokens=tokens, eval_loss=final_loss)
 
 
 def _try_start(run: Run, at: int) -> bool:
@@ -108,11 +110,21 @@ def _try_start(run: Run, at: int) -> bool:
         return run.job.stop_step.try_start(at)
 
 
-def _stop(run: Run, at: int, state: State, pending: Pending | None, *, tokens: int, checked: Action) -> ExitCode:
+def _stop(
+    run: Run,
+    at: int,
+    state: State,
+    pending: Pending | None,
+    *,
+    tokens: int,
+    checked: Action,
+    evaluation: Evaluation,
+) -> ExitCode:
     """Finish step `at`, save the state after it, and return the exit code; `checked` are the actions of that step."""
     if pending is not None:
         _await_step(run, pending)
     saves.save_final(run, at, state, tokens=tokens, checked=checked)
+    evaluation.finish()
     job = run.job
     run.profiler.close()
     run.record.stop()

@@ -29,8 +29,8 @@ def data() -> None:
 def prepare(ctx: click.Context, /, source: str, out: str, settings: tuple[str, ...], **options: object) -> None:
     """Create a data set from the files in SOURCE, a folder or gs://BUCKET/FOLDER.
 
-    The files are text, or what the model of --config reads: images, sentences with their translations, or click logs.
-    Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
+    The files are text, or what the model of --config reads: images, images with objects, sentences with their
+    translations, or click logs. Prints the address of the manifest, to be passed as `--set data.path=ADDRESS`.
     """
     trainer_preflight.check_trainer_installed()
     stated = {name: value for name, value in options.items() if value is not None}

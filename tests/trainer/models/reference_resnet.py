@@ -39,17 +39,24 @@ def layer(tree: Any, n: int) -> Any:
     return {name: layer(below, n) if isinstance(below, dict) else below[n] for name, below in tree.items()}
 
 
-def logits(params: Any, averages: Any, pixels: Floats) -> Floats:
-    """Return logits [B, K] of images [B, H, W, 3] with values from 0 to 255."""
+def stages(params: Any, averages: Any, pixels: Floats) -> list[Floats]:
+    """Return the output of every stage for images [B, H, W, 3] with values from 0 to 255."""
     x = (pixels - np.array([123.7, 116.3, 103.5])) / np.array([58.4, 57.1, 57.4])
     x = np.maximum(unit(x, params["stem"], averages["stem"], 2), 0)
     height, width = x.shape[1] // 2, x.shape[2] // 2
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
     windows = [padded[:, i : i + 2 * height : 2, j : j + 2 * width : 2] for i in range(3) for j in range(3)]
-    x = np.max(windows, axis=0)
+    x, outputs = np.max(windows, axis=0), []
     for number, name in enumerate(sorted(params["stages"])):
         w, average = params["stages"][name], averages["stages"][name]
         x = block(x, w["first"], average["first"], 1 if number == 0 else 2)
         for n in range(len(w["rest"]["reduce"]["gain"]) if "rest" in w else 0):
             x = block(x, layer(w["rest"], n), layer(average["rest"], n), 1)
-    return np.asarray(x.mean((1, 2)) @ params["head"]["dense"] + params["head"]["bias"])
+        outputs.append(x)
+    return outputs
+
+
+def logits(params: Any, averages: Any, pixels: Floats) -> Floats:
+    """Return logits [B, K] of images [B, H, W, 3] with values from 0 to 255."""
+    last = stages(params, averages, pixels)[-1]
+    return np.asarray(last.mean((1, 2)) @ params["head"]["dense"] + params["head"]["bias"])

@@ -43,17 +43,18 @@ def meshes(model: str) -> dict[str, tuple[int, int, tuple[str, ...]]]:
     return TABLES if model.startswith("dlrm") else SMALL
 
 
+IMAGES = ("resnet", "ssd", "mask-rcnn")
 MODELS = sorted(file.stem for file in config.CONFIG_FOLDER.glob("*.yaml"))
 CASES = [
     (model, mesh)
     for model in MODELS
     for mesh in meshes(model)
-    if not (model.startswith(("resnet", "transformer", "gnmt")) and mesh.endswith("stages"))
+    if not (model.startswith((*IMAGES, "transformer", "gnmt")) and mesh.endswith("stages"))
 ]
-# A resnet's parameters are replicated on purpose; in a model this small, the biases are too large a part, and of a DLRM
-# the MLPs and the tables that are replicated.
+# The parameters of models of images are replicated on purpose; in a model this small, the biases are too large a part,
+# and of a DLRM the MLPs and the tables that are replicated.
 SMALLEST = ("bert-tiny", "transformer-tiny", "gnmt-tiny", "dlrm-tiny")
-SPREAD = [case for case in CASES if not case[0].startswith(("resnet", *SMALLEST))]
+SPREAD = [case for case in CASES if not case[0].startswith((*IMAGES, *SMALLEST))]
 
 
 def programs(model: str, mesh: str) -> tuple[layout.Layout, step.Programs]:

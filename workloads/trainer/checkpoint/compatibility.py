@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from trainer.config import Model, Optim
+from trainer.config import IMAGE_FAMILIES, Model, Optim
 from trainer.data.tokenizer import BYTES
 from trainer.errors import Problem
 from trainer.former_names import current_section
@@ -12,6 +12,7 @@ from trainer.former_names import current_section
 _MAY_CHANGE = (
     *("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed"),
     *("space_to_depth", "batch_lengths", "beam", "length_penalty", "placements", "rows_per_exchange"),
+    *("max_boxes", "mask", "detections", "pooling"),
 )
 
 # The notes that determine the examples of each step and of the evaluation.
@@ -82,6 +83,6 @@ def other_examples(run_notes: dict[str, Any], notes: dict[str, Any]) -> list[str
 def _of_examples(notes: dict[str, Any]) -> dict[str, Any]:
     model = dataclasses.asdict(Model()) | notes.get("model", {})
     lengths = ("seq_len", "packed", "batch_lengths")
-    length = {} if model["family"] in ("resnet", "dlrm") else {key: model[key] for key in lengths}
+    length = {} if model["family"] in (*IMAGE_FAMILIES, "dlrm") else {key: model[key] for key in lengths}
     values = {key: value for key, value in notes.items() if key in _EXAMPLES}
     return values | length | {"data": notes.get("data", "")[:12]}

@@ -1,7 +1,8 @@
 """Checks of the training data against the configuration, before it is prepared and after."""
 
-from trainer.config import TRANSLATION_FAMILIES, Config
+from trainer.config import DETECTION_FAMILIES, TRANSLATION_FAMILIES, Config
 from trainer.data.clicks import DTYPE, MAX_RANKED
+from trainer.data.coco import check_objects
 from trainer.data.dataset import (
     Corpus,
     empty,
@@ -14,6 +15,7 @@ from trainer.data.dataset import (
     vocabulary_problem,
 )
 from trainer.data.image_sources import check_images
+from trainer.data.objects import category_problem
 from trainer.data.records import FIRST_TOKEN, Kind, record
 from trainer.data.sources import (
     SEPARATOR,
@@ -28,7 +30,8 @@ from trainer.errors import FatalError, Problem, reason
 from trainer.former_names import SYNTHETIC
 from xpk_shared.storage import Place
 
-SYNTHETIC_CLASSES = 10
+SYNTHETIC_CLASSES, SYNTHETIC_CATEGORIES = 10, 3
+_IMAGE_KINDS = (Kind.IMAGES, Kind.OBJECTS)
 
 
 def setting_problems(config: Config) -> list[Problem]:
@@ -39,9 +42,9 @@ def setting_problems(config: Config) -> list[Problem]:
         name = "data.target" if data.target else f"data.path={data.path!r}"
         message = f"{name} requires a model that translates, but {reads}"
         problems.append(Problem(message, "Use --config transformer or gnmt, or other data"))
-    if data.tokenizer and kind in (Kind.IMAGES, Kind.CLICKS):
+    if data.tokenizer and kind in (*_IMAGE_KINDS, Kind.CLICKS):
         problems.append(Problem(f"data.tokenizer is not supported: {reads}", "Omit the tokenizer"))
-    if data.suffixes and kind in (Kind.IMAGES, Kind.TRANSLATIONS):
+    if data.suffixes and kind in (*_IMAGE_KINDS, Kind.TRANSLATIONS):
         problems.append(Problem(f"data.suffixes is not supported: {reads}", "Omit the suffixes"))
     if data.path == SYNTHETIC:
         problems += _synthetic_problems(config)
@@ -81,7 +84,7 @@ def check_corpus(config: Config, corpus: Corpus, records: int, batch: int) -> No
         more, less = "Add text", "lower data.global_batch or model.seq_len"
         if example.kind is Kind.TRANSLATIONS:
             more, less = "Use a larger data set or model.seq_len", "lower data.global_batch"
-        elif example.kind in (Kind.IMAGES, Kind.CLICKS):
+        elif example.kind in (*_IMAGE_KINDS, Kind.CLICKS):
             more, less = "Use a larger data set", "lower data.global_batch"
         problems.append(Problem(message, f"{more}, or {less}"))
     if problems:
@@ -98,6 +101,8 @@ def _check_folder(config: Config, source: Place, batch: int) -> list[Problem]:
     if kind is Kind.IMAGES:
         is_text = config.data.path == "stdlib"
         return [_no_images(config)] if is_text else check_images(source, config.model.classes)
+    if kind is Kind.OBJECTS:  # its annotations are checked when it is prepared
+        return check_objects(source)
     if kind is Kind.SEGMENTS and not is_vocabulary(config.data.tokenizer):
         return [vocabulary_problem()]
     return _check_text(config, source, batch)
@@ -134,11 +139,15 @@ def _needed_tokens(config: Config, batch: int) -> int:
 def _synthetic_problems(config: Config) -> list[Problem]:
     kind = record(config.model).kind
     if kind in (Kind.TEXT, Kind.SEGMENTS):
-        message = f"data.path={SYNTHETIC} has images, translations or clicks, but {config.model.family} reads {kind}"
+        message = (
+            f"data.path={SYNTHETIC} has images, scenes, translations or clicks, but {config.model.family} reads {kind}"
+        )
         return [Problem(message, "Use another model.family, such as model.family=resnet, or a folder of text")]
     if kind is Kind.IMAGES and config.model.classes < SYNTHETIC_CLASSES:
         message = f"data.path={SYNTHETIC} has {SYNTHETIC_CLASSES} classes, but model.classes is {config.model.classes}"
         return [Problem(message, f"Use --set model.classes={SYNTHETIC_CLASSES} or more")]
+    if kind is Kind.OBJECTS:
+        return category_problem(f"data.path={SYNTHETIC}", SYNTHETIC_CATEGORIES, config.model.classes)
     return []
 
 
@@ -147,6 +156,8 @@ def _corpus_problems(config: Config, corpus: Corpus, batch: int) -> list[Problem
     kind = record(config.model).kind
     if kind is Kind.CLICKS:
         return _click_problems(config, corpus, batch)
+    if corpus.has_objects or kind is Kind.OBJECTS:
+        return _object_problems(config, corpus, batch)
     if corpus.has_photographs:
         return _photograph_problems(config, corpus, batch)
     problems = _image_problems(config, corpus) if kind is Kind.IMAGES else _text_kind_problems(config, corpus)
@@ -224,6 +235,23 @@ def _photograph_problems(config: Config, corpus: Corpus, batch: int) -> list[Pro
     if record(config.model).kind is not Kind.IMAGES:
         message = f"data.path={config.data.path!r} is a data set of images"
         return [Problem(message, "Use --set model.family=resnet, or a data set of text")]
+    return _encoded_image_problems(config, corpus, batch)
+
+
+def _object_problems(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
+    """Return the problems of a data set of images with objects, or of another one for a model that detects them."""
+    path = config.data.path
+    if record(config.model).kind is not Kind.OBJECTS:
+        message = f"data.path={path!r} is a data set of images with objects"
+        return [Problem(message, f"Use --set model.family={' or '.join(DETECTION_FAMILIES)}, or other data")]
+    if not corpus.has_objects:
+        message = f"data.path={path!r} has no images with objects, which {config.model.family} requires"
+        return [Problem(message, f"Use a folder in COCO's format, or data.path={SYNTHETIC}")]
+    categories = category_problem(f"data.path={path!r}", corpus.categories, config.model.classes)
+    return categories + _encoded_image_problems(config, corpus, batch)
+
+
+def _encoded_image_problems(config: Config, corpus: Corpus, batch: int) -> list[Problem]:
     if not all(file.index for file in corpus.files):
         message = f"images of any size require the ends of documents, which {corpus.path!r} does not have"
         return [Problem(message, "Prepare it again")]

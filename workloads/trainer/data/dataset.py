@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from trainer.config import Config
 from trainer.data import local_copies
 from trainer.data.sources import source_place
-from trainer.data.tokenizer import BYTES, CLICKS, JPEG
+from trainer.data.tokenizer import BYTES, CLICKS, JPEG, OBJECTS
 from trainer.errors import FatalError, Problem, StorageError, reason
 from trainer.storage import open_place
 from xpk_shared.storage import Place
@@ -57,11 +57,22 @@ class Corpus:
     segments: int = 0  # tokens of each pair of segments (segment_pairs.py); 0: data of another kind
     mask_token: int = 0  # of the WordPiece vocabulary of segments; 0: none
     held_out: int = 0  # examples of its own evaluation split, the last ones; 0: data.eval_fraction decides
+    categories: int = 0  # of the objects in its images; 0: data of another kind
 
     @property
     def has_photographs(self) -> bool:
         """True if its documents are encoded images, each followed by its label."""
         return self.tokenizer == JPEG
+
+    @property
+    def has_objects(self) -> bool:
+        """True if its documents are encoded images with their annotations."""
+        return self.tokenizer == OBJECTS
+
+    @property
+    def has_encoded_images(self) -> bool:
+        """True if its documents are decoded when they are read."""
+        return self.has_photographs or self.has_objects
 
     @property
     def has_clicks(self) -> bool:
@@ -107,7 +118,7 @@ def from_notes(path: str, notes: dict[str, Any]) -> Corpus:
     if sum(file.tokens for file in files) != notes["tokens"]:
         raise ValueError(notes["tokens"])
     known = {"path": path, "tokenizer": notes.get("tokenizer", BYTES), "files": files}
-    known |= {name: notes.get(name, 0) for name in ("segments", "mask_token", "held_out")}
+    known |= {name: notes.get(name, 0) for name in ("segments", "mask_token", "held_out", "categories")}
     corpus = Corpus(**{field: notes[field] for field in Corpus.__dataclass_fields__ if field not in known}, **known)
     _check_types(corpus)
     if corpus.held_out > corpus.documents:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.data.records import LABEL_BYTES
 from trainer.errors import FatalError, Problem, reason
 
 _FORMATS = ("JPEG", "PNG")  # one file of ImageNet is a PNG with the suffix of a JPEG
@@ -24,7 +25,7 @@ _RATIO = (3 / 4, 4 / 3)  # width over height of a crop
 _ATTEMPTS = 100  # to find a crop inside the image, which is otherwise used whole
 _CENTER = 224 / 256  # side of the center that is evaluated, as a fraction of the image's shorter side
 _DRAWS = 0xC209  # distinguishes these random numbers from others with the same seed
-_MAX_THREADS = 32
+MAX_THREADS = 32
 Box = tuple[float, float, float, float]  # left, upper, right and lower edge in pixels
 Pixels = npt.NDArray[np.uint8]
 
@@ -45,12 +46,19 @@ def find_defect(content: bytes) -> str:
     Decodes only files that do not end like a complete JPEG; damage inside others is found when they are trained on.
     """
     try:
-        with _open(content) as image:
+        with open_image(content) as image:
             if not content.rstrip(b"\0").endswith(_END):
                 image.load()
-    except _errors() as error:
-        return _cause(error)
+    except decoding_errors() as error:
+        return decoding_cause(error)
     return ""
+
+
+def image_size(content: bytes) -> tuple[int, int]:
+    """Return the width and height of an encoded image, which is not decoded."""
+    with open_image(content) as image:
+        width, height = image.size
+    return int(width), int(height)
 
 
 class Decoder:
@@ -60,7 +68,7 @@ class Decoder:
         """Prepare to decode images of `size` x `size` pixels. Raises FatalError without Pillow."""
         require_pillow()
         self._size, self._seed = size, seed
-        self._pool = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "decode")
+        self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "decode")
 
     def __call__(self, contents: Sequence[bytes], numbers: Sequence[int], step: int | None) -> list[Pixels | str]:
         """Return the pixels [H, W, C] of the images with these numbers, or why one cannot be decoded.
@@ -68,6 +76,13 @@ class Decoder:
         `step` is the number of finished steps; None for an evaluation.
         """
         return list(self._pool.map(lambda content, number: self._decode(content, number, step), contents, numbers))
+
+    def records(self, documents: Sequence[bytes], numbers: Sequence[int], step: int | None) -> list[Pixels | str]:
+        """Return the same for images that are each followed by a label, as records [S]."""
+        decoded = self([document[:-LABEL_BYTES] for document in documents], numbers, step)
+        labels = (np.frombuffer(document[-LABEL_BYTES:], np.uint8) for document in documents)
+        pairs = zip(decoded, labels, strict=True)
+        return [one if isinstance(one, str) else np.concatenate([one.reshape(-1), label]) for one, label in pairs]
 
     def _decode(self, content: bytes, number: int, step: int | None) -> Pixels | str:
         try:
@@ -77,8 +92,8 @@ class Decoder:
             is_flipped = bool(random.random() < 0.5)
             pixels_HWC = decode(content, self._size, lambda width, height: draw_crop(width, height, random))
             return pixels_HWC[:, ::-1] if is_flipped else pixels_HWC
-        except _errors() as error:
-            return _cause(error)
+        except decoding_errors() as error:
+            return decoding_cause(error)
 
 
 def decode(content: bytes, size: int, choose: Callable[[int, int], Box]) -> Pixels:
@@ -87,7 +102,7 @@ def decode(content: bytes, size: int, choose: Callable[[int, int], Box]) -> Pixe
     A JPEG that is much larger is decoded at a half, a quarter or an eighth of its size, which takes less time. Raises
     OSError or an error of Pillow if it is damaged.
     """
-    with _open(content) as image:
+    with open_image(content) as image:
         width, height = image.size
         left, upper, right, lower = choose(width, height)
         scale = max(1.0, min(right - left, lower - upper) / size)
@@ -116,17 +131,19 @@ def center(width: int, height: int) -> Box:
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
 
 
-def _open(content: bytes) -> Any:
+def open_image(content: bytes) -> Any:
+    """Return Pillow's image of an encoded one, not decoded yet."""
     return require_pillow().open(io.BytesIO(content), formats=_FORMATS)
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def decoding_errors() -> tuple[type[Exception], ...]:
     """Return the errors of Pillow for a damaged image; some decoders raise SyntaxError."""
     image = require_pillow()
     return OSError, ValueError, SyntaxError, image.DecompressionBombError, image.DecompressionBombWarning
 
 
-def _cause(error: Exception) -> str:
+def decoding_cause(error: Exception) -> str:
+    """Return an error of decoding as one short line."""
     if type(error).__name__ == "UnidentifiedImageError":
         return "it is not a JPEG or PNG image"
     return reason(error)

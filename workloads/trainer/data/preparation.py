@@ -35,6 +35,10 @@ def prepare(config: Config, out: Place, *, file_tokens: int = FILE_TOKENS, is_pi
         from trainer.data import prepare_images  # imports NumPy, which `check` does not need
 
         return prepare_images.prepare(data.path, out, data.max_bytes, **options)
+    if kind is Kind.OBJECTS:
+        from trainer.data import prepare_objects
+
+        return prepare_objects.prepare(data.path, out, model, data.max_bytes, **options)
     if kind is Kind.SEGMENTS:
         from trainer.data import segment_pairs
 
@@ -44,13 +48,20 @@ def prepare(config: Config, out: Place, *, file_tokens: int = FILE_TOKENS, is_pi
 
 
 def _synthetic(config: Config, out: Place) -> Corpus:
-    from trainer.data import synthetic_clicks, synthetic_images, synthetic_translations  # import NumPy
+    from trainer.data import (
+        synthetic_clicks,
+        synthetic_images,
+        synthetic_scenes,
+        synthetic_translations,
+    )  # import NumPy
 
     kind, max_bytes = record(config.model).kind, config.data.max_bytes
     if kind is Kind.TRANSLATIONS:
         return synthetic_translations.prepare(out, max_bytes)
     if kind is Kind.CLICKS:
         return synthetic_clicks.prepare(config.model, out, max_bytes)
+    if kind is Kind.OBJECTS:
+        return synthetic_scenes.prepare(config.model, out, max_bytes)
     return synthetic_images.prepare(config.model, out, max_bytes)
 
 
@@ -60,8 +71,10 @@ def summary(corpus: Corpus, model: Model) -> str:
     files = f" in {len(corpus.files)} files" if len(corpus.files) > 1 else ""
     if kind is Kind.CLICKS:
         return f"{corpus.tokens // record(model).length:,} examples{files}"
-    if kind is Kind.IMAGES:
-        return f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation{files}"
+    if kind in (Kind.IMAGES, Kind.OBJECTS):
+        images = f"{corpus.documents:,} images, {corpus.held_out:,} of them for evaluation{files}"
+        skipped = f"\n{corpus.skipped:,} images without objects skipped" if corpus.skipped else ""
+        return f"{images}{skipped}"
     if kind is Kind.SEGMENTS:
         pairs = f"{corpus.documents:,} pairs of {corpus.segments} tokens{files}"
         return f"{pairs}\nmask token {corpus.mask_token}, vocabulary {corpus.vocab}"

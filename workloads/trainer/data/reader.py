@@ -23,8 +23,10 @@ from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.image_decoding import Decoder
+from trainer.data.object_decoding import ObjectDecoder
+from trainer.data.objects import category_problem, object_format, unpack
 from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, SEGMENT_NUMBERS, Kind, Record, record
-from trainer.errors import FatalError, Problem
+from trainer.errors import FatalError, Problem, reason
 
 _MAX_CONCURRENT = 4  # files copied at a time
 _MAX_CONCURRENT_PARTS = 16  # requests at a time for parts of files
@@ -41,7 +43,7 @@ def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int,
     Raises FatalError if an index is damaged.
     """
     example = record(model)
-    if data.has_photographs:
+    if data.has_encoded_images:
         return tuple(file.documents for file in data.files)
     if example.kind is Kind.TRANSLATIONS:
         pairs_F = np.array([file.documents // 2 * (file.longest <= model.seq_len) for file in data.files])
@@ -88,11 +90,20 @@ class Reader:
     """Reader of a data set's records by number; safe for several threads."""
 
     def __init__(
-        self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int | None = None, seed: int = 0
+        self,
+        data: Corpus,
+        model: Model,
+        counts: tuple[int, ...],
+        *,
+        max_open: int | None = None,
+        seed: int = 0,
+        expansion: float = 1.0,
     ) -> None:
-        """Prepare to read; `seed` is that of the crops and flips of photographs. Raises FatalError without Pillow."""
+        """Prepare to read; `seed` and `expansion` are of the crops of images. Raises FatalError without Pillow."""
         self._data, self._record = data, record(model)
-        self._decode = Decoder(model.image, seed) if data.has_photographs else None
+        self._decode: Decoder | ObjectDecoder | None = Decoder(model.image, seed) if data.has_photographs else None
+        if data.has_objects:
+            self._decode = ObjectDecoder(object_format(model), seed, expansion)
         # P parts: the files, or of pairs their training records, then their held-out records.
         count_P, files = np.array(counts, np.int64), len(data.files)
         self._ends_P = np.cumsum(count_P)
@@ -104,6 +115,11 @@ class Reader:
         self._max_open, self._lock = max_open or max_open_files(), threading.Lock()
         self._by_parts = False
         self._fetching = ThreadPoolExecutor(_MAX_CONCURRENT_PARTS, "parts")
+
+    def documents(self, ids_N: npt.NDArray[np.int64]) -> list[bytes]:
+        """Return encoded images with their labels or annotations. Raises FatalError naming a damaged file."""
+        with self._lock:
+            return [self._opened(nth).read_image(number) for nth, number in self._located(ids_N)]
 
     @property
     def bytes(self) -> int:
@@ -133,31 +149,35 @@ class Reader:
             list(pool.map(self._file, sorted(files)))
 
     def __call__(self, ids_N: npt.NDArray[np.int64], step: int | None = None) -> Records:
-        """Return the records [N, S] after `step` steps, None in an evaluation; only photographs depend on it.
+        """Return the records [N, S] after `step` steps, None in an evaluation; only encoded images depend on it.
 
         Raises FatalError naming a damaged file.
         """
         records_NS = np.zeros((len(ids_N), self._record.length), self._record.dtype)
-        images = []
-        with self._lock:
-            part_N = np.searchsorted(self._ends_P, ids_N, side="right")
-            number_N = ids_N - self._first_P[part_N] + self._offset_P[part_N]
-            records = list(zip(self._file_P[part_N].tolist(), number_N.tolist(), strict=True))
-            if self._by_parts:
-                self._copy_parts(records)
-            for row_S, (nth, number) in zip(records_NS, records, strict=True):
-                if self._decode is None:
+        if self._decode is None:
+            with self._lock:
+                for row_S, (nth, number) in zip(records_NS, self._located(ids_N), strict=True):
                     self._opened(nth).read(number, row_S)
-                else:
-                    images.append(self._opened(nth).read_image(number))
-        if self._decode is not None:
-            pixels = self._decode([image[:-LABEL_BYTES] for image in images], ids_N.tolist(), step)
-            for row_S, image, result, (nth, number) in zip(records_NS, images, pixels, records, strict=True):
-                if isinstance(result, str):
-                    raise FatalError(self._files[nth].damaged_image(number, result))
-                row_S[:-LABEL_BYTES] = result.reshape(-1)
-                row_S[-LABEL_BYTES:] = np.frombuffer(image[-LABEL_BYTES:], np.uint8)
+            return records_NS
+        decoded = self._decode.records(self.documents(ids_N), ids_N.tolist(), step)
+        for row_S, result, (nth, number) in zip(records_NS, decoded, self._positions(ids_N), strict=True):
+            if isinstance(result, str):
+                raise FatalError(self._files[nth].damaged_image(number, result))
+            row_S[:] = result
         return records_NS
+
+    def _positions(self, ids_N: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return the file of each record, and its number in the file."""
+        part_N = np.searchsorted(self._ends_P, ids_N, side="right")
+        number_N = ids_N - self._first_P[part_N] + self._offset_P[part_N]
+        return list(zip(self._file_P[part_N].tolist(), number_N.tolist(), strict=True))
+
+    def _located(self, ids_N: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return the same, of records whose blocks are on this host."""
+        records = self._positions(ids_N)
+        if self._by_parts:
+            self._copy_parts(records)
+        return records
 
     def _copy_parts(self, records: Iterable[tuple[int, int]]) -> None:
         """Copy the missing blocks of these records: many requests at a time, none for the same block."""
@@ -197,8 +217,8 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
-        has_documents = example.has_documents or data.has_photographs
-        self._plan = _plan(index, example, is_whole=data.has_photographs) if has_documents else None
+        has_documents = example.has_documents or data.has_encoded_images
+        self._plan = _plan(index, example, is_whole=data.has_encoded_images) if has_documents else None
         self._ends_D = np.array(index.ends if index and example.has_documents else (), np.int64)
         self.open()
         self.close()
@@ -278,7 +298,7 @@ class _File:
         half_T[size - 1] = END
 
     def read_image(self, number: int) -> bytes:
-        """Return an encoded image and its label."""
+        """Return an encoded image and its label or annotations."""
         numbers = self._tokens(*self._span(number))
         if len(numbers) <= LABEL_BYTES:
             raise FatalError(self.damaged_image(number, "it is empty"))
@@ -298,6 +318,9 @@ class _File:
                 message = f"example {number:,} of {name!r} has {defect}"
                 raise FatalError(Problem(message, "Correct it, or use the settings that it was prepared with"))
             return
+        if self._record.kind is Kind.OBJECTS:
+            self._check_objects(number, numbers)
+            return
         if self._record.kind is Kind.IMAGES:
             value = int.from_bytes(numbers[-LABEL_BYTES:].tobytes(), "little")
             message = f"image {number:,} of {name!r} has label {value}, model.classes = {below} allows 0 to {below - 1}"
@@ -313,6 +336,15 @@ class _File:
             hint = f"Use --set model.vocab={value + reserved + 1} or more, or prepare the data with another tokenizer"
         if value >= below:
             raise FatalError(Problem(message, hint))
+
+    def _check_objects(self, number: int, numbers: Records) -> None:
+        """Raise FatalError for annotations that cannot be read, and for a category above the model's."""
+        try:
+            found = max((one["category"] for one in unpack(numbers.tobytes())[1].objects), default=0)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FatalError(self.damaged_image(number, reason(error))) from error
+        if problems := category_problem(f"image {number:,} of {self._name!r}", found, self._record.below):
+            raise FatalError(*problems)
 
     def _span(self, number: int) -> tuple[int, int]:
         """Return the first token of record `number` and the one after its last."""

@@ -3,8 +3,9 @@
 import dataclasses
 import enum
 
-from trainer.config import TRANSLATION_FAMILIES, Model
+from trainer.config import DETECTION_FAMILIES, TRANSLATION_FAMILIES, Model
 from trainer.data.clicks import ClickFormat, click_format
+from trainer.data.objects import object_format
 
 SEGMENT_NUMBERS = 3  # after a pair of segments: the ends of both, and 1 if the second follows the first
 LABEL_BYTES = 2  # little-endian, after the pixels of an image
@@ -18,6 +19,7 @@ class Kind(enum.StrEnum):
     SEGMENTS = "pairs of segments"
     TRANSLATIONS = "pairs of sentences"
     IMAGES = "images"
+    OBJECTS = "images with objects"
     CLICKS = "click logs"
 
 
@@ -55,6 +57,7 @@ def record(model: Model) -> Record:
     decoder     seq_len tokens and the one after them, which is the first of the next record
     bert        seq_len tokens; with model.next_sentence, of two segments, then SEGMENT_NUMBERS numbers
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
+    ssd, mask_rcnn   an image's pixels, boxes and bitmaps, all of them bytes (objects.py)
     transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers
     dlrm        a label, integers, and ids of categories (clicks.py)
 
@@ -64,6 +67,9 @@ def record(model: Model) -> Record:
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
         return Record(length, length, "uint8", 1, "image", model.classes, kind=Kind.IMAGES)
+    if model.family in DETECTION_FAMILIES:
+        length = object_format(model).length
+        return Record(length, length, "uint8", 1, "image", model.classes, kind=Kind.OBJECTS)
     if model.family in TRANSLATION_FAMILIES:
         length = 2 * model.seq_len
         return Record(length, length, "int32", 1, "pair", model.vocab, kind=Kind.TRANSLATIONS)

@@ -17,6 +17,7 @@ from xpk_shared.storage.errors import Unreachable
 
 BYTES = "bytes"
 JPEG = "jpeg"  # in place of the identity of a tokenizer: documents are encoded images, each followed by its label
+OBJECTS = "objects"  # the same; documents are encoded images with objects, as objects.py describes
 CLICKS = "clicks:"  # the same, followed by the format of a click log
 _KIND, _WORDPIECE = "sentencepiece", "wordpiece"
 _VOCABULARY = ".txt"

@@ -10,7 +10,7 @@ import itertools
 import math
 from typing import Any
 
-from trainer.config import Config, Model, positive_integers
+from trainer.config import MOMENTUM_OPTIMIZERS, Config, Model, positive_integers
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.fields import memory_fields, significant, size_fields
 from trainer.estimate.memory import Memory, vector_width
@@ -106,7 +106,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     params = _WIDTH * (matrices + biases + sum(held))
     examples = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
     return Memory(
-        state=params + moments * (first if config.optim.name == "lars" else first + 4),
+        state=params + moments * (first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4),
         gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         vectors=vector_width(config) * (matrices + biases + sum(held)) if is_elastic else 0.0,
         copies=width * matrices if width < 4 else 0.0,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainer.config import Config, Model
+from trainer.config import MOMENTUM_OPTIMIZERS, Config, Model
 from trainer.models.mfu import parameters
 from trainer.parallel.layout import Layout
 
@@ -61,7 +61,7 @@ def vector_width(config: Config) -> int:
 def _moment_bytes(config: Config, sizes: Layout) -> float:
     """Return the bytes of the optimizer's state for the number of a chip's parameters."""
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    width = first if config.optim.name == "lars" else first + 4
+    width = first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
     return width / (sizes.dp if "dp" in config.optim.axes else 1)
 
 

@@ -28,6 +28,15 @@ class Predictions(NamedTuple):
     label_B: Array  # int32: 1 for a positive, 0 for a negative, -1 for padding
 
 
+class Detections(NamedTuple):
+    """Objects that a model detects in a batch of images, by falling score."""
+
+    box_BK4: Any  # float32: (upper, left, lower, right), fractions of the record's square
+    score_BK: Any  # float32
+    category_BK: Any  # int32, from 1; 0 where there are fewer detections
+    mask_BKMM: Any = None  # float32 probabilities in the region of each box; None of a model without masks
+
+
 class Sums(NamedTuple):
     """Sums over the whole batch, whatever its sharding; their quotients are means over items without padding."""
 
@@ -52,5 +61,7 @@ class Family:
     averages: Callable[[Model], Params] = lambda model: {}  # initial values
     # ... source, its lengths -> numbers [B, T] of the translations, as in records; None if it does not translate
     translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = None
+    # parameters, averages, records -> what it detects; None if it does not detect
+    detect: Callable[[Model, Execution, Params, Params, Array], Detections] | None = None
     # model, chips of "fsdp", examples of a chip -> model with the settings that are chosen for them
     place: Callable[[Model, int, float], Model] = lambda model, chips, examples: model

@@ -7,7 +7,7 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import record
-from trainer.models import bert, decoder, dlrm, gnmt, resnet, transformer
+from trainer.models import bert, decoder, dlrm, gnmt, mask_rcnn, resnet, ssd, transformer
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
 from trainer.parallel import table_placement
@@ -65,6 +65,28 @@ _FAMILIES = {
         sums=resnet.sums,
         flops_per_item=resnet.flops_per_item,
         averages=resnet.averages,
+    ),
+    "ssd": Family(
+        shapes=ssd.shapes,
+        specs=ssd.specs,
+        is_gain=resnet.is_gain,
+        layer_axes=resnet.layer_axes,
+        init=ssd.init,
+        sums=ssd.sums,
+        flops_per_item=ssd.flops_per_item,
+        averages=ssd.averages,
+        detect=ssd.detect,
+    ),
+    "mask_rcnn": Family(
+        shapes=mask_rcnn.shapes,
+        specs=mask_rcnn.specs,
+        is_gain=resnet.is_gain,
+        layer_axes=resnet.layer_axes,
+        init=mask_rcnn.init,
+        sums=mask_rcnn.sums,
+        flops_per_item=mask_rcnn.flops_per_item,
+        averages=resnet.averages,
+        detect=mask_rcnn.detect,
     ),
     "transformer": Family(
         shapes=transformer.shapes,

@@ -23,7 +23,7 @@ from trainer.data.records import LABEL_BYTES
 from trainer.models.family import Context, Params, Sums
 from trainer.parallel.partitioning import Execution
 
-_MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
+MEAN, DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
 _AVERAGE_DECAY = 0.9  # momentum of batch norm's averages
 _SMOOTHING = 0.1  # fraction of a label's weight that all classes share (Szegedy et al., 2016)
 _EXPANSION = 4  # output channels of a block per inner channel
@@ -32,11 +32,8 @@ _EXPANSION = 4  # output channels of a block per inner channel
 def shapes(model: Model) -> Params:
     """Return the shape of every parameter."""
 
-    def unit(size: int, before: int, after: int) -> Params:
-        return {"kernel": (size, size, before, after), "gain": (after,), "bias": (after,)}
-
     def block(before: int, width: int) -> Params:
-        after = _EXPANSION * width
+        after, unit = _EXPANSION * width, unit_shapes
         units = {"reduce": unit(1, before, width), "spatial": unit(3, width, width), "expand": unit(1, width, after)}
         return units | ({"shortcut": unit(1, before, after)} if before != after else {})
 
@@ -44,13 +41,20 @@ def shapes(model: Model) -> Params:
     channels = model.width
     for n, count in enumerate(model.block_counts):
         width = model.width * 2**n
-        stages[f"stage{n + 1}"] = {"first": block(channels, width)}
-        channels = _EXPANSION * width
-        if count > 1:
-            rest = block(channels, width)
-            stages[f"stage{n + 1}"]["rest"] = jax.tree.map(lambda s, n=count - 1: (n, *s), rest, is_leaf=_is_shape)
+        first, channels = block(channels, width), _EXPANSION * width
+        stages[f"stage{n + 1}"] = {"first": first} | stacked(block(channels, width), count - 1)
     head = {"dense": (channels, model.classes), "bias": (model.classes,)}
-    return {"stem": unit(7, 3, model.width), "stages": stages, "head": head}
+    return {"stem": unit_shapes(7, 3, model.width), "stages": stages, "head": head}
+
+
+def unit_shapes(size: int, before: int, after: int) -> Params:
+    """Return the shapes of a convolution and its batch norm."""
+    return {"kernel": (size, size, before, after), "gain": (after,), "bias": (after,)}
+
+
+def stacked(block: Params, count: int) -> Params:
+    """Return the shapes of the further blocks of a stage, stacked as "rest"; nothing if there are none."""
+    return {"rest": jax.tree.map(lambda shape: (count, *shape), block, is_leaf=_is_shape)} if count else {}
 
 
 def specs(model: Model) -> Params:
@@ -87,21 +91,21 @@ def init(model: Model, key: Array) -> Params:
 
 def averages(model: Model) -> Params:
     """Return the initial running mean and variance of every batch norm; they are not trained."""
+    return initial_averages({name: shapes(model)[name] for name in ("stem", "stages")})
 
-    def unit(tree: Any) -> Any:
-        if "kernel" not in tree:
-            return {name: unit(below) for name, below in tree.items() if name != "head"}
-        return {"mean": jnp.zeros(tree["gain"]), "variance": jnp.ones(tree["gain"])}
 
-    initial: Params = unit(shapes(model))
-    return initial
+def initial_averages(tree: Params) -> Params:
+    """Return the initial averages of parts of the network, from the shapes of their parameters."""
+    if "kernel" not in tree:
+        return {name: initial_averages(below) for name, below in tree.items()}
+    return {"mean": jnp.zeros(tree["gain"]), "variance": jnp.ones(tree["gain"])}
 
 
 def images(model: Model, record_BS: Array) -> tuple[Array, Array]:
     """Return (pixels [B, H, W, 3] of about unit variance in float32, labels [B]) from records of bytes."""
     pixels_BHWC = record_BS[:, :-LABEL_BYTES].reshape(-1, model.image, model.image, 3).astype(jnp.float32)
     label_BL = record_BS[:, -LABEL_BYTES:].astype(jnp.int32)
-    return (pixels_BHWC - np.array(_MEAN, np.float32)) / np.array(_DEVIATION, np.float32), label_BL @ np.array([1, 256])
+    return (pixels_BHWC - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32), label_BL @ np.array([1, 256])
 
 
 def pixel_blocks(x_BHWC: Array) -> Array:
@@ -167,24 +171,37 @@ class Network:
             x_BHWC, averages["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
         return jax.nn.relu(x_BHWC + y_BHWC), averages
 
-    def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
-        """Return float32 logits [B, K] and the new averages."""
-        averages: Params = {"stages": {}}
-        x_BHWC = self.shard(x_BHWC.astype(jnp.dtype(self.model.compute_dtype)))
-        stem, stride = params["stem"], 2
+    def stem(self, w: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
+        """Apply the first convolution to images, and its pooling; the output has a quarter of their height."""
+        x_BHWC, stride = self.shard(x_BHWC.astype(jnp.dtype(self.model.compute_dtype))), 2
         if self.model.space_to_depth:
             x_BHWC, stride = self.shard(pixel_blocks(x_BHWC)), 1
-            stem = stem | {"kernel": block_kernel(stem["kernel"])}
-        x_BHWC, averages["stem"] = self.unit(x_BHWC, stem, average["stem"], stride)
-        x_BHWC = self.shard(_max_pool(jax.nn.relu(x_BHWC)))
+            w = w | {"kernel": block_kernel(w["kernel"])}
+        x_BHWC, average = self.unit(x_BHWC, w, average, stride)
+        return self.shard(_max_pool(jax.nn.relu(x_BHWC))), average
+
+    def stage(self, x_BHWC: Array, w: Params, average: Params, stride: int) -> tuple[Array, Params]:
+        """Apply the blocks of a stage, the first of which has the stride."""
+        x_BHWC, first = self.block(x_BHWC, w["first"], average["first"], stride)
+        if "rest" not in w:
+            return x_BHWC, {"first": first}
+        x_BHWC, rest = jax.lax.scan(lambda x, layer: self.block(x, *layer), x_BHWC, (w["rest"], average["rest"]))
+        return x_BHWC, {"first": first, "rest": rest}
+
+    def stages(self, params: Params, average: Params, x_BHWC: Array) -> tuple[list[Array], Params]:
+        """Return the output [B, H, W, C] of every stage and the new averages."""
+        outputs, averages = list[Array](), Params(stages={})
+        x_BHWC, averages["stem"] = self.stem(params["stem"], average["stem"], x_BHWC)
         for name, w in params["stages"].items():
-            before = average["stages"][name]
-            x_BHWC, first = self.block(x_BHWC, w["first"], before["first"], 1 if name == "stage1" else 2)
-            averages["stages"][name] = {"first": first}
-            if "rest" in w:
-                x_BHWC, rest = jax.lax.scan(lambda x, layer: self.block(x, *layer), x_BHWC, (w["rest"], before["rest"]))
-                averages["stages"][name]["rest"] = rest
-        x_BC = jnp.mean(x_BHWC.astype(jnp.float32), (1, 2))
+            stride = 1 if name == "stage1" else 2
+            x_BHWC, averages["stages"][name] = self.stage(x_BHWC, w, average["stages"][name], stride)
+            outputs.append(x_BHWC)
+        return outputs, averages
+
+    def logits(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Params]:
+        """Return float32 logits [B, K] and the new averages."""
+        outputs, averages = self.stages(params, average, x_BHWC)
+        x_BC = jnp.mean(outputs[-1].astype(jnp.float32), (1, 2))
         return x_BC @ params["head"]["dense"] + params["head"]["bias"], averages
 
 

@@ -6,8 +6,9 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ from xpk_shared.percentiles import percentiles
 Ids = Callable[[int], npt.NDArray[np.int64]]  # record ids of a step; negative ids are padding
 _NAMED = 8  # records in the log line; the event has all
 _ARRAYS = 2  # arrays in the log line
+_PRECISIONS = {"map": "mAP", "mask_map": "mask mAP"}  # names in metrics.jsonl and in the log
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,30 +145,45 @@ class Progress:
         *,
         bleu: float | None = None,
         auc: float | None = None,
+        precisions: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Record an evaluation of `items` tokens, images or examples; the items of pairs are the translations' tokens.
 
         `accuracy` is the fraction of correct ones, `bleu` that of a model's translations, 0 to 100, and `auc` the area
-        under the ROC curve, where they are computed.
+        under the ROC curve, where they are computed. `precisions` are the mAP of detections, "map" of boxes and
+        "mask_map" of masks; the former is their accuracy at which the run ends.
         """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
-        self._accuracy = math.nan if accuracy is None else accuracy
+        self._accuracy = precisions.get("map", math.nan) if accuracy is None else accuracy
         if self._mllog is not None:
             self._mllog.record_evaluation(step, self._accuracy, seconds)
         noun = "token" if self._noun == "pair" else self._noun
         if self._lines is not None:
-            head = {"time": time.time(), "attempt": self._job.host.attempt, "step": step}
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
             known |= {} if bleu is None else {"eval_bleu": round(bleu, 3)}
             known |= {} if auc is None else {"eval_auc": auc}
-            line = head | {"eval_loss": loss, f"eval_{noun}s": items} | known
-            self._lines.write(line)
-            self._write_to_board(line)
+            known |= _precision_fields(precisions)
+            self._write_evaluation(step, {"eval_loss": loss, f"eval_{noun}s": items} | known)
         if self._job.leads:
             accuracy_text = "" if accuracy is None else f"   accuracy {accuracy:.1%}"
             score = "" if bleu is None else f"   BLEU {bleu:.2f}"
             score += "" if auc is None else f"   AUC {auc:.5f}"
+            score += _precision_text(precisions)
             metrics.say(f"eval {step:6d}   loss {loss:.4f}{accuracy_text}{score}   {noun}s {items:,}")
+
+    def record_precisions(self, step: int, precisions: Mapping[str, float], items: int, seconds: float) -> None:
+        """Record the mAP of the evaluation after `step`, which took these seconds while training went on."""
+        counts = {f"eval_{self._noun}s": items, "eval_map_seconds": round(seconds, 3)}
+        self._write_evaluation(step, _precision_fields(precisions) | counts)
+        if self._job.leads:
+            metrics.say(f"eval {step:6d}{_precision_text(precisions)}   {seconds:.3f} s")
+
+    def _write_evaluation(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write a line of an evaluation."""
+        if self._lines is not None:
+            line = {"time": time.time(), "attempt": self._job.host.attempt, "step": step} | dict(values)
+            self._lines.write(line)
+            self._write_to_board(line)
 
     def _check_finite(self, step: int, values: dict[str, float], broken: Sequence[bool]) -> None:
         """Raise FatalError if a step's loss, gradient or state is not finite, after an event with its records.
@@ -244,6 +261,14 @@ class Progress:
         if self._job.config.observe.tensorboard and self._job.leads:
             self._board = self._board or EventFile(self._job.out, self._job.host.attempt)
             self._board.write(record)
+
+
+def _precision_fields(precisions: Mapping[str, float]) -> dict[str, float]:
+    return {f"eval_{name}": round(value, 6) for name, value in precisions.items()}
+
+
+def _precision_text(precisions: Mapping[str, float]) -> str:
+    return "".join(f"   {_PRECISIONS[name]} {value:.4f}" for name, value in precisions.items())
 
 
 def _metric_lines(job: Job) -> metrics.JsonLines | LeaderLines:

@@ -5,22 +5,30 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer import pair_lengths
-from trainer.config import TRANSLATION_FAMILIES, Config, sections
+from trainer import image_settings, pair_lengths
+from trainer.config import (
+    DETECTION_FAMILIES,
+    IMAGE_FAMILIES,
+    MOMENTUM_OPTIMIZERS,
+    TRANSLATION_FAMILIES,
+    Config,
+    sections,
+)
 from trainer.errors import Problem
 from trainer.parallel import table_placement
 from trainer.telemetry import mllog
 
 _CHOICES = {
-    "model.family": ("decoder", "bert", "resnet", *TRANSLATION_FAMILIES, "dlrm"),
+    "model.family": ("decoder", "bert", "resnet", *DETECTION_FAMILIES, *TRANSLATION_FAMILIES, "dlrm"),
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "model.pooling": ("gather", "one_hot"),
     "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
-    "optim.name": ("adamw", "lamb", "lars"),
+    "optim.name": ("adamw", "lamb", *MOMENTUM_OPTIMIZERS),
     "optim.schedule": ("cosine", "polynomial", "constant"),
     "optim.momentum_form": ("unscaled", "scaled"),
     "optim.moment_dtype": ("float32", "bfloat16"),
@@ -31,7 +39,7 @@ MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _MAY_BE_ZERO = {
     *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
-    *("model.beam", "model.length_penalty"),
+    *("model.beam", "model.length_penalty", "model.mask", "model.detections"),
     *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
     *("mesh.dp", "mesh.microbatches"),
     *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
@@ -195,12 +203,12 @@ def _division_problems(config: Config, mesh: Layout) -> Iterator[Problem]:
     times = {"mesh.stages": mesh.stages, "mesh.tp": mesh.tp} if mesh.stages > 1 else {"mesh.tp": mesh.tp}
     model = config.model
     sizes = [("the global batch", mesh.global_batch, shares)]
-    if model.family == "resnet" and model.norm_examples:
+    if model.family in IMAGE_FAMILIES and model.norm_examples:
         divisors = {"dp": mesh.dp} if config.mesh.grad_reduction == "explicit" else {}
         parts = divisors | {"optim.grad_accum_steps": config.optim.grad_accum_steps}
         groups = {name: size for name, size in parts.items() if size > 1} | {"model.norm_examples": model.norm_examples}
         sizes.append(("the global batch", mesh.global_batch, groups))
-    if model.family not in ("resnet", "dlrm"):
+    if model.family not in (*IMAGE_FAMILIES, "dlrm"):
         sizes += [
             ("model.embed", model.embed, {"fsdp": mesh.fsdp}),
             ("model.layers", model.layers, {"mesh.stages": mesh.stages}),
@@ -357,23 +365,5 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
     if model.family == "dlrm":
         yield from table_placement.setting_problems(config)
-    if model.family != "resnet":
-        return
-    if not model.block_counts:
-        yield Problem(
-            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
-        )
-    if model.space_to_depth and model.image % 2:
-        message = f"model.space_to_depth requires an even model.image, got {model.image}"
-        yield Problem(message, f"Use --set model.image={model.image + 1}, or omit model.space_to_depth")
-    if model.packed:
-        yield Problem("model.packed = true requires text, but resnet trains on images", "Omit model.packed")
-    if config.mesh.stages > 1:
-        yield Problem(
-            f"mesh.stages = {config.mesh.stages} is not supported by resnet, which has no pipeline", "Omit mesh.stages"
-        )
-    if config.quant.products:
-        yield Problem(
-            f"quant.matmuls = {config.quant.matmuls} is not supported by resnet, which has only convolutions",
-            "Omit quant.matmuls",
-        )
+    if model.family in IMAGE_FAMILIES:
+        yield from image_settings.problems(config)

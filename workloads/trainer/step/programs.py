@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainer.config import Config
 from trainer.data.batches import Blocks, Slots
 from trainer.data.records import Record, record
-from trainer.models.family import Context, Family, Params, Sums
+from trainer.models.family import Context, Detections, Family, Params, Sums
 from trainer.models.pairs import halves
 from trainer.models.registry import family
 from trainer.parallel.layout import Layout
@@ -58,6 +58,7 @@ class Programs:
     flags: jax.ShapeDtypeStruct
     shares: SharePrograms  # the training step in two programs, for elastic slices
     translate: Any = None  # params, blocks -> Translations, for a model that translates
+    detect: Any = None  # params, blocks, averages -> (Detections, weights [B]), for a model that detects objects
 
 
 def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int = 1) -> Programs:
@@ -97,6 +98,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
         translate=(
             jit(functions.translate, out_shardings=replicated) if model.translate and config.model.beam else None
         ),
+        detect=jit(functions.detect, out_shardings=replicated) if model.detect and config.model.detections else None,
     )
 
 
@@ -172,6 +174,11 @@ class _Functions:
         source_BT, reference_BT = halves(record_BS)
         number_BT = self.model.translate(self.config.model, self.execution, params, source_BT, weight_B)
         return Translations(number_BT, reference_BT, weight_B)
+
+    def detect(self, params: Params, blocks: Blocks, averages: Params | None = None) -> tuple[Detections, Array]:
+        assert self.model.detect is not None
+        record_BS, weight_B = self.gather(blocks)
+        return self.model.detect(self.config.model, self.execution, params, averages or {}, record_BS), weight_B
 
     def flattening(self, abstract: State) -> Flattening:
         """Return the form of a share's gradients and averages as vectors."""

@@ -152,6 +152,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk data prepare": (
         "xpk data prepare TEXT --out gs://my-bucket/tokens --tokenizer spm.model",
         "xpk data prepare IMAGENET --out gs://my-bucket/images --config resnet50",
+        "xpk data prepare COCO --out gs://my-bucket/objects --config ssd",
         "xpk data prepare train.en --target train.de --out gs://my-bucket/pairs --config transformer",
         "xpk data prepare CRITEO --out gs://my-bucket/clicks --config dlrm",
     ),

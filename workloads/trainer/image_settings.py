@@ -1,0 +1,60 @@
+"""Settings that models of images do not support."""
+
+from collections.abc import Iterator
+
+from trainer.config import DETECTION_FAMILIES, Config, Model
+from trainer.errors import Problem
+
+_MIN_BITMAP = 14  # least side of an object's bitmap for Mask R-CNN: half of a predicted mask's
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield the settings that a model of images does not support."""
+    model, family = config.model, config.model.family
+    if not model.block_counts:
+        yield Problem(
+            f"model.blocks = {model.blocks!r} is not a list of positive integers", "Use a list such as 3,4,6,3"
+        )
+    if model.space_to_depth and model.image % 2:
+        message = f"model.space_to_depth requires an even model.image, got {model.image}"
+        yield Problem(message, f"Use --set model.image={model.image + 1}, or omit model.space_to_depth")
+    if model.packed:
+        yield Problem(f"model.packed = true requires text, but {family} trains on images", "Omit model.packed")
+    if config.mesh.stages > 1:
+        message = f"mesh.stages = {config.mesh.stages} is not supported by {family}, which has no pipeline"
+        yield Problem(message, "Omit mesh.stages")
+    if config.quant.products:
+        message = f"quant.matmuls = {config.quant.matmuls} is not supported by {family}, which has only convolutions"
+        yield Problem(message, "Omit quant.matmuls")
+    if family in DETECTION_FAMILIES:
+        yield from _detection_problems(config)
+
+
+def _detection_problems(config: Config) -> Iterator[Problem]:
+    model = config.model
+    if model.family == "mask_rcnn":
+        yield from _region_problems(model)
+    if model.family == "ssd" and len(model.block_counts) == 1:
+        message = f"model.blocks = {model.blocks!r} has 1 stage, but ssd requires at least 2"
+        yield Problem(message, "Use a list such as 3,4,6")
+    if config.data.expansion < 1:
+        message = f"data.expansion = {config.data.expansion} is below 1"
+        yield Problem(message, "Use 1 for none, or more, such as 4")
+    if config.run.target_accuracy and not model.detections:
+        message = "run.target_accuracy requires detections, but model.detections is 0"
+        yield Problem(message, "Omit one of them")
+
+
+def _region_problems(model: Model) -> Iterator[Problem]:
+    stages = len(model.block_counts)
+    size = 4 * 2 ** max(0, stages - 1)
+    if stages and model.image % size:
+        message = f"model.image = {model.image} is not divisible by {size}, the pixels of a cell of the last stage"
+        below = model.image // size * size
+        yield Problem(message, f"Nearest valid values: {f'{below} or {below + size}' if below else size}")
+    if model.mask < _MIN_BITMAP:
+        message = f"model.mask = {model.mask} is too small: mask_rcnn learns masks from bitmaps of objects"
+        yield Problem(message, "Use --set model.mask=28 or more, and data that was prepared with it")
+    if model.anchor_samples < 2:
+        message = f"model.anchor_samples = {model.anchor_samples} leaves no positive anchor: half of them are"
+        yield Problem(message, "Use 2 or more")
