@@ -157,8 +157,17 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def run_alone(*words: str, seconds: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the trainer like a user, outside any job, for at most `seconds`."""
+def run_alone(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the trainer like a user, outside any job, for at most two minutes."""
+    return _run(words, env, 120)
+
+
+def run_long(seconds: float, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the trainer like `run_alone`, for at most `seconds`."""
+    return _run(words, {}, seconds)
+
+
+def _run(words: Sequence[str], env: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("XPK_", "MEGASCALE_", "TPU_", "JAX_"))}
     clean |= {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", **env}
     command = [sys.executable, "-m", "trainer", *words]

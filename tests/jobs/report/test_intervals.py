@@ -25,8 +25,9 @@ def test_the_newest_choice_counts(tmp_path: Path) -> None:
     first = {"step": 10, "every": 100, "local_every": 0, "step_seconds": 0.5}
     last = {"step": 20, "every": 1300, "local_every": 40, "step_seconds": 0.5, "mtbf_seconds": 3.6e4, "failures": 2}
     record = read_folder(run_with(tmp_path, first, last).write())
-    measured = {"step_seconds": 0.5, "mtbf_seconds": 36000.0, "failures": 2}
-    expected = ChosenIntervals(step=20, every=1300, local_every=40, every_seconds=650.0, **measured)
+    expected = ChosenIntervals(
+        step=20, every=1300, local_every=40, every_seconds=650.0, step_seconds=0.5, mtbf_seconds=36000.0, failures=2
+    )
     assert chosen_intervals(record) == expected
     (figure,) = (one for one in key_figures(derive(record, end=None), 0) if one.name == "Checkpoint interval")
     assert (figure.value, figure.note) == ("1,300 steps", "chosen after step 20, 10 min 50 s, local ones every 40")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_mask_rcnn as reference
-from tests.trainer.small import killed_and_resumed, run_alone
+from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
 from trainer.config import Model
 from trainer.data import object_decoding, synthetic_scenes
@@ -213,7 +213,7 @@ def test_losses_are_the_same_on_any_mesh() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_small_configuration_learns_its_scenes_to_the_targets(tmp_path: Path) -> None:
-    ran = run_alone("--config", "mask-rcnn-tiny", "--set", f"run.output_dir={tmp_path}", seconds=1800)
+    ran = run_long(1800, "--config", "mask-rcnn-tiny", "--set", f"run.output_dir={tmp_path}")
     assert ran.returncode == 0, ran.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "eval_map" in line][-1]

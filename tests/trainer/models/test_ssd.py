@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainer.emulated import Trainer, scenes
 from tests.trainer.models import reference_ssd
-from tests.trainer.small import killed_and_resumed, run_alone
+from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
 from trainer.config import Model
 from trainer.data import batches, synthetic_scenes
@@ -214,7 +214,7 @@ def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_small_configuration_learns_its_scenes_to_the_target(tmp_path: Path) -> None:
-    ran = run_alone("--config", "ssd-tiny", "--set", f"run.output_dir={tmp_path}", seconds=800)
+    ran = run_long(800, "--config", "ssd-tiny", "--set", f"run.output_dir={tmp_path}")
     assert ran.returncode == 0, ran.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     held_out = [line for line in lines if "eval_map" in line][-1]

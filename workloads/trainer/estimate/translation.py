@@ -67,8 +67,8 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     """Return the memory of each chip for `config`; that of one slice if slices are elastic."""
     model, params = config.model, _on_a_chip(config, sizes)
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    moments = first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
-    moments /= sizes.dp if "dp" in config.optim.axes else 1
+    whole = first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
+    moments = whole / (sizes.dp if "dp" in config.optim.axes else 1)
     pairs = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
     tokens = pairs * model.seq_len
     saved, working = (_transformer if model.family == "transformer" else _gnmt)(model, sizes, tokens)
