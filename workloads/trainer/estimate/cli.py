@@ -88,15 +88,16 @@ def _estimate(options: argparse.Namespace) -> int:
 
 def _estimate_of(family: str) -> Callable[..., dict[str, Any]]:
     """Return the estimate of a model family; only that of translations imports JAX. Raises FatalError."""
-    from trainer.estimate import closed_form, dlrm
+    from trainer.estimate import bert, closed_form, dlrm, resnet
 
     if family in TRANSLATION_FAMILIES:
         from trainer.estimate import translation
 
         return translation.estimate
-    if family in (known := {"decoder": closed_form.estimate, "dlrm": dlrm.estimate}):
-        return known[family]
-    message = f"estimates require model.family={' or '.join((*known, *TRANSLATION_FAMILIES))}, got {family}"
+    modules = {"decoder": closed_form, "bert": bert, "resnet": resnet, "dlrm": dlrm}
+    if family in modules:
+        return modules[family].estimate
+    message = f"estimates require model.family={' or '.join((*modules, *TRANSLATION_FAMILIES))}, got {family}"
     raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
 
 
