@@ -146,3 +146,15 @@ def test_failures_of_libtpu_are_reported_with_their_cause(
     (problem,) = result.value.problems
     assert problem.message.startswith(says)
     assert ("--tpu-type" in problem.hint) == ("no topology" in says)
+
+
+def test_the_two_cores_of_a_v4_chip_are_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    described: dict[str, Any] = {}
+
+    def describe(**options: Any) -> Any:
+        described.update(options)
+        return SimpleNamespace(devices=jax.devices()[:4])
+
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
+    assert len(aot._devices(find_slice("v4-8"), 1)) == 4
+    assert (described["topology_name"], described["chip_config_name"]) == ("v4:2x2x1", "megacore")

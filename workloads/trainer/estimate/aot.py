@@ -92,6 +92,8 @@ def _devices(slice_: Slice, num_slices: int) -> Any:
 
     name = f"{slice_.chip.generation}:{'x'.join(map(str, slice_.topology))}"
     options: dict[str, Any] = {"num_slices": num_slices} if num_slices > 1 else {}
+    if slice_.chip.generation == "v4":
+        options["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as in a run
     if slice_.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     try:
