@@ -1,4 +1,4 @@
-"""AdamW, LAMB and LARS in plain numpy and float64, on a list of tensors that are one layer each."""
+"""AdamW, LAMB, LARS and SGD in plain numpy and float64, on a list of tensors that are one layer each."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def step(config: Optim, tensors: list[Tensor], grads: list[Floats], at: int, ste
     norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
     scale = config.grad_clip_norm / norm if config.grad_clip_norm and norm > config.grad_clip_norm else 1.0
     for tensor, g in zip(tensors, grads, strict=True):
-        one = {"adamw": _adam, "lamb": _adam, "lars": _lars}[config.name]
+        one = {"adamw": _adam, "lamb": _adam, "lars": _lars, "sgd": _sgd}[config.name]
         one(config, tensor, g * scale, rate(config, at, steps), at)
 
 
@@ -56,6 +56,11 @@ def _adam(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
         if config.name == "lamb":
             u = u * np.linalg.norm(t.weight) / np.linalg.norm(u)
     t.weight = t.weight - r * u
+
+
+def _sgd(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
+    t.first = config.momentum * t.first + g + (0.0 if t.plain else config.weight_decay) * t.weight
+    t.weight = t.weight - r * t.first
 
 
 def _lars(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:

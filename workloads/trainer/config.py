@@ -148,7 +148,7 @@ class Data:
 class Optim:
     """The optimizer, its learning rate, and the sharding of its state."""
 
-    name: str = "adamw"  # adamw, lamb or lars; lamb and lars scale the update of each layer by norms, for large batches
+    name: str = "adamw"  # adamw, lamb, lars or sgd; lamb and lars scale each layer's update by norms, for large batches
     lr: float = 1e-3  # peak learning rate, reached at the end of the linear warmup
     warmup: int = 20  # warmup steps
     schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial or constant
@@ -158,7 +158,7 @@ class Optim:
     b1: float = 0.9  # adamw, lamb: decay rate of the first moment
     b2: float = 0.95  # adamw, lamb: decay rate of the second moment
     eps: float = 1e-8  # adamw, lamb: added to the square root of the second moment
-    momentum: float = 0.9  # lars: decay rate of the momentum
+    momentum: float = 0.9  # lars, sgd: decay rate of the momentum
     momentum_form: str = "unscaled"  # lars: unscaled (You et al.) or scaled (MLPerf's reference)
     trust_coefficient: float = 0.001  # lars: trust coefficient of the layerwise learning rate
     moment_dtype: str = "float32"  # storage dtype of the first moment or momentum: float32 or bfloat16

@@ -62,7 +62,7 @@ def vector_width(config: Config) -> int:
 def moment_width(config: Config) -> int:
     """Return the bytes of the optimizer's state for one parameter."""
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    return first if config.optim.name == "lars" else first + 4
+    return first if config.optim.name in ("lars", "sgd") else first + 4
 
 
 def saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:

@@ -20,7 +20,7 @@ _CHOICES = {
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
-    "optim.name": ("adamw", "lamb", "lars"),
+    "optim.name": ("adamw", "lamb", "lars", "sgd"),
     "optim.schedule": ("cosine", "polynomial", "constant"),
     "optim.momentum_form": ("unscaled", "scaled"),
     "optim.moment_dtype": ("float32", "bfloat16"),

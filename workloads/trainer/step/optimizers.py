@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, LAMB and LARS.
+"""Optimizers: AdamW, LAMB, LARS, and SGD with momentum.
 
 A "layer" below is the unit that has a norm of its own: one tensor of one layer of the model. Parameters of all layers
 are stacked in one array, so norms are taken over all axes but those that `Family.layer_axes` names. Gains and biases
@@ -35,7 +35,11 @@ def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransf
     def is_decayed(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: not family.is_gain(path), params)
 
-    parts = [adam(config), optax.add_decayed_weights(config.weight_decay, is_decayed)]
+    decay = optax.add_decayed_weights(config.weight_decay, is_decayed)
+    if config.name == "sgd":
+        parts = [decay, optax.trace(config.momentum, accumulator_dtype=config.moment_dtype)]
+    else:
+        parts = [adam(config), decay]
     if config.name == "lamb":
         parts.append(by_layer_norms(family))
     return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(learning_rate.schedule(config, steps))))
