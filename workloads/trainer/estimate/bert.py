@@ -116,7 +116,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
         vectors=vector_width(config) * (matrices + biases) if is_elastic else 0.0,
         copies=width * held.layers / sizes.stages / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
         saved=_saved_bytes(model, sizes, tokens, width),
-        working=max(layer + table, 2 * 4 * examples * _predicted(model) * model.vocab / sizes.tp + 4 * table),
+        working=max(layer, 2 * 4 * examples * _predicted(model) * model.vocab / sizes.tp) + 2 * table,
     )
 
 
@@ -159,15 +159,9 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Traffic:
     stream = sizes.global_batch / (sizes.dp * sizes.fsdp) * model.seq_len * model.embed * width
     passes = 2 if model.remat == "none" else 3
     dp, slices = sizes.dp, sizes.dp_slices
-    dcn = 2 * sent_fraction(slices) * parts * width * (matrices + biases)
+    dcn = 2 * sent_fraction(slices) * parts * width * (matrices / (dp // slices) + biases)
     if config.mesh.grad_reduction == "explicit":
-        dcn = (
-            2
-            * sent_fraction(slices)
-            * (2 if config.mesh.grad_reduction_dtype == "bfloat16" else 4)
-            * (matrices + biases)
-        )
-        dcn /= dp // slices
+        dcn = 2 * sent_fraction(slices) * vector_width(config) * (matrices + biases) / (dp // slices)
     if "dp" in config.optim.axes:
         dcn += (slices - 1) * 4 * matrices / dp
     dcn += 2 * sent_fraction(replicas) * vector_width(config) * (matrices + biases)
