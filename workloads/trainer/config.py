@@ -231,7 +231,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
-    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy; 0 = after run.steps
+    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy, AUC or BLEU / 100; 0 = never
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt

@@ -89,7 +89,7 @@ class Progress:
 
     @property
     def has_reached_target(self) -> bool:
-        """True if the last evaluation had the accuracy at which the run ends."""
+        """True if the last evaluation had the accuracy, AUC or hundredth of BLEU at which the run ends."""
         return 0 < self._job.config.run.target_accuracy <= self._accuracy
 
     def begin(self, step: int) -> None:
@@ -150,7 +150,8 @@ class Progress:
         under the ROC curve, where they are computed.
         """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
-        self._accuracy = math.nan if accuracy is None else accuracy
+        scores = (accuracy, auc, None if bleu is None else bleu / 100)
+        self._accuracy = next((score for score in scores if score is not None), math.nan)
         if self._mllog is not None:
             self._mllog.record_evaluation(step, self._accuracy, seconds)
         noun = "token" if self._noun == "pair" else self._noun
