@@ -216,15 +216,15 @@ def sums(
     model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
 ) -> Sums:
     """Return the sums over the tokens of translations. Targets are smoothed in training only."""
-    network = Network(model, execution, params)
-    keys = _keys(context.key, 2)
 
-    def of_pairs(source_BT: Array, target_BT: Array) -> Sums:
+    def of_pairs(params: Params, shared: tuple[Context, Array], source_BT: Array, target_BT: Array) -> Sums:
+        (context, weight_B), network = shared, Network(model, execution, params)
+        keys = _keys(context.key, 2)
         memory_BTE = network.encode(source_BT, keys[0])
         y_BTE = network.decode(memory_BTE, source_BT, pairs.shifted(target_BT), keys[1])
         return pairs.loss_sums(model, execution, network.project, y_BTE, target_BT, weight_B, context)
 
-    return pairs.padded_sums(model, execution, record_BS, of_pairs)
+    return pairs.padded_sums(model, execution, of_pairs, params, specs(model), (context, weight_B), record_BS)
 
 
 def translate(model: Model, execution: Execution, params: Params, source_BT: Array, weight_B: Array) -> Array:
