@@ -1,10 +1,11 @@
-"""Estimates of BERT and ResNet: parameters, FLOPs and state are those of the models and their programs."""
+"""Estimates of BERT and ResNet: parameters, FLOPs and state are those of the models; reports of all families."""
 
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from trainer.config import Config
 from trainer.data import batches
 from trainer.estimate import bert, closed_form, resnet
 from trainer.estimate.accelerators import find_slice
+from trainer.estimate.cli import _estimate_of
 from trainer.estimate.flops import flops, training_flops
 from trainer.models import registry
 from trainer.parallel import layout
@@ -119,3 +121,19 @@ def test_memory_grows_with_the_batch_and_shrinks_with_rematerialization() -> Non
     assert [row["peak_gib"] for row in peaks] == sorted({row["peak_gib"] for row in peaks})
     images = [resnet.estimate(config.load("resnet50", [f"data.batch_per_chip={n}"]), SLICE, 1) for n in (64, 128, 512)]
     assert [row["fits"] for row in images] == [True, True, False]
+
+
+FAMILIES = sorted((Path(__file__).parents[3] / "bench" / "results").glob("families-*.json"))[-1]
+
+
+def test_estimates_are_near_recorded_compiler_reports() -> None:
+    rows = json.loads(FAMILIES.read_text())
+    assert {row["config"] for row in rows} >= {"bert-mlperf", "bert-large", "resnet50", "transformer", "gnmt", "dlrm"}
+    for row in rows:
+        configuration = config.load(row["config"], row["settings"])
+        result = _estimate_of(configuration.model.family)(configuration, find_slice(row["tpu_type"]), row["num_slices"])
+        assert row["peak_gib"] < row["hbm_gib"] == result["hbm_gib"]
+        assert result["peak_gib"] == pytest.approx(row["peak_gib"], rel=0.4), row
+        assert result["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.2), row
+        if row["config"] != "dlrm" or row["num_slices"] > 1:  # replicas of DLRM inside a slice are not counted
+            assert result["ici_gib_per_step"] == pytest.approx(row["ici_gib_per_step"], rel=0.3), row

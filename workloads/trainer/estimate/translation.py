@@ -32,7 +32,11 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     of_chip, global_batch = memory(config, sizes, is_elastic=is_elastic), sizes.global_batch * replicas
     flops = registry.flops_per_record(config.model) * global_batch
     slices, params = replicas if is_elastic else sizes.dp_slices, _on_a_chip(config, sizes)
-    dcn = 2 * (slices - 1) / slices * (vector_width(config) if is_elastic else _width(config.model)) * params
+    width = vector_width(config) if is_elastic else _width(config.model)
+    # Replicas of a slice divide its gradients; an update that is sharded over dp gathers the others' new parameters.
+    dcn = 2 * (slices - 1) / slices * width * params / (1 if is_elastic else sizes.dp // slices)
+    if "dp" in config.optim.axes and not is_elastic:
+        dcn += (slices - 1) * 4 * params / sizes.dp
     sent = Traffic(fsdp=3 * _width(config.model) * params * (sizes.fsdp - 1), tp=0.0, dcn=dcn)
     work = Work(
         items=global_batch * config.model.seq_len,
@@ -65,7 +69,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
         vectors=vector_width(config) * params if is_elastic else 0.0,
         copies=_width(model) * params if _width(model) < 4 else 0.0,
         saved=saved,
-        working=max(working, logits) + 2 * _width(model) * model.vocab * model.embed / sizes.tp,
+        working=max(working, logits) + _width(model) * model.vocab * model.embed / sizes.tp,
     )
 
 
@@ -97,14 +101,14 @@ def _transformer(model: Model, sizes: Layout, tokens: float) -> tuple[float, flo
 
 
 def _gnmt(model: Model, sizes: Layout, tokens: float) -> tuple[float, float]:
-    """Return the bytes of the saved activations, and of the backward pass of a layer or of attention.
+    """Return the bytes of the saved activations, and of a layer's backward pass.
 
     A layer saves its input, outputs and activated gates, and states in float32, or with rematerialization its input.
+    Sums of queries and keys are not in memory: XLA computes them where it adds them up.
     """
     width, E = _width(model), model.embed / sizes.tp
     layers = 2 * model.layers + 1
     inputs = tokens * width * model.embed * (layers + 1 + model.layers)  # of 2 E after the first layers
     gates = tokens * (width * 5 * E + 4 * E)
     saved = inputs + (layers * gates if model.remat == "none" else 0.0)
-    sums = tokens * model.seq_len * E * width
-    return saved, max(2 * gates + 2 * width * 4 * E * tokens, 2 * sums)
+    return saved, 2 * gates + 2 * width * 4 * E * tokens
