@@ -130,7 +130,8 @@ class Learner:
             sums = self.family.sums(self.config.model, self.execution, params, context, rows_BS, weight_B)
             return sums.loss / sums.weight, sums.averages
 
-        return jax.grad(loss, has_aux=True)(params)
+        gradient: tuple[Any, Any] = jax.grad(loss, has_aux=True)(params)
+        return gradient
 
     def _evaluate(self, params: Any, averages: Any, rows_BS: Any) -> tuple[Any, Any, Any]:
         context, weight_B = Context(averages, None, None), jnp.ones(rows_BS.shape[0])

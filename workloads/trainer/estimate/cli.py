@@ -94,10 +94,10 @@ def _estimate_of(family: str) -> Callable[..., dict[str, Any]]:
         from trainer.estimate import translation
 
         return translation.estimate
-    modules = {"decoder": closed_form, "bert": bert, "resnet": resnet, "dlrm": dlrm}
-    if family in modules:
-        return modules[family].estimate
-    message = f"estimates require model.family={' or '.join((*modules, *TRANSLATION_FAMILIES))}, got {family}"
+    known = {"decoder": closed_form.estimate, "bert": bert.estimate, "resnet": resnet.estimate, "dlrm": dlrm.estimate}
+    if family in known:
+        return known[family]
+    message = f"estimates require model.family={' or '.join((*known, *TRANSLATION_FAMILIES))}, got {family}"
     raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
 
 
