@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from tests.trainer import photographs
-from tests.trainer.data.test_photographs import open_reader
-from trainer.data import prepare_images, tfrecords
+from trainer.config import Model
+from trainer.data import prepare_images, reader, tfrecords
 from trainer.data.image_sources import check_images, find_images
 from trainer.errors import FatalError
 from trainer.storage import open_place
 
 LABEL = "image/class/label"
+MODEL = Model(family="resnet", image=32, classes=2)
 
 
 def labels_of(file: Path) -> list[int]:
@@ -39,7 +40,7 @@ def test_records_have_the_same_images_as_archives(tmp_path: Path) -> None:
     for source in ("archives", "records"):
         corpus = prepare_images.prepare(str(tmp_path / source), open_place(tmp_path / f"data-{source}"))
         assert (corpus.documents, corpus.held_out) == (64, 16)
-        rows.append(open_reader(corpus)(np.arange(corpus.documents)))
+        rows.append(reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL))(np.arange(corpus.documents)))
     np.testing.assert_array_equal(rows[0], rows[1])  # labels, too, which are from 0
 
 
