@@ -1,7 +1,9 @@
-"""Compile the named models for pods of v5e with XLA's TPU compiler, and compare memory and transfers with estimates.
+"""Compile named models for pods with XLA's TPU compiler, and compare memory and transfers with estimates.
 
     python -m bench.compiled                     # 16 programs, until XLA has assigned their buffers: a minute each
     python -m bench.compiled --to-the-end --model 128b --num-slices 199      # the executable too: minutes each
+    python -m bench.compiled --families                      # the other model families, on two slices and 4,096 chips
+    python -m bench.compiled --families --model resnet50     # one of them; the others stay as they are
 
 Needs the extra `tpu` and no TPU. Every program is compiled in a process of its own, at the lowest priority, one after
 the other; what is in the results already is not done again.
@@ -10,6 +12,7 @@ the other; what is in the results already is not done again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import math
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,41 +30,91 @@ from typing import Any
 from bench.buffers import state_and_peak
 
 ROOT = Path(__file__).resolve().parents[1]
-TPU_TYPE, PROGRAM = "v5litepod-256", "jit_train"
+TPU_TYPE, STEP = "v5litepod-256", "jit_train"
 MODELS, SLICES = ("16b", "32b", "64b", "128b"), (1, 2, 16, 199)
+# The settings for 4,096 chips, with batches like those of MLPerf 0.7 (Kumar et al., Exploring the Limits of Concurrency
+# in ML Training on Google TPUs, 2020). On 16 chips a weight of width 1,024 has pieces that are larger than a tile.
+FAMILIES = {
+    "bert-mlperf": ("data.batch_per_chip=2", "mesh.dp=256"),
+    "bert-large": ("data.batch_per_chip=2", "mesh.dp=256"),
+    "resnet50": ("data.batch_per_chip=16",),
+    "transformer": ("data.global_batch=2048", "data.batch_per_chip=1", "mesh.tp=2", "mesh.dp=128"),
+    "gnmt": ("data.batch_per_chip=1", "mesh.dp=256"),
+    "dlrm": ("mesh.dp=16",),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """A training step to compile."""
+
+    config: str
+    num_slices: int
+    tpu_type: str = TPU_TYPE
+    settings: tuple[str, ...] = ()
+
+    def argv(self, command: str) -> list[str]:
+        """Return a command of the trainer that runs at the lowest priority."""
+        arguments = ["--config", self.config, "--tpu-type", self.tpu_type, "--num-slices", str(self.num_slices)]
+        arguments += [word for setting in self.settings for word in ("--set", setting)]
+        return ["nice", "-n", "19", sys.executable, "-m", "trainer", command, *arguments, "-o", "json"]
+
+    def is_of(self, row: dict[str, Any]) -> bool:
+        """Return whether a row of the results is this program's."""
+        same = (row["config"], row["num_slices"], row["tpu_type"]) == (self.config, self.num_slices, self.tpu_type)
+        return same and tuple(row.get("settings", ())) == self.settings
 
 
 def main() -> None:
     """Compile missing results, write each when it is complete, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=MODELS, help="only these")
+    parser.add_argument("--families", action="store_true", help="the other model families instead of decoders")
+    parser.add_argument("--model", action="append", choices=(*MODELS, *FAMILIES), help="only these")
     parser.add_argument("--num-slices", action="append", type=int, metavar="N", help="only these")
     parser.add_argument("--to-the-end", action="store_true", help="make code, too")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "bench" / "results" / f"compiled-{datetime.now(UTC):%F}.json"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="results [default: of today in bench/results]")
     options = parser.parse_args()
-    reports: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
-    for slices in options.num_slices or SLICES:
-        for model in options.model or MODELS:
-            matches = [row for row in reports if (row["config"], row["num_slices"]) == (model, slices)]
-            if any(row["to_the_end"] or not options.to_the_end for row in matches):
-                continue
-            report = to_the_end(model, slices) if options.to_the_end else until_buffers(model, slices)
-            print(f"{model} x {slices}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
-            reports = [row for row in reports if row not in matches] + [report]
-            options.out.write_text(json.dumps(reports, indent=1) + "\n")
-    for line in (*table(reports), "", *collectives_table(reports)):
-        print(line)
+    name = "families" if options.families else "compiled"
+    out = options.out or ROOT / "bench" / "results" / f"{name}-{datetime.now(UTC):%F}.json"
+    reports: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
+    programs = family_programs() if options.families else decoder_programs(options.num_slices or SLICES)
+    for program in programs:
+        if program.config not in (options.model or [program.config]):
+            continue
+        if program.num_slices not in (options.num_slices or [program.num_slices]):
+            continue
+        matches = [row for row in reports if program.is_of(row)]
+        if any(row["to_the_end"] or not options.to_the_end for row in matches):
+            continue
+        report = to_the_end(program) if options.to_the_end else until_buffers(program)
+        size = f"{program.config} on {program.num_slices} x {program.tpu_type}"
+        print(f"{size}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
+        reports = [row for row in reports if row not in matches] + [report]
+        out.write_text(json.dumps(reports, indent=1) + "\n")
+    tables = family_table(reports) if options.families else (*table(reports), "", *collectives_table(reports))
+    print(*tables, sep="\n")
 
 
-def to_the_end(model: str, slices: int) -> dict[str, Any]:
+def decoder_programs(slices: Iterable[int]) -> Iterator[Program]:
+    """Yield the programs of decoders on these numbers of slices."""
+    yield from (Program(model, number) for number in slices for model in MODELS)
+
+
+def family_programs() -> Iterator[Program]:
+    """Yield those of the other families: as configured on two slices, and on 4,096 chips, of 16 slices and of one."""
+    for model, settings in FAMILIES.items():
+        yield Program(model, 2)
+        yield Program(model, 16, settings=settings)
+        yield Program(model, 1, "v4-8192", settings)
+
+
+def to_the_end(program: Program) -> dict[str, Any]:
     """Return the report of `python -m trainer compile` on the finished program."""
-    report: dict[str, Any] = json.loads(_result(argv("compile", model, slices), os.environ))
-    return report | {"to_the_end": True}
+    report: dict[str, Any] = json.loads(_result(program.argv("compile"), os.environ))
+    return report | {"settings": program.settings, "to_the_end": True}
 
 
-def until_buffers(model: str, slices: int) -> dict[str, Any]:
+def until_buffers(program: Program) -> dict[str, Any]:
     """Return the same report from the compiler's dump before code generation, then stop the compiler."""
     from trainer.estimate.aot import program_transfers
     from trainer.estimate.hlo_transfers import unscattered_shapes
@@ -70,7 +123,7 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
         folder, watch = Path(name), time.monotonic()
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={name} --xla_dump_hlo_as_text"
         compiler = subprocess.Popen(
-            argv("compile", model, slices),
+            program.argv("compile"),
             cwd=ROOT / "workloads",
             env=os.environ | {"XLA_FLAGS": flags},
             start_new_session=True,
@@ -79,22 +132,23 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
         )
         try:
             # The report is the last file of a program that is dumped before its code.
-            while compiler.poll() is None and not any(folder.glob(f"*.{PROGRAM}.*-memory-usage-report.txt")):
+            while compiler.poll() is None and not any(folder.glob(f"*.{STEP}.*-memory-usage-report.txt")):
                 time.sleep(0.2)
             time.sleep(1)
         finally:
             if compiler.poll() is None:
                 os.killpg(compiler.pid, signal.SIGKILL)
             compiler.wait()
-        state, peak = state_and_peak(folder, PROGRAM)
-        (program,) = folder.glob(f"*.{PROGRAM}.*after_optimizations.txt")
-        hlo = program.read_text()
-    asked = estimated(model, slices)
+        state, peak = state_and_peak(folder, STEP)
+        (file,) = folder.glob(f"*.{STEP}.*after_optimizations.txt")
+        hlo = file.read_text()
+    asked = estimated(program)
     kept = ("config", "tpu_type", "num_slices", "chips", "mesh", "parameters", "global_batch", "hbm_gib")
     return {key: asked[key] for key in kept} | {
+        "settings": program.settings,
         "peak_gib": round(peak / 2**30, 3),
         "state_gib": round(state / 2**30, 3),
-        **program_transfers(hlo, slices),
+        **program_transfers(hlo, program.num_slices),
         "reduced_whole": sorted(shape for shape in unscattered_shapes(hlo) if math.prod(shape) >= 2**20),
         "compile_seconds": round(time.monotonic() - watch, 1),
         "to_the_end": False,
@@ -102,16 +156,15 @@ def until_buffers(model: str, slices: int) -> dict[str, Any]:
 
 
 @functools.cache
-def estimated(model: str, slices: int) -> dict[str, Any]:
+def estimated(program: Program) -> dict[str, Any]:
     """Return the report of `python -m trainer estimate`."""
-    report: dict[str, Any] = json.loads(_result(argv("estimate", model, slices), os.environ))
+    report: dict[str, Any] = json.loads(_result(program.argv("estimate"), os.environ))
     return report
 
 
-def argv(command: str, model: str, slices: int) -> list[str]:
-    """Return a command of the trainer that runs at the lowest priority."""
-    arguments = ["--config", model, "--tpu-type", TPU_TYPE, "--num-slices", str(slices), "-o", "json"]
-    return ["nice", "-n", "19", sys.executable, "-m", "trainer", command, *arguments]
+def program_of(row: dict[str, Any]) -> Program:
+    """Return the program of a row of the results."""
+    return Program(row["config"], row["num_slices"], row["tpu_type"], tuple(row.get("settings", ())))
 
 
 def _result(command: list[str], env: Any) -> str:
@@ -128,7 +181,7 @@ def table(reports: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for row in sorted(reports, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
-        guess = estimated(row["config"], row["num_slices"])
+        guess = estimated(program_of(row))
         cells = (
             row["config"].upper(),
             row["num_slices"],
@@ -152,7 +205,7 @@ def collectives_table(reports: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for row in sorted(reports, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
-        guess, total = estimated(row["config"], row["num_slices"]), row["ici_gib_per_step"]
+        guess, total = estimated(program_of(row)), row["ici_gib_per_step"]
         sent = dict.fromkeys(kinds, 0.0)
         for one in row["ici_collectives"]:
             sent[one["kind"]] += one["bytes"] / 2**30
@@ -168,6 +221,50 @@ def collectives_table(reports: list[dict[str, Any]]) -> Iterator[str]:
             f"{guess['computed_flops_per_step'] / guess['flops_per_step']:.2f}",
         )
         yield f"| {' | '.join(map(str, cells))} |"
+
+
+def family_table(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: memory, and what a chip sends by kind of collective, beside estimates."""
+    kinds = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
+    titles = ("model", "slices", "mesh", "batch", "peak, GiB", "estimate", *(f"{kind}s" for kind in kinds), "all, MiB")
+    titles = (*titles, "estimate", "over DCN, MiB", "estimate", "seconds")
+    yield f"| {' | '.join(titles)} |"
+    yield "|---" * len(titles) + "|"
+    for row in sorted(reports, key=lambda row: (list(FAMILIES).index(row["config"]), row["chips"], -row["num_slices"])):
+        guess = estimated(program_of(row))
+        sent = dict.fromkeys(kinds, 0.0)
+        for one in row["ici_collectives"]:
+            sent[one["kind"]] += one["bytes"] / 2**20
+        axes = (f"{axis} {size}" for axis, size in guess["mesh"].items() if size > 1)
+        cells = (
+            f"`{row['config']}`",
+            f"{row['num_slices']} x {row['tpu_type']}",
+            " x ".join(axes),
+            f"{row['global_batch']:,}",
+            f"**{row['peak_gib']:.2f}**",
+            f"{guess['peak_gib']:.2f}",
+            *(f"{sent[kind]:.0f}" for kind in kinds),
+            f"**{row['ici_gib_per_step'] * 2**10:,.0f}**",
+            f"{guess['ici_gib_per_step'] * 2**10:,.0f}",
+            _dcn(row),
+            f"{guess['dcn_gib_per_step'] * 2**10:.1f}",
+            f"{row['compile_seconds']:.0f}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _dcn(row: dict[str, Any]) -> str:
+    """Return what a chip sends to other slices, and that by kind of collective, in MiB."""
+    from trainer.estimate.hlo_transfers import Transfer
+
+    sent = dict[str, float]()
+    for one in row["dcn_transfers"]:
+        kind = one["kind"].lower().replace("_", "-")
+        sent[kind] = sent.get(kind, 0.0) + Transfer(**one).sent(row["num_slices"]) / 2**20
+    parts = ", ".join(
+        f"{kind} {size:.1f}" for kind, size in sorted(sent.items(), key=lambda item: -item[1]) if size >= 0.05
+    )
+    return f"**{row['dcn_gib_per_step'] * 2**10:.1f}**" + (f" ({parts})" if parts else "")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,30 @@ def draw_start(content: Mapping[str, Any], file: Path) -> None:
     _save(figure, file)
 
 
+def draw_convergence(content: Mapping[str, Any], file: Path) -> None:
+    """Draw the accuracy of each optimizer against the batch size, a panel for each model."""
+    models = list(content["studies"])
+    figure, panels = plt.subplots(1, len(models), figsize=(7, 2.8), squeeze=False)
+    for model, axes in zip(models, panels[0], strict=True):
+        rows = [row for row in content["summary"] if row["model"] == model]
+        for name in dict.fromkeys(row["optimizer"] for row in rows):
+            own = [row for row in rows if row["optimizer"] == name]
+            batches = [row["batch"] for row in own]
+            middle = [100 * statistics.median(row["accuracies"]) for row in own]
+            below = [mid - 100 * min(row["accuracies"]) for mid, row in zip(middle, own, strict=True)]
+            above = [100 * max(row["accuracies"]) - mid for mid, row in zip(middle, own, strict=True)]
+            drawn = axes.errorbar(batches, middle, (below, above), marker="o", capsize=3, label=f"{name}, scaled rate")
+            tuned = [100 * row["tuned"]["accuracy"] for row in own]
+            axes.plot(batches, tuned, linestyle=":", color=drawn[0].get_color(), label=f"{name}, best rate")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([row["batch"] for row in rows], [str(row["batch"]) for row in rows])
+        axes.set_title(model, fontsize=9)
+        axes.set_xlabel("examples in a batch")
+        axes.legend(fontsize=7, frameon=False)
+    panels[0][0].set_ylabel("held-out accuracy, %")
+    _save(figure, file)
+
+
 def recovery_parts(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the parts of a recovery, in order."""
     first = next(iter(content["cases"].values()))

@@ -42,7 +42,7 @@ def step(config: Optim, tensors: list[Tensor], grads: list[Floats], at: int, ste
     norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
     scale = config.grad_clip_norm / norm if config.grad_clip_norm and norm > config.grad_clip_norm else 1.0
     for tensor, g in zip(tensors, grads, strict=True):
-        one = {"adamw": _adam, "lamb": _adam, "lars": _lars, "sgd": _lars}[config.name]
+        one = {"adamw": _adam, "lamb": _adam, "lars": _lars, "sgd": _sgd}[config.name]
         one(config, tensor, g * scale, rate(config, at, steps), at)
 
 
@@ -58,12 +58,16 @@ def _adam(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
     t.weight = t.weight - r * u
 
 
+def _sgd(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
+    t.first = config.momentum * t.first + g + (0.0 if t.plain else config.weight_decay) * t.weight
+    t.weight = t.weight - r * t.first
+
+
 def _lars(config: Optim, t: Tensor, g: Floats, r: float, at: int) -> None:
     local: Any = 1.0
     if not t.plain:
         w_norm = np.linalg.norm(t.weight)
-        if config.name == "lars":
-            local = config.trust_coefficient * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
+        local = config.trust_coefficient * w_norm / (np.linalg.norm(g) + config.weight_decay * w_norm)
         g = g + config.weight_decay * t.weight
     if config.momentum_form == "scaled":
         t.first = config.momentum * t.first + g

@@ -177,7 +177,7 @@ class Optim:
     b2: float = 0.95  # adamw, lamb: decay rate of the second moment
     eps: float = 1e-8  # adamw, lamb: added to the square root of the second moment
     momentum: float = 0.9  # lars, sgd: decay rate of the momentum
-    momentum_form: str = "unscaled"  # lars, sgd: unscaled (You et al.) or scaled (MLPerf's reference)
+    momentum_form: str = "unscaled"  # lars: unscaled (You et al.) or scaled (MLPerf's reference)
     trust_coefficient: float = 0.001  # lars: trust coefficient of the layerwise learning rate
     moment_dtype: str = "float32"  # storage dtype of the first moment or momentum: float32 or bfloat16
     grad_clip_norm: float = 1.0  # maximum global norm of the gradients; 0 = no clipping
@@ -191,7 +191,7 @@ class Optim:
 
     def state_notes(self) -> dict[str, str]:
         """Return the settings that define the format of the optimizer state; a resuming run must have the same."""
-        keys = ("name", "moment_dtype", *(("momentum_form",) if self.name in MOMENTUM_OPTIMIZERS else ()))
+        keys = ("name", "moment_dtype", *(("momentum_form",) if self.name == "lars" else ()))
         return {key: getattr(self, key) for key in keys}
 
 
@@ -249,7 +249,7 @@ class Run:
 
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
-    target_accuracy: float = 0.0  # the run ends after an evaluation with this accuracy (detection: mAP); 0 = run.steps
+    target_accuracy: float = 0.0  # accuracy, mAP, AUC or BLEU / 100 of an evaluation that ends the run; 0 = none
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.compiled import estimated, until_buffers
+from bench.compiled import Program, estimated, until_buffers
 from tests.trainer.small import WORKLOADS, run_alone
 from trainer import config
 from trainer.estimate.hlo_transfers import Transfer
@@ -65,7 +65,7 @@ def test_a_program_rejected_by_the_compiler_has_a_size() -> None:
 )
 def test_estimates_match_the_compiler(model: str, slices: int) -> None:
     """Beyond two slices the number has no effect, as the last one shows. Arguments are the state and tokens."""
-    result, guess = until_buffers(model, slices), estimated(model, slices)
+    result, guess = until_buffers(Program(model, slices)), estimated(Program(model, slices))
     assert guess["peak_gib"] == pytest.approx(result["peak_gib"], rel=0.1)
     assert guess["state_gib"] == pytest.approx(result["state_gib"], rel=0.01)
     assert guess["dcn_gib_per_step"] == pytest.approx(result["dcn_gib_per_step"], rel=0.06)

@@ -365,6 +365,25 @@ def test_transfers_in_loops_count_once_per_trip() -> None:
     assert moved.sent(199) == moved.bytes
 
 
+BRANCHES = """
+%short (p: (bf16[8,4])) -> bf16[] {
+  %send.1 = (bf16[1,8,128]{2,1,0}, u32[], token[]) send(%x, %after), {_xla_megascale_transfer_type="ALL_REDUCE"}
+}
+
+%long (p: (bf16[8,4])) -> bf16[] {
+  %send.2 = (bf16[4,8,128]{2,1,0}, u32[], token[]) send(%x, %after), {_xla_megascale_transfer_type="ALL_REDUCE"}
+}
+
+ENTRY %main (a: bf16[8,4]) -> bf16[] {
+  ROOT %chosen = bf16[] conditional(%which, %a, %a), branch_computations={%short, %long}, metadata={op_name="cond"}
+}
+"""
+
+
+def test_transfers_of_pairs_are_those_of_the_longest() -> None:
+    assert transfers(BRANCHES) == [Transfer("ALL_REDUCE", "bf16", 1, 4 * 8 * 128 * 2)]
+
+
 COLLECTIVES = """
 %start (x: bf16[8,16]) -> bf16[32,16] {
   %gather = bf16[32,16]{1,0} all-gather(%x), channel_id=1, replica_groups=mesh['a'=4,'b'=2], device_ids=([8]) {'a'}

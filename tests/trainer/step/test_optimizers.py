@@ -28,7 +28,7 @@ CASES = {
     "adamw": Optim(name="adamw", lr=0.01, warmup=2, schedule="cosine", grad_clip_norm=0.5),
     "lamb": Optim(name="lamb", lr=0.01, warmup=0, schedule="polynomial", eps=1e-6, b2=0.999, grad_clip_norm=0),
     "lars-unscaled": Optim(name="lars", lr=2.0, warmup=3, schedule="polynomial", power=2, trust_coefficient=0.01),
-    "sgd": Optim(name="sgd", lr=0.1, warmup=0, schedule="cosine", momentum_form="scaled", weight_decay=0.05),
+    "sgd": Optim(name="sgd", lr=0.05, warmup=2, schedule="cosine", grad_clip_norm=0.5, weight_decay=0.05),
     "lars-scaled": Optim(name="lars", lr=2.0, warmup=3, power=2, trust_coefficient=0.01, momentum_form="scaled"),
 }
 

@@ -28,12 +28,12 @@ def file(folder: Path, name: str = "resnet50", *settings: str) -> MllogFile:
     )
 
 
-def defects(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
-    """Return what the checker of MLPerf Training 4.0 says about the lines, also its warnings."""
+def defects(folder: Path, caplog: pytest.LogCaptureFixture, ruleset: str = "4.0.0") -> str:
+    """Return what the checker of MLPerf Training says about the lines, also its warnings."""
     caplog.clear()
-    checker = mlp_compliance.make_checker("training", "4.0.0", False, True)
+    checker = mlp_compliance.make_checker("training", ruleset, False, True)
     with caplog.at_level(logging.WARNING):
-        is_valid = checker.check_file(str(folder / "mllog.txt"), "training_4.0.0/common.yaml")
+        is_valid = checker.check_file(str(folder / "mllog.txt"), f"training_{ruleset}/common.yaml")
     assert is_valid == (not caplog.text)
     return caplog.text
 
@@ -61,6 +61,23 @@ def test_a_closed_run_complies(name: str, accuracy: float, tmp_path: Path, caplo
     order = ["init_start", "init_stop", "run_start", "block_start", "block_stop", "eval_start", "eval_stop"]
     assert sorted(order, key=keys.index) == order
     assert (lines(tmp_path)[-1]["metadata"]["status"], keys[-2]) == ("success", "eval_accuracy")
+
+
+SGD = ("optim.name=sgd", "optim.lr=24", "optim.warmup=2")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "accuracy"), [("transformer", (), 0.2501), ("gnmt", (), 0.2403), ("dlrm", SGD, 0.80251)]
+)
+def test_a_closed_run_complies_with_the_last_rules_of_its_benchmark(
+    name: str, settings: tuple[str, ...], accuracy: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = file(tmp_path, name, *settings)
+    log.begin(0)
+    train(log, (2, 4), accuracy)
+    log.end(4)
+    assert defects(tmp_path, caplog, "0.7.0") == ""
+    assert lines(tmp_path)[-1]["metadata"]["status"] == "success"
 
 
 def test_an_accuracy_below_the_target_is_no_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,6 +132,12 @@ def test_the_submission_is_checked(mllog: str, says: str) -> None:
     configuration = config.load("bert-tiny", [f"observe.mllog={mllog}"])
     problems = "\n".join(map(str, layout.range_problems(configuration)))
     assert says in problems and bool(says) == bool(problems)
+
+
+def test_a_model_that_does_not_translate_has_no_target() -> None:
+    configuration = config.load("gnmt-tiny", ["observe.mllog=org=A,platform=B", "model.beam=0"])
+    (problem,) = layout.range_problems(configuration)
+    assert problem.message == "observe.mllog requires translations, but model.beam is 0"
 
 
 def test_a_model_without_accuracy_has_no_target() -> None:

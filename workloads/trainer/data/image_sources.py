@@ -1,8 +1,9 @@
-"""Sources of photographs: folders of classes, and WebDataset archives.
+"""Sources of photographs: folders of classes, WebDataset archives, and TFRecord files.
 
 A folder of classes has a folder of JPEG files for each class; labels are the positions of the sorted class names. An
-archive (tar) has files `KEY.jpg` and `KEY.cls` for each image, the latter with its label as a decimal number. Files
-below `val/` or `validation/`, and archives with such a word in their name, are the evaluation split.
+archive (tar) has files `KEY.jpg` and `KEY.cls` for each image, the latter with its label as a decimal number. TFRecord
+files (tfrecords.py) are archives, too; their labels are from 1, which is label 0 here. Files below `val/` or
+`validation/`, and archives with such a word in their name, are the evaluation split.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trainer.data import local_copies
+from trainer.data import local_copies, tfrecords
 from trainer.errors import FatalError, Problem, reason
 from xpk_shared.storage import Entry, Place
 
@@ -49,7 +50,8 @@ class ImageSource:
         """Yield the images of some of the files. Raises FatalError for a damaged archive or a missing label."""
         if self.has_archives:
             for entry in entries:
-                yield from _archived_images(self.folder / entry.name)
+                read = _recorded_images if tfrecords.is_named(entry.name) else _archived_images
+                yield from read(self.folder / entry.name)
             return
         labels = {name: label for label, name in enumerate(self.classes)}
         for entry, content in zip(entries, self.folder.read_each(entries, ()), strict=True):
@@ -63,14 +65,14 @@ def find_images(folder: Place) -> ImageSource:
     are in the order of their names. Raises FatalError if there are none, or if a class is empty or has no folder.
     """
     entries = list(folder.walk(frozenset()))
-    archives = [entry for entry in entries if entry.name.lower().endswith(_ARCHIVE)]
+    archives = [entry for entry in entries if _is_archive(entry.name)]
     files = [entry for entry in entries if entry.name.lower().endswith(_SUFFIXES)]
     if archives and files:
         message = f"data.path={str(folder)!r} has both image files and archives, such as {archives[0].name!r}"
         raise FatalError(Problem(message, "Use a folder with one of them"))
     if not (archives or files):
         message = f"data.path={str(folder)!r} has no images"
-        raise FatalError(Problem(message, "Use a folder of class folders with JPEG files, or of WebDataset archives"))
+        raise FatalError(Problem(message, "Use class folders with JPEG files, WebDataset archives or TFRecord files"))
     if archives:
         return ImageSource(folder, (), *_split(archives, _is_evaluation_archive))
     loose = [entry.name for entry in files if not class_name(entry.name)]
@@ -116,6 +118,10 @@ def _split(entries: list[Entry], is_evaluation: Callable[[str], bool]) -> tuple[
     return tuple(entry for entry in entries if not is_evaluation(entry.name)), evaluation
 
 
+def _is_archive(name: str) -> bool:
+    return name.lower().endswith(_ARCHIVE) or tfrecords.is_named(name)
+
+
 def _is_evaluation_archive(name: str) -> bool:
     return bool(set(re.split(r"[^a-z]+", name.lower())) & set(_EVALUATION))
 
@@ -134,6 +140,12 @@ def _empty_folders(folder: Place) -> list[str]:
         if not folders and not any(name.lower().endswith(_SUFFIXES) for name in names):
             empty.append(root)
     return empty
+
+
+def _recorded_images(place: Place) -> Iterator[LabeledImage]:
+    with local_copies.temporary_copy(place) as path:
+        for example in tfrecords.examples(path, str(place)):
+            yield LabeledImage(f"{place}:{example.number}", example.image, example.label - 1)
 
 
 def _archived_images(place: Place) -> Iterator[LabeledImage]:

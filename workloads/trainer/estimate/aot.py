@@ -18,7 +18,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.errors import FatalError, Problem, reason
-from trainer.estimate import dlrm
+from trainer.estimate import bert, dlrm, resnet
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.hlo_transfers import slice_collectives, transfers
 from trainer.estimate.memory import memory
@@ -92,6 +92,8 @@ def _devices(slice_: Slice, num_slices: int) -> Any:
 
     name = f"{slice_.chip.generation}:{'x'.join(map(str, slice_.topology))}"
     options: dict[str, Any] = {"num_slices": num_slices} if num_slices > 1 else {}
+    if slice_.chip.generation == "v4":
+        options["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as in a run
     if slice_.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     try:
@@ -129,7 +131,7 @@ def _compiled(lowered: Any, slice_: Slice) -> tuple[Any, float | None]:
 def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, slice_: Slice) -> dict[str, Any]:
     """Return the report on a program that the compiler refuses: its memory, if reported, and closed forms.
 
-    Of the decoder and DLRM they are memory and traffic. Of other models they are the state, and gradients sent once.
+    Of models that translate they are the state, and gradients sent once; of all others memory and traffic.
     """
     import jax
 
@@ -137,8 +139,9 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
         parts = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(leaves)]
         return float(sum(math.prod(shape) * width for shape, width in parts)) / _GIB
 
-    if config.model.family == "dlrm":
-        peak, sent = dlrm.memory(config, sizes).peak / _GIB, dlrm.traffic(config, sizes).dcn / _GIB
+    modules: dict[str, Any] = {"bert": bert, "dlrm": dlrm, "resnet": resnet}
+    if module := modules.get(config.model.family):
+        peak, sent = module.memory(config, sizes).peak / _GIB, module.traffic(config, sizes).dcn / _GIB
     elif config.model.family == "decoder":
         peak, sent = memory(config, sizes).peak / _GIB, traffic(config, sizes).dcn / _GIB
     else:

@@ -88,13 +88,14 @@ def _estimate(options: argparse.Namespace) -> int:
 
 def _estimate_of(family: str) -> Callable[..., dict[str, Any]]:
     """Return the estimate of a model family; only that of translations imports JAX. Raises FatalError."""
-    from trainer.estimate import closed_form, dlrm
+    from trainer.estimate import bert, closed_form, dlrm, resnet
 
     if family in TRANSLATION_FAMILIES:
         from trainer.estimate import translation
 
         return translation.estimate
-    if family in (known := {"decoder": closed_form.estimate, "dlrm": dlrm.estimate}):
+    known = {"decoder": closed_form.estimate, "bert": bert.estimate, "resnet": resnet.estimate, "dlrm": dlrm.estimate}
+    if family in known:
         return known[family]
     message = f"estimates require model.family={' or '.join((*known, *TRANSLATION_FAMILIES))}, got {family}"
     raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))

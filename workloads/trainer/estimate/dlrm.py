@@ -10,16 +10,14 @@ import itertools
 import math
 from typing import Any
 
-from trainer.config import MOMENTUM_OPTIMIZERS, Config, Model, positive_integers
+from trainer.config import Config, Model, positive_integers
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.fields import memory_fields, significant, size_fields
-from trainer.estimate.memory import Memory, vector_width
-from trainer.models.mfu import mfu
+from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
+from trainer.estimate.memory import Memory, moment_width, vector_width
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
 from trainer.parallel.table_placement import COLUMNS, ROWS, padded_rows, place, placements, row_capacity
 
-_GIB = 2**30
 _WIDTH = 4  # bytes of a parameter, a gradient and an id
 
 
@@ -51,37 +49,22 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     chips = layout.Chips(num_slices // replicas, slice_.hosts, slice_.chips_per_host)
     own_config, all_chips = layout.one_slice(config, replicas), chips.total * replicas
     sizes = layout.layout(own_config, chips)
-    batch, flops, chip = sizes.global_batch * replicas, flops_per_example(config.model), slice_.chip
+    batch, flops = sizes.global_batch * replicas, flops_per_example(config.model)
     of_chip, sent = memory(own_config, sizes, is_elastic=is_elastic), traffic(own_config, sizes, replicas)
-    seconds = {
-        "compute": flops * batch / all_chips / chip.peak_bf16,
-        "ici": sent.ici / (2 * chip.ici_bandwidth * chip.dimensions),
-        "dcn": sent.dcn / chip.dcn_bandwidth,
-    }
-    update = 2 * of_chip.state / chip.hbm_bandwidth
-    bound_by = max(seconds, key=lambda resource: seconds[resource])
-    bound, expected = seconds[bound_by] + update, sum(seconds.values()) + update
-
-    def utilization(seconds: float) -> float | None:
-        return mfu(flops, batch / seconds, all_chips, chip.peak_bf16)
-
+    work = Work(
+        items=batch,
+        flops=flops * batch,
+        computed_flops=flops * batch,
+        ici=sent.ici,
+        ici_seconds=sent.ici / (2 * slice_.chip.ici_bandwidth * slice_.chip.dimensions),
+        dcn=sent.dcn,
+    )
     parameters = sum(_matrices(config.model)) + sum(table.numbers for table in _tables(config.model, sizes))
     return {
         **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=parameters),
         "global_batch": batch,
-        **memory_fields(of_chip, chip),
-        "flops_per_step": flops * batch,
-        "computed_flops_per_step": flops * batch,
-        "dcn_gib_per_step": round(sent.dcn / _GIB, 4),
-        "ici_gib_per_step": round(sent.ici / _GIB, 3),
-        "step_seconds": significant(bound),
-        "bound_by": bound_by,
-        "tokens_per_second": round(batch / bound),
-        "mfu_bound": utilization(bound),
-        "emfu_bound": utilization(bound),
-        "expected_step_seconds": significant(expected),
-        "expected_mfu": utilization(expected),
-        "expected_emfu": utilization(expected),
+        **memory_fields(of_chip, slice_.chip),
+        **work_fields(work, of_chip, slice_.chip, all_chips, is_hidden=False),
     }
 
 
@@ -102,11 +85,10 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     over_fsdp = sizes.fsdp if "fsdp" in config.optim.axes else 1
     whole = matrices + sum(h for h, table in zip(held, tables, strict=True) if table.placement not in (ROWS, COLUMNS))
     moments = (whole / over_fsdp + (matrices + sum(held) - whole)) / over_dp + biases
-    first = 2 if config.optim.moment_dtype == "bfloat16" else 4
     params = _WIDTH * (matrices + biases + sum(held))
     examples = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
     return Memory(
-        state=params + moments * (first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4),
+        state=params + moments * moment_width(config),
         gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         vectors=vector_width(config) * (matrices + biases + sum(held)) if is_elastic else 0.0,
         copies=width * matrices if width < 4 else 0.0,

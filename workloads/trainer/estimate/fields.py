@@ -1,13 +1,27 @@
 """Fields that the estimates of all model families have."""
 
+import dataclasses
 from typing import Any
 
 from trainer.config import Config
 from trainer.estimate.accelerators import Chip, Slice
 from trainer.estimate.memory import Memory
+from trainer.models.mfu import mfu
 from trainer.parallel.layout import Layout
 
 _GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of a step: items and FLOPs of all chips, bytes that one chip sends, and the seconds of its links."""
+
+    items: int  # tokens, pairs, images or examples
+    flops: float
+    computed_flops: float  # with recomputation
+    ici: float
+    ici_seconds: float
+    dcn: float
 
 
 def size_fields(
@@ -32,6 +46,41 @@ def memory_fields(of_chip: Memory, chip: Chip) -> dict[str, Any]:
         "peak_gib": round(of_chip.peak / _GIB, 3),
         "state_gib": round(of_chip.state / _GIB, 3),
         "activations_gib": round(of_chip.activations / _GIB, 3),
+    }
+
+
+def work_fields(work: Work, of_chip: Memory, chip: Chip, chips: int, *, is_hidden: bool) -> dict[str, Any]:
+    """Return the fields of FLOPs, traffic and time.
+
+    The bound of the time is that of the slowest of arithmetic and links, and of the update, for which a chip reads and
+    writes its whole state. The expected time equals it if transfers are hidden behind arithmetic; else it is the sum.
+    """
+    seconds = {
+        "compute": work.computed_flops / chips / chip.peak_bf16,
+        "ici": work.ici_seconds,
+        "dcn": work.dcn / chip.dcn_bandwidth,
+    }
+    bound_by = max(seconds, key=lambda resource: seconds[resource])
+    update = 2 * of_chip.state / chip.hbm_bandwidth
+    bound = seconds[bound_by] + update
+    expected = bound if is_hidden else sum(seconds.values()) + update
+
+    def utilization(seconds: float) -> float | None:
+        return mfu(work.flops / work.items, work.items / seconds, chips, chip.peak_bf16)
+
+    return {
+        "flops_per_step": work.flops,
+        "computed_flops_per_step": work.computed_flops,
+        "dcn_gib_per_step": round(work.dcn / _GIB, 4),
+        "ici_gib_per_step": round(work.ici / _GIB, 3),
+        "step_seconds": significant(bound),
+        "bound_by": bound_by,
+        "tokens_per_second": round(work.items / bound),
+        "mfu_bound": utilization(bound),
+        "emfu_bound": utilization(bound),
+        "expected_step_seconds": significant(expected),
+        "expected_mfu": utilization(expected),
+        "expected_emfu": utilization(expected),
     }
 
 

@@ -1,6 +1,7 @@
 """A compiled program's instructions, read from its HLO text, and how often each computation runs.
 
-An instruction in a loop runs once per trip; the trip count is read from the loop's condition.
+An instruction in a loop runs once per trip; the trip count is read from the loop's condition. Of the branches of a
+conditional the last one runs: that of the longest pairs (models/pairs.py).
 """
 
 import collections
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 _COMPUTATION = re.compile(r"(ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"  (?:ROOT )?%?(?P<name>[\w.-]+) = (?P<rest>.*)")
 _WHILE = re.compile(r"while\(%?(?P<state>[\w.-]+)\), condition=%?(?P<condition>[\w.-]+), body=%?(?P<body>[\w.-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{.*?%?([\w.-]+)\}")
 _CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
 _COMPARED = re.compile(r"compare\(%?(?P<index>[\w.-]+), %?(?P<limit>[\w.-]+)\), direction=LT")
 
@@ -59,7 +61,7 @@ def _calls(computations: Mapping[str, Mapping[str, str]], name: str) -> Iterator
     for rest in computations[name].values():
         if loop := _WHILE.search(rest):
             yield loop["body"], _trips(computations, name, loop["state"], loop["condition"])
-        elif called := _CALLED.search(rest):
+        elif called := _BRANCHES.search(rest) or _CALLED.search(rest):
             yield called[1], 1
 
 

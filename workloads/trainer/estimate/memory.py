@@ -38,13 +38,14 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     layers = (parameters(model) - table) / sizes.stages - gains
     matrices = (layers + table) / (sizes.fsdp * sizes.tp)
     params, rows = 4.0 * (matrices + gains), sizes.global_batch / (sizes.dp * sizes.fsdp)
+    moments = moment_width(config) / (sizes.dp if "dp" in config.optim.axes else 1)
     tokens = rows / config.optim.grad_accum_steps * model.seq_len
     return Memory(
-        state=params + _moment_bytes(config, sizes) * (matrices + gains),
+        state=params + moments * (matrices + gains),
         vectors=vector_width(config) * (matrices + gains) if is_elastic else 0.0,
         gradients=params * (1 if config.optim.grad_accum_steps == 1 else 2),
         copies=width * layers / (sizes.fsdp * sizes.tp) if width < 4 else 0.0,
-        saved=_saved_bytes(model, sizes, tokens, width),
+        saved=saved_bytes(model, sizes, tokens, width),
         working=max(
             _layer_bytes(model, sizes, tokens / sizes.microbatches, width)
             + _pending_loss_bytes(model, sizes, tokens, width),
@@ -58,14 +59,13 @@ def vector_width(config: Config) -> int:
     return 2 if config.mesh.sums_in_bfloat16 else 4
 
 
-def _moment_bytes(config: Config, sizes: Layout) -> float:
-    """Return the bytes of the optimizer's state for the number of a chip's parameters."""
+def moment_width(config: Config) -> int:
+    """Return the bytes of the optimizer's state for one parameter."""
     first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    width = first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
-    return width / (sizes.dp if "dp" in config.optim.axes else 1)
+    return first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
 
 
-def _saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:
+def saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:
     """Return the bytes of all layers' activations that are saved for the backward pass.
 
     A pipeline keeps them for every tick, and it has more ticks than microbatches.

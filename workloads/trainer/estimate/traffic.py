@@ -58,15 +58,15 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Traffic:
     if config.mesh.grad_reduction == "explicit":
         gradients = ((matrices + table) / shards + gains) * (2 if config.mesh.grad_reduction_dtype == "bfloat16" else 4)
         gradients /= sizes.dp // sizes.dp_slices  # scattered inside a slice first
-    vectors = 2 * _others(replicas) * vector_width(config) * ((matrices + table) / shards + gains)
-    activations = 2 * stream / sizes.tp * _others(sizes.stage_slices)
+    vectors = 2 * sent_fraction(replicas) * vector_width(config) * ((matrices + table) / shards + gains)
+    activations = 2 * stream / sizes.tp * sent_fraction(sizes.stage_slices)
     return Traffic(
-        fsdp=_others(sizes.fsdp) * parts * width * (3 * matrices + 2 * table) / sizes.tp,
-        tp=_others(sizes.tp) * stream * (passes * 4 * model.layers / sizes.stages + 2 + logits + 4 / width),
-        dcn=2 * _others(sizes.dp_slices) * gradients + activations + vectors,
+        fsdp=sent_fraction(sizes.fsdp) * parts * width * (3 * matrices + 2 * table) / sizes.tp,
+        tp=sent_fraction(sizes.tp) * stream * (passes * 4 * model.layers / sizes.stages + 2 + logits + 4 / width),
+        dcn=2 * sent_fraction(sizes.dp_slices) * gradients + activations + vectors,
     )
 
 
-def _others(size: int) -> float:
+def sent_fraction(size: int) -> float:
     """Return the fraction of an array that crosses an axis when it is gathered along it, or scattered."""
     return (size - 1) / size

@@ -9,17 +9,14 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec as P
 
-from trainer.config import MOMENTUM_OPTIMIZERS, Config, Model
+from trainer.config import Config, Model
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.fields import memory_fields, significant, size_fields
-from trainer.estimate.memory import Memory, vector_width
+from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
+from trainer.estimate.memory import Memory, moment_width, vector_width
 from trainer.estimate.traffic import Traffic
 from trainer.models import registry
-from trainer.models.mfu import mfu
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
-
-_GIB = 2**30
 
 
 def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
@@ -34,41 +31,33 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     sizes, all_chips = layout.layout(layout.one_slice(config, replicas), chips), chips.total * replicas
     of_chip, global_batch = memory(config, sizes, is_elastic=is_elastic), sizes.global_batch * replicas
     flops = registry.flops_per_record(config.model) * global_batch
-    computed = flops * (4 / 3 if config.model.remat == "full" else 1)
     slices, params = replicas if is_elastic else sizes.dp_slices, _on_a_chip(config, sizes)
-    dcn = 2 * (slices - 1) / slices * (vector_width(config) if is_elastic else _width(config.model)) * params
+    width = vector_width(config) if is_elastic else _width(config.model)
+    # Replicas of a slice divide its gradients; an update that is sharded over dp gathers the others' new parameters.
+    dcn = 2 * (slices - 1) / slices * width * params / (1 if is_elastic else sizes.dp // slices)
+    if "dp" in config.optim.axes and not is_elastic:
+        dcn += (slices - 1) * 4 * params / sizes.dp
     sent = Traffic(fsdp=3 * _width(config.model) * params * (sizes.fsdp - 1), tp=0.0, dcn=dcn)
-    seconds = {
-        "compute": computed / all_chips / slice_.chip.peak_bf16,
-        "ici": sent.ici_seconds(slice_, sizes),
-        "dcn": dcn / slice_.chip.dcn_bandwidth,
-    }
-    bound_by = max(seconds, key=lambda resource: seconds[resource])
-    step_seconds = seconds[bound_by] + 2 * of_chip.state / slice_.chip.hbm_bandwidth
-    tokens = global_batch * config.model.seq_len
-    utilization = mfu(flops / tokens, tokens / step_seconds, all_chips, slice_.chip.peak_bf16)
+    work = Work(
+        items=global_batch * config.model.seq_len,
+        flops=flops,
+        computed_flops=flops * (4 / 3 if config.model.remat == "full" else 1),
+        ici=sent.fsdp,
+        ici_seconds=sent.ici_seconds(slice_, sizes),
+        dcn=dcn,
+    )
     return {
         **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=registry.parameters(config.model)),
         "global_batch": global_batch,
         **memory_fields(of_chip, slice_.chip),
-        "flops_per_step": flops,
-        "computed_flops_per_step": computed,
-        "dcn_gib_per_step": round(dcn / _GIB, 4),
-        "ici_gib_per_step": round(sent.fsdp / _GIB, 3),
-        "step_seconds": significant(step_seconds),
-        "bound_by": bound_by,
-        "tokens_per_second": round(tokens / step_seconds),
-        **dict.fromkeys(("mfu_bound", "emfu_bound", "expected_mfu", "expected_emfu"), utilization),
-        "expected_step_seconds": significant(step_seconds),
+        **work_fields(work, of_chip, slice_.chip, all_chips, is_hidden=True),
     }
 
 
 def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory:
     """Return the memory of each chip for `config`; that of one slice if slices are elastic."""
     model, params = config.model, _on_a_chip(config, sizes)
-    first = 2 if config.optim.moment_dtype == "bfloat16" else 4
-    whole = first if config.optim.name in MOMENTUM_OPTIMIZERS else first + 4
-    moments = whole / (sizes.dp if "dp" in config.optim.axes else 1)
+    moments = moment_width(config) / (sizes.dp if "dp" in config.optim.axes else 1)
     pairs = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
     tokens = pairs * model.seq_len
     saved, working = (_transformer if model.family == "transformer" else _gnmt)(model, sizes, tokens)
@@ -80,7 +69,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
         vectors=vector_width(config) * params if is_elastic else 0.0,
         copies=_width(model) * params if _width(model) < 4 else 0.0,
         saved=saved,
-        working=max(working, logits) + 2 * _width(model) * model.vocab * model.embed / sizes.tp,
+        working=max(working, logits) + _width(model) * model.vocab * model.embed / sizes.tp,
     )
 
 
@@ -112,14 +101,14 @@ def _transformer(model: Model, sizes: Layout, tokens: float) -> tuple[float, flo
 
 
 def _gnmt(model: Model, sizes: Layout, tokens: float) -> tuple[float, float]:
-    """Return the bytes of the saved activations, and of the backward pass of a layer or of attention.
+    """Return the bytes of the saved activations, and of a layer's backward pass.
 
     A layer saves its input, outputs and activated gates, and states in float32, or with rematerialization its input.
+    Sums of queries and keys are not in memory: XLA computes them where it adds them up.
     """
     width, E = _width(model), model.embed / sizes.tp
     layers = 2 * model.layers + 1
     inputs = tokens * width * model.embed * (layers + 1 + model.layers)  # of 2 E after the first layers
     gates = tokens * (width * 5 * E + 4 * E)
     saved = inputs + (layers * gates if model.remat == "none" else 0.0)
-    sums = tokens * model.seq_len * E * width
-    return saved, max(2 * gates + 2 * width * 4 * E * tokens, 2 * sums)
+    return saved, 2 * gates + 2 * width * 4 * E * tokens

@@ -22,6 +22,7 @@ from trainer.models.attention import attention
 from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
 from trainer.models.family import Context, Params, Sums
+from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 
 _DEVIATION = 0.02  # standard deviation of the initial weights
@@ -57,7 +58,7 @@ def specs(model: Model) -> Params:
     """Return the sharding of every parameter: matrices over "fsdp" and "tp", gains and biases replicated."""
     sharded = {
         **{name: P("stage", *spec) for name, spec in MATRICES.items()},
-        "embed": P("tp", "fsdp"),
+        "embed": TABLE,
         "position": P(None, "fsdp"),
         "dense": P("fsdp", "tp"),
         "segment": P(None, "fsdp"),
@@ -190,6 +191,11 @@ def layer(
     return shard(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 
+def vocabulary(model: Model, execution: Execution, params: Params) -> Vocabulary:
+    """Return the table of embeddings, which the logits of tokens are products with, too."""
+    return Vocabulary(execution, params["inputs"]["embed"].astype(jnp.dtype(model.compute_dtype)))
+
+
 def encode(
     model: Model,
     execution: Execution,
@@ -198,12 +204,13 @@ def encode(
     key: Array | None = None,
     packed: Documents | None = None,
     segment_BT: Array | None = None,
+    table: Vocabulary | None = None,
 ) -> Array:
-    """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
+    """Return the encoder's output [B, T, E]. The key is for stochastic rounding; the table is gathered if not given."""
     dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
-    embed_VE = execution.shard(inputs["embed"].astype(dtype), "tp", None)
+    table = table or vocabulary(model, execution, params)
     position_TE = execution.shard(inputs["position"].astype(dtype), None, None)
-    x_BTE = embed_VE[tokens_BT] + (position_TE if packed is None else position_TE[packed.position_BT])
+    x_BTE = table.look_up(tokens_BT) + (position_TE if packed is None else position_TE[packed.position_BT])
     if segment_BT is not None:
         x_BTE += inputs["segment"].astype(dtype)[segment_BT]
     x_BTE = execution.shard(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), execution.batch, "tp", None)
@@ -228,8 +235,9 @@ def sums(
         maskable_BT = None if number_BT is None else number_BT > 0
     input_BT, position_BG, counted_BG = mask_tokens(model, tokens_BT, context.step, maskable_BT)
     segment_BT = None if pairs is None else pairs.segment_BT
-    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT), segment_BT)
-    logits_BGV = token_logits(params, x_BTE, position_BG)
+    table = vocabulary(model, execution, params)
+    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT), segment_BT, table)
+    logits_BGV = token_logits(params, table, x_BTE, position_BG)
     target_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
     weight_BG = weight_B[:, None] * counted_BG
     loss = jnp.sum(_cross_entropy(logits_BGV, target_BG) * weight_BG)
@@ -240,15 +248,13 @@ def sums(
     return Sums(loss, jnp.sum(weight_BG), jnp.sum(correct_BG * weight_BG), context.averages)
 
 
-def token_logits(params: Params, x_BTE: Array, position_BG: Array) -> Array:
+def token_logits(params: Params, table: Vocabulary, x_BTE: Array, position_BG: Array) -> Array:
     """Return the float32 logits [B, G, V] of the tokens at these positions."""
     dtype, head = x_BTE.dtype, params["head"]
     x_BGE = jnp.take_along_axis(x_BTE, position_BG[..., None], axis=1)
     x_BGE = jax.nn.gelu(x_BGE @ head["dense"].astype(dtype) + head["dense_bias"].astype(dtype))
     x_BGE = layer_norm(x_BGE, head["gain"], head["bias"])
-    embed_VE = params["inputs"]["embed"].astype(dtype)
-    logits_BGV = jnp.einsum("BGE,VE->BGV", x_BGE, embed_VE, preferred_element_type=jnp.float32)
-    return jnp.add(logits_BGV, head["vocab_bias"])
+    return jnp.add(table.project(x_BGE), head["vocab_bias"])
 
 
 def next_logits(params: Params, x_BTE: Array) -> Array:

@@ -22,6 +22,7 @@ from trainer.config import Model
 from trainer.models.attention import attention
 from trainer.models.document_masks import Documents, documents, next_token_weights, unpack
 from trainer.models.loss import Project, cross_entropies
+from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 from trainer.parallel.pipeline import apply_pipeline
 
@@ -53,7 +54,6 @@ MATRICES = {  # sharding of a layer's matrices
     "down": P("tp", "fsdp"),
 }
 GATED = {"gate_up": P("fsdp", None, "tp")}  # instead of "up"
-TABLE = P("tp", "fsdp")
 
 
 def matrices(model: Model) -> dict[str, P]:
@@ -211,34 +211,6 @@ def apply_layers(
     return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
 
 
-def look_up(execution: Execution, embed_SVE: Array, tokens_SbT: Array) -> Array:
-    """Return the embeddings [S, b, T, E] of tokens from every share's copy of the table.
-
-    Every chip looks up the tokens of its part of the vocabulary, and the sum over "tp" leaves it a part of
-    T: XLA would gather the whole table instead, and add its gradient on all chips.
-    """
-    if execution.mesh.shape["tp"] == 1:
-        x_SbTE: Array = jax.vmap(lambda embed_VE, token_bT: embed_VE[token_bT])(embed_SVE, tokens_SbT)
-        return x_SbTE
-
-    def look_up_part(embed_1vE: Array, token_1bT: Array) -> Array:
-        size = embed_1vE.shape[1]
-        own_1bT = token_1bT - jax.lax.axis_index("tp") * size
-        x_1bTE = embed_1vE[0][jnp.clip(own_1bT, 0, size - 1)]
-        x_1bTE = jnp.where(((own_1bT >= 0) & (own_1bT < size))[..., None], x_1bTE, 0)
-        part: Array = jax.lax.psum_scatter(x_1bTE, "tp", scatter_dimension=2, tiled=True)
-        return part
-
-    x_SbTE = jax.shard_map(
-        look_up_part,
-        mesh=execution.mesh,
-        in_specs=(P(execution.batch, "tp", None), P(execution.batch)),
-        out_specs=P(execution.batch, None, "tp"),
-        check_vma=False,
-    )(embed_SVE, tokens_SbT)
-    return x_SbTE
-
-
 def hidden(
     model: Model,
     execution: Execution,
@@ -249,22 +221,13 @@ def hidden(
 ) -> tuple[Array, Project]:
     """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
-    # Gathered over "fsdp" like any weight; a lookup in a table sharded along E would move activations instead.
-    table = execution.weight(TABLE)
-    embed_VE = params["embed"].astype(dtype)
-    # Without a torus XLA adds the table's gradients, those of all examples.
-    embed_SVE = table.copies(embed_VE) if table.sides else execution.shard(embed_VE, "tp", None)
-    if table.sides:
-        x_BTE = look_up(execution, embed_SVE, table.split(tokens_BT)).reshape(*tokens_BT.shape, model.embed)
-    else:
-        x_BTE = embed_SVE[tokens_BT]
-    x_BTE = execution.shard(x_BTE * math.sqrt(model.embed), execution.batch, "tp", None).astype(dtype)
+    table = Vocabulary(execution, params["embed"].astype(dtype))
+    x_BTE = table.look_up(tokens_BT) * math.sqrt(model.embed)
+    x_BTE = execution.shard(x_BTE, execution.batch, "tp", None).astype(dtype)
     x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
 
     def project(y_BTE: Array) -> Array:
-        y, form = (table.split(y_BTE), "SbTE,SVE->SbTV") if table.sides else (y_BTE, "BTE,VE->BTV")
-        logits = jnp.einsum(form, y, embed_SVE, preferred_element_type=jnp.float32)
-        return execution.shard(logits.reshape(*y_BTE.shape[:2], -1), execution.batch, "stage", "tp")
+        return execution.shard(table.project(y_BTE), execution.batch, "stage", "tp")
 
     return rms_norm(x_BTE, params["final_norm"]), project
 

@@ -20,8 +20,9 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models import beam_search, lstm, pairs
 from trainer.models.bert import is_gain
-from trainer.models.decoder import TABLE, rematerialize
+from trainer.models.decoder import rematerialize
 from trainer.models.family import Context, Params, Sums
+from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, Execution
 
 _LIMIT = 0.1  # of the initial weights, which are uniform; narrow layers have larger ones, so that signals do not fade
@@ -98,7 +99,7 @@ class Network:
     def __init__(self, model: Model, execution: Execution, params: Params) -> None:
         self.model, self.execution, self.params = model, execution, params
         self.dtype = jnp.dtype(model.compute_dtype)
-        self.embed_VE = execution.shard(params["embed"].astype(self.dtype), "tp", None)
+        self.table = Vocabulary(execution, params["embed"].astype(self.dtype))
 
     def encode(self, source_BT: Array) -> Array:
         """Return the encoder's output [B, T, E], zeros in padding."""
@@ -164,7 +165,7 @@ class Network:
         key_BTE, w, added_L = self.keys(memory_BTE), self.params["decoder"], self._added()
 
         def decode_next(state: tuple[Array, Array], number_BK: Array, time: Array) -> tuple[Array, tuple[Array, Array]]:
-            y_BKE, after = self._cell(self.embed_VE[number_BK], w["first"], state, 0)
+            y_BKE, after = self._cell(self.table.whole_VE[number_BK], w["first"], state, 0)
             context_BKE = self.attend(y_BKE, key_BTE, memory_BTE, real_BT)
             for n in range(1, self.model.layers):
                 later = jax.tree.map(lambda w, n=n: w[n - 1], w["later"])
@@ -202,20 +203,20 @@ class Network:
         return self.execution.product(ATTENTION_PRODUCT, x_BTE, w, _SPECS[name], 1, None)
 
     def _embedded(self, number_BT: Array) -> Array:
-        return self.execution.shard(self.embed_VE[number_BT], self.execution.batch, None, None)
+        return self.execution.shard(self.table.look_up(number_BT), self.execution.batch, None, None)
 
 
 def sums(
     model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
 ) -> Sums:
     """Return the sums over the tokens of translations. Targets are smoothed in training only."""
-    network = Network(model, execution, params)
 
-    def of_pairs(source_BT: Array, target_BT: Array) -> Sums:
+    def of_pairs(params: Params, shared: tuple[Context, Array], source_BT: Array, target_BT: Array) -> Sums:
+        (context, weight_B), network = shared, Network(model, execution, params)
         y_BTE = network.decode(network.encode(source_BT), source_BT, pairs.shifted(target_BT))
         return pairs.loss_sums(model, execution, network.project, y_BTE, target_BT, weight_B, context)
 
-    return pairs.padded_sums(model, execution, record_BS, of_pairs)
+    return pairs.padded_sums(model, execution, of_pairs, params, specs(model), (context, weight_B), record_BS)
 
 
 def translate(model: Model, execution: Execution, params: Params, source_BT: Array, weight_B: Array) -> Array:

@@ -6,7 +6,8 @@ Dimensions as in decoder.py; a record of S numbers has two halves of T.
 # mypy: disallow-untyped-calls=False
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,14 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import END, PADDING
-from trainer.models.family import Context, Sums
+from trainer.models.family import Context, Params, Sums
 from trainer.models.loss import Project, cross_entropies
 from trainer.pair_lengths import batch_lengths
 from trainer.parallel.partitioning import Execution
 
+SumsOfPairs = Callable[[Params, Any, Array, Array], Sums]  # parameters, ..., sentences [B, T], translations [B, T]
+Branches = Sequence[Callable[..., Sums]]
+Place = Callable[[Params], Params]  # gradients, unsharded -> sharded as the parameters
 SMOOTHING = 0.1  # fraction of a token's weight that the whole vocabulary shares in training
 
 
@@ -28,21 +32,70 @@ def halves(record_BS: Array) -> tuple[Array, Array]:
     return source_BT, target_BT
 
 
-def padded_sums(model: Model, execution: Execution, record_BS: Array, sums: Callable[[Array, Array], Sums]) -> Sums:
-    """Return sums(sentences, translations), padded to the shortest of `batch_lengths` that all pairs of the batch fit.
+def padded_sums(
+    model: Model, execution: Execution, sums: SumsOfPairs, params: Params, specs: Params, shared: Any, record_BS: Array
+) -> Sums:
+    """Return sums(params, shared, sentences, translations), padded to the shortest of `batch_lengths` that fits.
 
-    All lengths are in the program, and the longest pair of the batch chooses one: all chips take the same branch.
+    All lengths are in the program, and the longest pair of the batch chooses one: all chips take the same branch. The
+    gradient is that of `loss` with respect to `params`, which are sharded by `specs`.
     """
     source_BT, target_BT = halves(record_BS)
     lengths = batch_lengths(model)
     if len(lengths) == 1:
-        return sums(source_BT, target_BT)
+        return sums(params, shared, source_BT, target_BT)
     position_T = jnp.arange(1, source_BT.shape[1] + 1)
     longest = execution.largest(position_T * ((source_BT != PADDING) | (target_BT != PADDING)))
     branch = jnp.searchsorted(jnp.array(lengths), longest)
-    at_lengths = [functools.partial(lambda t: sums(source_BT[:, :t], target_BT[:, :t]), t) for t in lengths]
-    chosen: Sums = jax.lax.switch(branch, at_lengths)
+
+    def padded(length: int, params: Params, shared: Any, source_BT: Array, target_BT: Array) -> Sums:
+        return sums(params, shared, source_BT[:, :length], target_BT[:, :length])
+
+    def place(grads: Params) -> Params:
+        placed: Params = jax.tree.map(lambda spec, grad: execution.shard(grad, *spec), specs, grads)
+        return placed
+
+    branches = tuple(functools.partial(padded, length) for length in lengths)
+    chosen: Sums = _choose(branches, place, branch, params, shared, source_BT, target_BT)
     return chosen
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _choose(branches: Branches, place: Place, branch: Array, params: Params, *others: Any) -> Sums:
+    """Return the sums of one of the branches.
+
+    Each branch computes its gradient with its loss. Differentiating the switch itself would keep the activations of all
+    branches: a program has room for the results of each, whichever runs.
+    """
+    chosen: Sums = jax.lax.switch(branch, branches, params, *others)
+    return chosen
+
+
+def _choose_forward(
+    branches: Branches, place: Place, branch: Array, params: Params, *others: Any
+) -> tuple[Sums, tuple[Params, int]]:
+    def with_gradient(sums: Callable[..., Sums], params: Params, *others: Any) -> tuple[Sums, Params]:
+        def loss(params: Params) -> tuple[Array, Sums]:
+            result = sums(params, *others)
+            return result.loss, result
+
+        grads, result = jax.grad(loss, has_aux=True)(params)
+        return result, place(grads)
+
+    result, grads = jax.lax.switch(
+        branch, [functools.partial(with_gradient, sums) for sums in branches], params, *others
+    )
+    return result, (grads, len(others))
+
+
+def _choose_backward(
+    branches: Branches, place: Place, kept: tuple[Params, int], cotangent: Sums
+) -> tuple[Params | None, ...]:
+    grads, others = kept
+    return None, jax.tree.map(lambda grad: grad * cotangent.loss, grads), *[None] * others
+
+
+_choose.defvjp(_choose_forward, _choose_backward)
 
 
 def loss_sums(

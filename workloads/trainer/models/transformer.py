@@ -20,8 +20,9 @@ from trainer.config import Model
 from trainer.models import beam_search, pairs
 from trainer.models.attention import attention
 from trainer.models.bert import is_gain, layer_norm
-from trainer.models.decoder import MATRICES, TABLE, apply_layers
+from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.family import Context, Params, Sums
+from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 
 _MATRICES = MATRICES | {
@@ -99,7 +100,7 @@ class Network:
     def __init__(self, model: Model, execution: Execution, params: Params) -> None:
         self.model, self.execution, self.params = model, execution, params
         self.dtype = jnp.dtype(model.compute_dtype)
-        self.embed_VE = execution.shard(params["embed"].astype(self.dtype), "tp", None)
+        self.table = Vocabulary(execution, params["embed"].astype(self.dtype))
         self.position_TE = positions(model.seq_len, model.embed)
 
     def encode(self, source_BT: Array, key: Array | None = None) -> Array:
@@ -131,8 +132,7 @@ class Network:
 
     def project(self, y_BTE: Array) -> Array:
         """Return float32 logits [B, T, V]."""
-        logits_BTV = jnp.einsum("BTE,VE->BTV", y_BTE, self.embed_VE, preferred_element_type=jnp.float32)
-        return self.execution.shard(logits_BTV, self.execution.batch, None, "tp")
+        return self.execution.shard(self.table.project(y_BTE), self.execution.batch, None, "tp")
 
     def step(self, memory_LBTHQ: tuple[Array, Array], real_BT: Array) -> beam_search.Step:
         """Return the decoder of one more number, given all layers' keys and values of the encoder's output.
@@ -141,7 +141,7 @@ class Network:
         """
 
         def decode_next(state: tuple[Array, Array], number_BK: Array, time: Array) -> tuple[Array, tuple[Array, Array]]:
-            x_BKE = self.embed_VE[number_BK] * math.sqrt(self.model.embed) + self.position_TE[time]
+            x_BKE = self.table.whole_VE[number_BK] * math.sqrt(self.model.embed) + self.position_TE[time]
             x_BKE, (k_BKLTHQ, v_BKLTHQ) = x_BKE.astype(self.dtype), state
             is_past_T = jnp.arange(self.model.seq_len) <= time
             for n in range(self.model.layers):
@@ -174,7 +174,7 @@ class Network:
         return self.execution.product(saved_as, x, w[name].astype(self.dtype), _MATRICES[name], summed, key)
 
     def _embedded(self, number_BT: Array) -> Array:
-        x_BTE = self.embed_VE[number_BT] * math.sqrt(self.model.embed) + self.position_TE[: number_BT.shape[1]]
+        x_BTE = self.table.look_up(number_BT) * math.sqrt(self.model.embed) + self.position_TE[: number_BT.shape[1]]
         return self.execution.shard(x_BTE.astype(self.dtype), self.execution.batch, "tp", None)
 
     def _final_norm(self, x_BTE: Array, part: str) -> Array:
@@ -216,15 +216,15 @@ def sums(
     model: Model, execution: Execution, params: Params, context: Context, record_BS: Array, weight_B: Array
 ) -> Sums:
     """Return the sums over the tokens of translations. Targets are smoothed in training only."""
-    network = Network(model, execution, params)
-    keys = _keys(context.key, 2)
 
-    def of_pairs(source_BT: Array, target_BT: Array) -> Sums:
+    def of_pairs(params: Params, shared: tuple[Context, Array], source_BT: Array, target_BT: Array) -> Sums:
+        (context, weight_B), network = shared, Network(model, execution, params)
+        keys = _keys(context.key, 2)
         memory_BTE = network.encode(source_BT, keys[0])
         y_BTE = network.decode(memory_BTE, source_BT, pairs.shifted(target_BT), keys[1])
         return pairs.loss_sums(model, execution, network.project, y_BTE, target_BT, weight_B, context)
 
-    return pairs.padded_sums(model, execution, record_BS, of_pairs)
+    return pairs.padded_sums(model, execution, of_pairs, params, specs(model), (context, weight_B), record_BS)
 
 
 def translate(model: Model, execution: Execution, params: Params, source_BT: Array, weight_B: Array) -> Array:

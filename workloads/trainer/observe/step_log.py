@@ -91,7 +91,7 @@ class Progress:
 
     @property
     def has_reached_target(self) -> bool:
-        """True if the last evaluation had the accuracy at which the run ends."""
+        """True if the last evaluation had the accuracy, AUC or hundredth of BLEU at which the run ends."""
         return 0 < self._job.config.run.target_accuracy <= self._accuracy
 
     def begin(self, step: int) -> None:
@@ -154,7 +154,8 @@ class Progress:
         "mask_map" of masks; the former is their accuracy at which the run ends.
         """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
-        self._accuracy = precisions.get("map", math.nan) if accuracy is None else accuracy
+        scores = (accuracy, precisions.get("map"), auc, None if bleu is None else bleu / 100)
+        self._accuracy = next((score for score in scores if score is not None), math.nan)
         if self._mllog is not None:
             self._mllog.record_evaluation(step, self._accuracy, seconds)
         noun = "token" if self._noun == "pair" else self._noun

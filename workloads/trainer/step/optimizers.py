@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, LAMB, LARS and SGD.
+"""Optimizers: AdamW, LAMB, LARS, and SGD with momentum.
 
 A "layer" below is the unit that has a norm of its own: one tensor of one layer of the model. Parameters of all layers
 are stacked in one array, so norms are taken over all axes but those that `Family.layer_axes` names. Gains and biases
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from jax import Array
 
-from trainer.config import MOMENTUM_OPTIMIZERS, Optim
+from trainer.config import Optim
 from trainer.models.family import Family
 from trainer.step import learning_rate
 
@@ -29,13 +29,17 @@ class LarsState(NamedTuple):
 def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransformation:
     """Return the whole chain: clipping by the global norm, then the configured optimizer."""
     clip = optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity()
-    if config.name in MOMENTUM_OPTIMIZERS:
+    if config.name == "lars":
         return optax.chain(clip, lars(config, steps, family))
 
     def is_decayed(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: not family.is_gain(path), params)
 
-    parts = [adam(config), optax.add_decayed_weights(config.weight_decay, is_decayed)]
+    decay = optax.add_decayed_weights(config.weight_decay, is_decayed)
+    if config.name == "sgd":
+        parts = [decay, optax.trace(config.momentum, accumulator_dtype=config.moment_dtype)]
+    else:
+        parts = [adam(config), decay]
     if config.name == "lamb":
         parts.append(by_layer_norms(family))
     return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(learning_rate.schedule(config, steps))))
@@ -75,9 +79,9 @@ def by_layer_norms(family: Family) -> optax.GradientTransformation:
 
 
 def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformation:
-    """Return LARS or SGD: weights w, gradients g, weight decay b, momentum m, trust coefficient t, learning rate r.
+    """Return LARS, with weights w, gradients g, weight decay b, momentum m, trust coefficient t, learning rate r.
 
-    For each layer, LARS has s = r t ||w|| / (||g|| + b ||w||), or r if a norm is 0; SGD has s = r. In the two forms
+    Both forms have, for each layer, s = r t ||w|| / (||g|| + b ||w||), or r if a norm is 0. Then
         unscaled    v <- m v + s (g + b w),   w <- w - v      (You et al., Large Batch Training, 2017)
         scaled      v <- m v + (g + b w),     w <- w - s v    (MLPerf's reference for ResNet-50)
     In the scaled form a change of the learning rate also affects the gradients accumulated before it; Kumar et al.,
@@ -96,12 +100,10 @@ def lars(config: Optim, steps: int, family: Family) -> optax.GradientTransformat
         def leaf(path: tuple[Any, ...], g: Array, v: Array, w: Array) -> tuple[Array, Array]:
             scale, v = rate, v.astype(jnp.float32)
             if not family.is_gain(path):
-                if config.name == "lars":
-                    axes = family.layer_axes(path)
-                    w_norm, g_norm = layer_norms(w, axes), layer_norms(g, axes)
-                    any_g = jnp.where(g_norm > 0, g_norm + decay * w_norm, 0.0)
-                    scale = rate * _quotient(config.trust_coefficient * w_norm, any_g)
-                g = g + decay * w
+                axes = family.layer_axes(path)
+                w_norm, g_norm = layer_norms(w, axes), layer_norms(g, axes)
+                any_g = jnp.where(g_norm > 0, g_norm + decay * w_norm, 0.0)
+                scale, g = rate * _quotient(config.trust_coefficient * w_norm, any_g), g + decay * w
             if config.momentum_form == "scaled":
                 v = momentum_decay * v + g
                 return -scale * v, v

@@ -1,8 +1,9 @@
 """MLPerf's log lines (`:::MLLOG`) of a run, in mllog.txt of the output folder.
 
-Names and order of the lines are those of MLPerf Training 4.0, the last rules with ResNet-50 and BERT; the package
-mlperf_logging checks them. An attempt that resumes a run continues its lines: each is written once, those of repeated
-steps and evaluations are not repeated, and so the time to train includes restarts.
+Names and order of the lines are those of MLPerf Training 4.0, the last rules with ResNet-50 and BERT, and of 0.7, the
+last ones with the Transformer, GNMT and the first DLRM; the package mlperf_logging checks them. An attempt that resumes
+a run continues its lines: each is written once, those of repeated steps and evaluations are not repeated, and so the
+time to train includes restarts.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainer.config import Config
+from trainer.config import TRANSLATION_FAMILIES, Config
 from trainer.errors import Problem
 from trainer.telemetry.metrics import JsonLines
 from xpk_shared.storage import Place
@@ -26,7 +27,7 @@ class Benchmark(NamedTuple):
     """The benchmark of a model family."""
 
     name: str
-    target: float  # accuracy at which training is complete
+    target: float  # accuracy, AUC, or hundredth of BLEU at which training is complete
     hyperparameters: Callable[[Config, int, int], dict[str, Any]]  # of a batch size and a number of training examples
 
 
@@ -63,7 +64,54 @@ def _bert(config: Config, batch: int, trained: int) -> dict[str, Any]:
     }
 
 
-BENCHMARKS = {"resnet": Benchmark("resnet", 0.759, _resnet), "bert": Benchmark("bert", 0.72, _bert)}
+def _dlrm(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim, rates = config.optim, _rates(config)
+    if optim.name != "sgd":
+        return rates
+    return rates | {
+        "lr_decay_start_steps": optim.warmup,
+        "sgd_opt_base_learning_rate": optim.lr,
+        "sgd_opt_learning_rate_decay_poly_power": optim.power,
+        "sgd_opt_learning_rate_decay_steps": config.run.steps - optim.warmup,
+    }
+
+
+def _transformer(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim, betas = config.optim, {"opt_adam_beta_1": config.optim.b1, "opt_adam_beta_2": config.optim.b2}
+    lengths = {"max_sequence_length": config.model.seq_len}
+    return _rates(config) | betas | {"opt_adam_epsilon": optim.eps} | lengths
+
+
+def _gnmt(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    """The decay is a function of every step, by its name; that of the reference is a factor at an interval."""
+    optim = config.optim
+    return _rates(config) | {
+        "opt_learning_rate_alt_warmup_func": "linear",
+        "opt_learning_rate_alt_decay_func": optim.schedule,
+        "opt_learning_rate_decay_factor": optim.final_fraction,
+        "opt_learning_rate_decay_interval": 1,
+        "opt_learning_rate_decay_steps": config.run.steps - optim.warmup,
+        "opt_learning_rate_remain_steps": optim.warmup,
+        "max_sequence_length": config.model.seq_len,
+    }
+
+
+def _rates(config: Config) -> dict[str, Any]:
+    """Return the lines of the optimizer and its rate; AdamW without decay is Adam."""
+    optim = config.optim
+    name = "adam" if optim.name == "adamw" and not optim.weight_decay else optim.name
+    rates = {"opt_base_learning_rate": optim.lr, "opt_learning_rate_warmup_steps": optim.warmup}
+    return {"opt_name": name, **rates}
+
+
+BENCHMARKS = {
+    "resnet": Benchmark("resnet", 0.759, _resnet),
+    "bert": Benchmark("bert", 0.72, _bert),
+    "transformer": Benchmark("transformer", 0.25, _transformer),
+    "gnmt": Benchmark("gnmt", 0.24, _gnmt),
+    "dlrm": Benchmark("dlrm", 0.8025, _dlrm),
+}
+_METADATA = {"max_sequence_length": {"method": "discard"}}  # of longer pairs (data/translations.py)
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -72,6 +120,13 @@ def problems(config: Config) -> Iterator[Problem]:
     if config.run.target_accuracy and family == "decoder":
         message = "run.target_accuracy is not supported by decoder, whose evaluation has no accuracy"
         yield Problem(message, "Omit run.target_accuracy")
+    if (
+        family in TRANSLATION_FAMILIES
+        and not config.model.beam
+        and (config.run.target_accuracy or config.observe.mllog)
+    ):
+        name = "run.target_accuracy" if config.run.target_accuracy else "observe.mllog"
+        yield Problem(f"{name} requires translations, but model.beam is 0", f"Set model.beam, or omit {name}")
     if not config.observe.mllog:
         return
     if family not in BENCHMARKS:
@@ -97,7 +152,7 @@ class MllogFile:
         self._config, self._batch, self._trained = config, batch, trained
         self._written = _read_keys(place)
         self._lines = JsonLines(place, prefix=PREFIX)
-        self._accuracy = 0.0
+        self._accuracy, self._first_epoch = 0.0, 0.0
         benchmark = BENCHMARKS[config.model.family]
         self._target = config.run.target_accuracy or benchmark.target
         for key, value in config.observe.submission.items():
@@ -113,7 +168,7 @@ class MllogFile:
             "eval_samples": held_out,
         }
         for key, value in (values | benchmark.hyperparameters(config, batch, trained)).items():
-            self._write(key, value)
+            self._write(key, value, metadata=_METADATA.get(key))
 
     def begin(self, step: int) -> None:
         """Record that training starts or resumes after `step`, before its first batch is read."""
@@ -125,10 +180,14 @@ class MllogFile:
         self._begin_block(step // every * every if every else 0)
 
     def record_evaluation(self, step: int, accuracy: float, seconds: float) -> None:
-        """Record an evaluation after `step` that has taken so many seconds and just ended."""
+        """Record an evaluation after `step` that has taken so many seconds and just ended.
+
+        The accuracy is that of the benchmark: a fraction, for translations a hundredth of BLEU.
+        """
         now, metadata = time.time(), self._position(step)
         self._accuracy = accuracy
-        self._write("block_stop", None, _END, metadata, seconds=now - seconds)
+        first = {"first_epoch_num": self._first_epoch}
+        self._write("block_stop", None, _END, metadata | first, seconds=now - seconds)
         self._write("eval_start", None, _START, metadata, seconds=now - seconds)
         self._write("eval_stop", None, _END, metadata, seconds=now)
         self._write("eval_accuracy", accuracy, metadata=metadata, seconds=now)
@@ -145,7 +204,7 @@ class MllogFile:
         config = self._config.run
         end = min(step + config.eval_every, config.steps) if config.eval_every else config.steps
         first, last = self._position(step), self._position(end)
-        count = _rounded(last["epoch_num"] - first["epoch_num"])
+        count, self._first_epoch = _rounded(last["epoch_num"] - first["epoch_num"]), first["epoch_num"]
         metadata = {"first_epoch_num": first["epoch_num"], "epoch_count": count}
         self._write("block_start", None, _START, metadata | {"samples_count": first["samples_count"]})
 
