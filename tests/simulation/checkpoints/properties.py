@@ -66,10 +66,7 @@ class Properties:
         if self._damaged_at.get(step, 0) < self._saves_began_at[step][attempt.number]:
             self._damaged_at.pop(step, None)
         self._check_complete(step)
-        # A save compares only the sizes of older checkpoints, so some that it keeps are found to be damaged when read.
-        self._looks_complete = {s for s in self._looks_complete if s in self._damaged_at and self._exists(s)}
-        kept = sorted(s for s in self._saved | self._looks_complete | {step} if s <= step)[-self._world.keep :]
-        self._saved = {*kept, *(s for s in self._saved if s > step)} - self._damaged_at.keys()
+        self._saved = self._kept_by(step) - self._damaged_at.keys()
         if attempt.is_alone:
             present = {path.name for path in self._folder.iterdir()} - {".owner"}
             half_made = sorted(name for name in present if not name.isdigit())
@@ -97,10 +94,10 @@ class Properties:
     def on_damage(self, step: int, *, has_sizes: bool) -> None:
         """Note that the checkpoint of a step was damaged; `has_sizes`: its files have the same sizes as before.
 
-        If its save was cut off after the commit, it may have displaced older ones, of which nobody was told.
+        If nobody was told of its save yet, that may be about to remove older ones, or was cut off after it had.
         """
         if step not in self._saved:
-            self._saved = {saved for saved in self._saved if self._exists(saved)}
+            self._saved = {saved for saved in self._saved & self._kept_by(step) if self._exists(saved)}
         self._saved.discard(step)
         if not has_sizes:
             self._looks_complete.discard(step)
@@ -112,6 +109,15 @@ class Properties:
         """Note that one host's local checkpoint of a step was damaged, perhaps before it is complete."""
         self._damaged_locally.add(step)
         self.newest_local_save = 0
+
+    def _kept_by(self, step: int) -> set[int]:
+        """Return the steps of the checkpoints that the save of a step keeps, and those of later ones.
+
+        A save compares only the sizes of older checkpoints, so some that it keeps are found to be damaged when read.
+        """
+        self._looks_complete = {s for s in self._looks_complete if s in self._damaged_at and self._exists(s)}
+        older = sorted(s for s in self._saved | self._looks_complete | {step} if s <= step)
+        return {*older[-self._world.keep :], *(s for s in self._saved if s > step)}
 
     def _exists(self, step: int) -> bool:
         return (self._folder / str(step)).is_dir()
