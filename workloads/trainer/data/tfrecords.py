@@ -95,7 +95,7 @@ def _crc32c() -> Any:
         from google_crc32c import value
     except ImportError as error:
         message = "TFRecord files require google-crc32c, which is not installed"
-        raise FatalError(Problem(message, "pip install google-crc32c")) from error
+        raise FatalError(Problem(message, "pip install 'xpk-multislice[images]'")) from error
     return value
 
 
