@@ -47,7 +47,8 @@ def test_an_estimate_has_the_fields_of_a_decoders(name: str, capsys: pytest.Capt
     alone = translation.estimate(config.load(name), SLICE, 1)
     assert alone["dcn_gib_per_step"] == 0 < report["dcn_gib_per_step"]
     elastic = translation.estimate(config.load(name, ["data.global_batch=512"]), SLICE, 2, is_elastic=True)
-    assert elastic["dcn_gib_per_step"] > report["dcn_gib_per_step"]
+    # float32 gradients twice; joined slices send bfloat16 gradients twice, and new parameters in float32
+    assert elastic["dcn_gib_per_step"] == report["dcn_gib_per_step"]
 
 
 def test_memory_grows_with_the_batch_and_what_is_saved() -> None:

@@ -1,0 +1,1 @@
+"""Comparison of the simulated queue with Kueue itself."""
