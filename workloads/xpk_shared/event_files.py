@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from xpk_shared.protocol_buffers import encode_bytes, encode_varint, read_fields
+
 VERSION = "brain.Event:2"
 _HEADER, _FOOTER = 12, 4  # bytes of length and checksum, and of the checksum of the content
 _MAX_LENGTH = 1 << 40  # bytes of a record's content
 _FLOAT, _DOUBLE = 1, 2  # types of tensors
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # kinds of fields
-_MAX_VARINT = 10  # bytes
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,20 @@ def read_block(part: bytes, max_length: int, *, is_aligned: bool = True) -> Bloc
 
 def encode_event(step: int, values: Mapping[str, float], at: float = 0.0, version: str = "") -> bytes:
     """Return an Event: wall_time = 1, step = 2, file_version = 3, summary = 5 (values of tag = 1, simple_value = 2)."""
-    event = b"\x09" + struct.pack("<d", at or time.time()) + b"\x10" + _varint(step)
+    event = b"\x09" + struct.pack("<d", at or time.time()) + b"\x10" + encode_varint(step)
     if version:
-        event += _bytes(3, version.encode())
-    encoded = [_bytes(1, _bytes(1, tag.encode()) + b"\x15" + _float(value)) for tag, value in values.items()]
-    return event + (_bytes(5, b"".join(encoded)) if encoded else b"")
+        event += encode_bytes(3, version.encode())
+    encoded = [
+        encode_bytes(1, encode_bytes(1, tag.encode()) + b"\x15" + _float(value)) for tag, value in values.items()
+    ]
+    return event + (encode_bytes(5, b"".join(encoded)) if encoded else b"")
 
 
 def decode_event(content: bytes) -> Scalars | None:
     """Return the scalars of an Event, None if it has none or is damaged."""
     at, step, values = 0.0, 0, dict[str, float]()
     try:
-        for number, value in _fields(content):
+        for number, value in read_fields(content):
             if number == 1 and isinstance(value, bytes):
                 (at,) = struct.unpack("<d", value)
             elif number == 2 and isinstance(value, int):
@@ -106,6 +108,11 @@ def crc32c(content: bytes) -> int:
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
+
+
+def masked(checksum: int) -> int:
+    """Return a checksum as TFRecords have it: that of content with checksums would otherwise be weak."""
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _length(part: bytes, at: int) -> int | None:
@@ -139,11 +146,11 @@ def _zeros(part: bytes, start: int) -> int:
 
 def _summary(content: bytes) -> Iterator[tuple[str, float]]:
     """Yield the scalars of a Summary: value = 1, with tag = 1, simple_value = 2 or tensor = 8."""
-    for number, value in _fields(content):
+    for number, value in read_fields(content):
         if number != 1 or not isinstance(value, bytes):
             continue
         tag, scalar = "", None
-        for inner, part in _fields(value):
+        for inner, part in read_fields(value):
             if inner == 1 and isinstance(part, bytes):
                 tag = part.decode(errors="replace")
             elif inner == 2 and isinstance(part, bytes) and len(part) == 4:
@@ -160,44 +167,13 @@ def _tensor(content: bytes) -> float | None:
     TensorFlow 2 writes scalars as tensors.
     """
     kind, values = 0, b""
-    for number, value in _fields(content):
+    for number, value in read_fields(content):
         if number == 1 and isinstance(value, int):
             kind = value
         elif number in (4, 5, 6) and isinstance(value, bytes):
             values = value
     form = {(_FLOAT, 4): "<f", (_DOUBLE, 8): "<d"}.get((kind, len(values)))
     return None if form is None else float(struct.unpack(form, values)[0])
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a protocol buffer. Raises ValueError if it is damaged."""
-    at = 0
-    while at < len(content):
-        key, at = _read_varint(content, at)
-        kind = key & 7
-        if kind == _VARINT:
-            number, at = _read_varint(content, at)
-            yield key >> 3, number
-            continue
-        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
-        if kind == _BYTES:
-            size, at = _read_varint(content, at)
-        if size is None or size > len(content) - at:
-            raise ValueError("a damaged protocol buffer")
-        yield key >> 3, content[at : at + size]
-        at += size
-
-
-def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for index in range(_MAX_VARINT):
-        if at + index >= len(content):
-            break
-        byte = content[at + index]
-        number |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return number, at + index + 1
-    raise ValueError("a damaged protocol buffer")
 
 
 def _float(value: float) -> bytes:
@@ -207,22 +183,8 @@ def _float(value: float) -> bytes:
         return struct.pack("<f", float("inf"))
 
 
-def _bytes(field: int, content: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _masked(content: bytes) -> int:
-    crc = crc32c(content)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return masked(crc32c(content))
 
 
 def _table_entry(byte: int) -> int:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import FatalError, Problem
+from xpk_shared.event_files import masked
+from xpk_shared.protocol_buffers import read_fields, read_varint
 
 IMAGE, LABEL = "image/encoded", "image/class/label"  # features that are read
 _NAME = re.compile(r"\.tfrecords?$|-\d{5}-of-\d{5}$")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-_MASK = 0xA282EAD8  # added to checksums, which would otherwise be weak for content that contains checksums
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
-_MAX_VARINT_BITS = 64
+_INTEGER_BITS = 64
 
 
 class Example(NamedTuple):
@@ -27,10 +27,6 @@ class Example(NamedTuple):
     number: int  # of its record, from 0
     image: bytes
     label: int  # from 1; 0 is the background, which has no images
-
-
-class _MalformedError(Exception):
-    """A record is not a protocol buffer of the type tf.train.Example."""
 
 
 def is_named(name: str) -> bool:
@@ -47,10 +43,10 @@ def examples(file: Path, name: str) -> Iterator[Example]:
 def _example(where: str, number: int, content: bytes) -> Example:
     """Return the image of a record. Raises FatalError if a feature is missing."""
     try:
-        found = _features(content)
-    except _MalformedError as error:
+        features = _features(content)
+    except ValueError as error:
         raise FatalError(Problem(f"{where} is not a tf.train.Example: {error}", "Write the file again")) from error
-    values = {key: found.get(key, []) for key in (IMAGE, LABEL)}
+    values = {key: features.get(key, []) for key in (IMAGE, LABEL)}
     missing = [key for key, value in values.items() if len(value) != 1]
     if missing:
         count = len(values[missing[0]])
@@ -74,7 +70,7 @@ def _records(file: Path, name: str) -> Iterator[bytes]:
             where = f"record {number} of {name!r}"
             header = stream.read(_HEADER.size)
             length, expected = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, None)
-            if expected is not None and _masked(checksum(header[:8])) != expected:
+            if expected is not None and masked(checksum(header[:8])) != expected:
                 message = f"{where} is damaged: the checksum of its length is wrong"
                 raise FatalError(Problem(message, "Copy the file again; compressed TFRecords are not read"))
             at += _HEADER.size + length + _CHECKSUM.size
@@ -82,7 +78,7 @@ def _records(file: Path, name: str) -> Iterator[bytes]:
                 message = f"{where} is truncated: the file ends {at - size} bytes before its end"
                 raise FatalError(Problem(message, "Copy the file again"))
             content = stream.read(length)
-            if _masked(checksum(content)) != _CHECKSUM.unpack(stream.read(_CHECKSUM.size))[0]:
+            if masked(checksum(content)) != _CHECKSUM.unpack(stream.read(_CHECKSUM.size))[0]:
                 message = f"{where} is damaged: the checksum of its content is wrong"
                 raise FatalError(Problem(message, "Copy the file again"))
             yield content
@@ -99,71 +95,34 @@ def _crc32c() -> Any:
     return value
 
 
-def _masked(checksum: int) -> int:
-    return ((checksum >> 15 | checksum << 17) + _MASK) & 0xFFFFFFFF
-
-
 def _features(content: bytes) -> dict[str, list[bytes] | list[int]]:
-    """Return the features of a tf.train.Example by name, without floats. Raises _MalformedError."""
-    found: dict[str, list[bytes] | list[int]] = {}
-    for features in _messages(content, 1):
-        for entry in _messages(features, 1):
+    """Return the features of a tf.train.Example by name, without floats. Raises ValueError if it is damaged."""
+    features: dict[str, list[bytes] | list[int]] = {}
+    for message in _messages(content, 1):
+        for entry in _messages(message, 1):
             (name, *_), (feature, *_) = list(_messages(entry, 1)) or [b""], list(_messages(entry, 2)) or [b""]
             texts = [value for values in _messages(feature, 1) for value in _messages(values, 1)]
             numbers = [number for values in _messages(feature, 3) for number in _integers(values)]
-            found[name.decode(errors="replace")] = texts or numbers
-    return found
-
-
-def _integers(content: bytes) -> Iterator[int]:
-    """Yield the values of an Int64List, packed or not."""
-    for field, wire, value in _fields(content):
-        if field == 1 and wire == _VARINT:
-            yield _signed(value)
-        elif field == 1 and wire == _BYTES:
-            at = 0
-            while at < len(value):
-                number, at = _varint(value, at)
-                yield _signed(number)
-
-
-def _signed(number: int) -> int:
-    return number - (1 << _MAX_VARINT_BITS) if number >> (_MAX_VARINT_BITS - 1) else number
+            features[name.decode(errors="replace")] = texts or numbers
+    return features
 
 
 def _messages(content: bytes, number: int) -> Iterator[bytes]:
     """Yield the values of a field of messages or bytes."""
-    return (value for field, wire, value in _fields(content) if field == number and wire == _BYTES)
+    return (value for field, value in read_fields(content) if field == number and isinstance(value, bytes))
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield (number, wire type, value) of the fields of a message: integers, or bytes."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        wire = tag & 7
-        if wire == _VARINT:
-            value, at = _varint(content, at)
-            yield tag >> 3, wire, value
-            continue
-        if wire == _BYTES:
-            size, at = _varint(content, at)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
-            raise _MalformedError(f"unknown wire type {wire}")
-        if at + size > len(content):
-            raise _MalformedError("a field is longer than the record")
-        yield tag >> 3, wire, content[at : at + size]
-        at += size
+def _integers(content: bytes) -> Iterator[int]:
+    """Yield the values of an Int64List, packed or not."""
+    for field, value in read_fields(content):
+        if field == 1 and isinstance(value, int):
+            yield _signed(value)
+        elif field == 1 and isinstance(value, bytes):
+            at = 0
+            while at < len(value):
+                number, at = read_varint(value, at)
+                yield _signed(number)
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return an integer of a variable number of bytes, and the position after it."""
-    value = shift = 0
-    while at < len(content) and shift < _MAX_VARINT_BITS:
-        byte = content[at]
-        value, at, shift = value | (byte & 0x7F) << shift, at + 1, shift + 7
-        if byte < 0x80:
-            return value & ((1 << _MAX_VARINT_BITS) - 1), at
-    raise _MalformedError("an integer has no end")
+def _signed(number: int) -> int:
+    return number - (1 << _INTEGER_BITS) if number >> (_INTEGER_BITS - 1) else number
