@@ -14,6 +14,7 @@ from e2e.api_server import BINARIES, api_server
 from e2e.controllers import controllers
 from e2e.queue_traces.traces import API, RESOURCE, Step, Trace, local_queue, queue_object, workload
 from e2e.workload_status import change_status, conditions_of, released, with_conditions
+from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.controllers import install
@@ -98,13 +99,12 @@ class Kueue:
         self._barriers += 1
         name = f"barrier-{self._barriers}"
         self._api.create(workload(name, "barrier", 1, 0))
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while conditions_of(self._api.get("Workload", name)).get("Admitted") != "True":
-            if time.monotonic() > end:
-                raise TimeoutError(f"Kueue has admitted nothing for {_PATIENCE_SECONDS:.0f} s")
-            time.sleep(0.05)
+        until(lambda: self._is_admitted(name), seconds=_PATIENCE_SECONDS, report=lambda: "Kueue admits nothing")
         change_status(self._api, name, _finished, tries=_TRIES)
         self._api.delete("Workload", name)
+
+    def _is_admitted(self, name: str) -> bool:
+        return conditions_of(self._api.get("Workload", name)).get("Admitted") == "True"
 
     def close(self) -> None:
         """Stop watching."""
