@@ -106,14 +106,11 @@ def prepare(
     suffixes = source_suffixes(source, suffixes)
     request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes}
     request |= {} if identity(tokenizer) == BYTES else {"tokenizer": identity(tokenizer)}
-    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
-    fingerprint = "" if is_pinned else fingerprint_of(folder, suffixes)
-    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    corpus, notes = find_prepared(out, folder, request, suffixes, file_tokens=file_tokens, is_pinned=is_pinned)
     if corpus is not None:
         return corpus
     tokens = open_tokenizer(tokenizer)
-    notes = {"dtype": tokens.dtype, "vocab": tokens.vocab, "tokenizer": identity(tokenizer), "asked": request}
-    notes["fingerprint"] = fingerprint or fingerprint_of(folder, suffixes)
+    notes |= {"dtype": tokens.dtype, "vocab": tokens.vocab, "tokenizer": identity(tokenizer)}
 
     def write(writer: Writer) -> dict[str, Any]:
         text_notes = _write_texts(folder, writer, tokens, suffixes, max_bytes)
@@ -122,6 +119,27 @@ def prepare(
         return text_notes
 
     return write_corpus(out, notes, file_tokens, write)
+
+
+def find_prepared(
+    out: Place,
+    folder: Place,
+    request: dict[str, Any],
+    suffixes: str = "",
+    *,
+    file_tokens: int = FILE_TOKENS,
+    is_pinned: bool = False,
+) -> tuple[Corpus | None, dict[str, Any]]:
+    """Return the data set in `out` of a folder, None if it has to be prepared; and the first notes of a new one.
+
+    `request` has what determines the data set beside the files; `is_pinned` as for `prepare`.
+    """
+    request = request | ({} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens})
+    fingerprint = "" if is_pinned else fingerprint_of(folder, suffixes)
+    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    if corpus is not None:
+        return corpus, {}
+    return None, {"asked": request, "fingerprint": fingerprint or fingerprint_of(folder, suffixes)}
 
 
 def find_corpus(out: Place, request: dict[str, Any], fingerprint: str | None) -> Corpus | None:

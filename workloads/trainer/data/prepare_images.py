@@ -16,9 +16,8 @@ from trainer.data.dataset import (
 )
 from trainer.data.image_decoding import find_defect, require_pillow
 from trainer.data.image_sources import LabeledImage, find_images
-from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
+from trainer.data.prepare import FILE_TOKENS, Writer, find_prepared, write_corpus
 from trainer.data.records import LABEL_BYTES
-from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.tokenizer import JPEG
 from trainer.errors import FatalError, Problem
 from xpk_shared.storage import Place
@@ -39,15 +38,12 @@ def prepare(
     if isinstance(folder, Corpus):
         return folder
     request: dict[str, Any] = {"source": str(folder), "images": JPEG, "max_bytes": max_bytes}
-    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
-    fingerprint = "" if is_pinned else fingerprint_of(folder, "")
-    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    corpus, notes = find_prepared(out, folder, request, file_tokens=file_tokens, is_pinned=is_pinned)
     if corpus is not None:
         return corpus
     require_pillow()
     images = find_images(folder)
-    notes = {"dtype": "uint8", "vocab": 256, "tokenizer": JPEG, "asked": request, "classes": images.classes}
-    notes["fingerprint"] = fingerprint or fingerprint_of(folder, "")
+    notes |= {"dtype": "uint8", "vocab": 256, "tokenizer": JPEG, "classes": images.classes}
 
     def write(writer: Writer) -> dict[str, Any]:
         _write(writer, images.images(images.training), max_bytes)

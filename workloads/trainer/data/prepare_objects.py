@@ -14,8 +14,7 @@ from trainer.data.coco import CocoImage, CocoSource, Problems, read_source
 from trainer.data.dataset import Corpus, open_source
 from trainer.data.image_decoding import find_defect, image_size, require_pillow
 from trainer.data.objects import category_problem, pack
-from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, write_corpus
-from trainer.data.sources import fingerprint as fingerprint_of
+from trainer.data.prepare import FILE_TOKENS, Writer, find_prepared, write_corpus
 from trainer.data.tokenizer import OBJECTS
 from xpk_shared.storage import Entry, Place
 
@@ -41,9 +40,7 @@ def prepare(
         return folder
     request: dict[str, Any] = {"source": str(folder), "objects": OBJECTS, "max_bytes": max_bytes}
     request |= {"masks": True} if model.mask else {}
-    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
-    fingerprint = "" if is_pinned else fingerprint_of(folder, "")
-    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    corpus, notes = find_prepared(out, folder, request, file_tokens=file_tokens, is_pinned=is_pinned)
     if corpus is not None:
         return corpus
     require_pillow()
@@ -51,7 +48,6 @@ def prepare(
     images = read_source(folder, problems, needs_masks=bool(model.mask))
     for problem in category_problem(f"data.path={source!r}", len(images.categories), model.classes):
         problems.add(problem.message, problem.hint)
-    notes = {"asked": request, "fingerprint": fingerprint or fingerprint_of(folder, "")}
 
     def write(writer: Writer) -> dict[str, Any]:
         _write(writer, images, images.training, problems, max_bytes)

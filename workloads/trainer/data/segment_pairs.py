@@ -19,9 +19,8 @@ from trainer.data.dataset import (
     refuse_prepared,
     vocabulary_problem,
 )
-from trainer.data.prepare import FILE_TOKENS, Writer, find_corpus, source_documents, write_corpus
+from trainer.data.prepare import FILE_TOKENS, Writer, find_prepared, source_documents, write_corpus
 from trainer.data.records import SEGMENT_NUMBERS
-from trainer.data.sources import fingerprint as fingerprint_of
 from trainer.data.sources import source_suffixes
 from trainer.data.tokenizer import identity, open_tokenizer
 from trainer.data.wordpiece import WordPiece
@@ -69,17 +68,11 @@ def prepare(
         raise FatalError(vocabulary_problem())
     request: dict[str, Any] = {"source": str(folder), "suffixes": suffixes, "max_bytes": max_bytes, "segments": seq_len}
     request |= {"tokenizer": identity(tokenizer)}
-    request |= {} if file_tokens == FILE_TOKENS else {"file_tokens": file_tokens}
-    fingerprint = "" if is_pinned else fingerprint_of(folder, suffixes)
-    corpus = find_corpus(out, request, None if is_pinned else fingerprint)
+    corpus, notes = find_prepared(out, folder, request, suffixes, file_tokens=file_tokens, is_pinned=is_pinned)
     if corpus is not None:
         return corpus
-    notes = {"dtype": pieces.dtype, "vocab": pieces.vocab, "tokenizer": identity(tokenizer), "asked": request}
-    notes |= {
-        "segments": seq_len,
-        "mask_token": pieces.mask,
-        "fingerprint": fingerprint or fingerprint_of(folder, suffixes),
-    }
+    notes |= {"dtype": pieces.dtype, "vocab": pieces.vocab, "tokenizer": identity(tokenizer)}
+    notes |= {"segments": seq_len, "mask_token": pieces.mask}
 
     def write(writer: Writer) -> dict[str, Any]:
         return _write(folder, writer, pieces, seq_len, suffixes, max_bytes)
