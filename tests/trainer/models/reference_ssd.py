@@ -100,14 +100,14 @@ def matched(objects: list[Floats], defaults: Floats) -> dict[int, int]:
 
 def loss(objects: list[Floats], categories: list[int], defaults: Floats, offsets: Floats, logits: Floats) -> float:
     """Return the loss of one image."""
-    found = matched(objects, defaults)
+    matches = matched(objects, defaults)
     entropies = np.log(np.exp(logits).sum(1))
     total = 0.0
-    for d, n in found.items():
+    for d, n in matches.items():
         sizes, own = defaults[d][2:] - defaults[d][:2], objects[n][2:] - objects[n][:2]
         move = (objects[n][2:] + objects[n][:2] - defaults[d][2:] - defaults[d][:2]) / 2 / sizes / 0.1
         error = np.abs(offsets[d] - np.concatenate([move, np.log(own / sizes) / 0.2]))
         total += float(np.where(error < 1, error**2 / 2, error - 0.5).sum())
         total += float(entropies[d] - logits[d, categories[n]])
-    negatives = sorted((entropies[d] - logits[d, 0] for d in range(len(defaults)) if d not in found), reverse=True)
-    return (total + float(sum(negatives[: 3 * len(found)]))) / max(1, len(found))
+    negatives = sorted((entropies[d] - logits[d, 0] for d in range(len(defaults)) if d not in matches), reverse=True)
+    return (total + float(sum(negatives[: 3 * len(matches)]))) / max(1, len(matches))

@@ -52,9 +52,9 @@ def test_gradients_are_those_of_the_shortest_length_that_fits(longest: int, leng
         return result.loss / result.weight
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params, shared_B, record_BS)
-    expected, wanted = jax.value_and_grad(plain)(params)
+    expected, gradients = jax.value_and_grad(plain)(params)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(grads["weight"], wanted["weight"], rtol=1e-5)
+    np.testing.assert_allclose(grads["weight"], gradients["weight"], rtol=1e-5)
 
 
 def test_replicas_take_the_length_of_the_longest_pair_of_all() -> None:

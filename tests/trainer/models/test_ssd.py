@@ -108,19 +108,19 @@ def objects_of(box_N4: Any, category_N: Any, is_crowd_N: Any = None) -> Objects:
 def test_each_object_has_a_default_box_and_crowds_have_none() -> None:
     default_D4 = jnp.array([[0, 0, 0.5, 0.5], [0, 0.5, 0.5, 1], [0.5, 0, 1, 0.5], [0.5, 0.5, 1, 1]])
     small, large = [0.6, 0.1, 0.7, 0.2], [0.05, 0.05, 0.5, 0.5]
-    found = ssd_loss.match(
+    matches = ssd_loss.match(
         objects_of([small, large, [0, 0.5, 0.5, 1], [0] * 4], [2, 3, 1, 0], [0, 0, 1, 0]), default_D4
     )
-    assert found.category_BD[0].tolist() == [3, 0, 2, 0]
+    assert matches.category_BD[0].tolist() == [3, 0, 2, 0]
     expected = jnp.array([large, default_D4[1].tolist(), small, default_D4[3].tolist()])
-    np.testing.assert_allclose(found.box_BD4[0], expected)
+    np.testing.assert_allclose(matches.box_BD4[0], expected)
     same = ssd_loss.match(objects_of([small, [0.61, 0.1, 0.7, 0.2]], [2, 1]), default_D4)
     assert same.category_BD[0].tolist() == [0, 0, 1, 0], "the last of two objects with the same default box"
     none = ssd_loss.match(objects_of([[0] * 4], [0]), default_D4)
     logits = jnp.ones((1, 4, 4))
     assert not none.is_positive_BD.any()
     assert ssd_loss.losses(none, default_D4, jnp.ones((1, 4, 4)), logits).tolist() == [0]
-    gradient = jax.grad(lambda x: ssd_loss.losses(found, default_D4, x, logits).sum())(jnp.ones((1, 4, 4)))
+    gradient = jax.grad(lambda x: ssd_loss.losses(matches, default_D4, x, logits).sum())(jnp.ones((1, 4, 4)))
     assert np.isfinite(gradient).all() and (gradient[0, 1] == 0).all()
 
 
@@ -138,7 +138,7 @@ def test_detections_are_those_of_the_reference() -> None:
     params, averages = random_params(SMALL, random)
     record_BS = scenes(SMALL)(np.arange(2))
     model = dataclasses.replace(SMALL, detections=12)
-    found = jax.jit(functools.partial(ssd.detect, model, execution()))(params, averages, record_BS)
+    detections = jax.jit(functools.partial(ssd.detect, model, execution()))(params, averages, record_BS)
     network = ssd.Network(model, execution(), training=False)
     x_BHWC, _ = object_records.batch(model, jnp.asarray(record_BS))
     offset_BD4, logit_BDK, _ = (np.asarray(part, np.float64) if not isinstance(part, dict) else part
@@ -146,9 +146,9 @@ def test_detections_are_those_of_the_reference() -> None:
     defaults = ssd.default_boxes(model).astype(np.float64)
     for b in range(2):
         expected = _detected(offset_BD4[b], logit_BDK[b], defaults)[:12]
-        assert found.category_BK[b].tolist() == [category for _, category, _ in expected]
-        np.testing.assert_allclose(found.score_BK[b], [score for score, _, _ in expected], rtol=1e-4)
-        np.testing.assert_allclose(found.box_BK4[b], [box for _, _, box in expected], atol=1e-4)
+        assert detections.category_BK[b].tolist() == [category for _, category, _ in expected]
+        np.testing.assert_allclose(detections.score_BK[b], [score for score, _, _ in expected], rtol=1e-4)
+        np.testing.assert_allclose(detections.box_BK4[b], [box for _, _, box in expected], atol=1e-4)
 
 
 def _detected(offset_D4: Any, logit_DK: Any, defaults: Any) -> list[tuple[float, int, Any]]:

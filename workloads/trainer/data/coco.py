@@ -69,13 +69,13 @@ class CocoSource:
 
 def find_annotations(folder: Place) -> dict[str, str]:
     """Return the annotation files of a folder: name of the set -> path. Raises FatalError if there are none."""
-    found = {match[1]: entry.name for entry in folder.walk(frozenset()) if (match := _NAME.search(entry.name))}
-    if not found:
+    files = {match[1]: entry.name for entry in folder.walk(frozenset()) if (match := _NAME.search(entry.name))}
+    if not files:
         raise FatalError(Problem(f"data.path={str(folder)!r} has no instances_NAME.json", _LAYOUT))
-    if all(map(_is_evaluation, found)):
-        message = f"data.path={str(folder)!r} has only annotations of an evaluation split, {', '.join(sorted(found))}"
+    if all(map(_is_evaluation, files)):
+        message = f"data.path={str(folder)!r} has only annotations of an evaluation split, {', '.join(sorted(files))}"
         raise FatalError(Problem(message, "Add instances_NAME.json of the training images"))
-    return found
+    return files
 
 
 def check_objects(folder: Place) -> list[Problem]:

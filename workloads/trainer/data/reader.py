@@ -340,10 +340,10 @@ class _File:
     def _check_objects(self, number: int, numbers: Records) -> None:
         """Raise FatalError for annotations that cannot be read, and for a category above the model's."""
         try:
-            found = max((one["category"] for one in unpack(numbers.tobytes())[1].objects), default=0)
+            largest = max((one["category"] for one in unpack(numbers.tobytes())[1].objects), default=0)
         except (ValueError, KeyError, TypeError) as error:
             raise FatalError(self.damaged_image(number, reason(error))) from error
-        if problems := category_problem(f"image {number:,} of {self._name!r}", found, self._record.below):
+        if problems := category_problem(f"image {number:,} of {self._name!r}", largest, self._record.below):
             raise FatalError(*problems)
 
     def _span(self, number: int) -> tuple[int, int]:

@@ -110,8 +110,8 @@ class Detector:
         score_BN, index_BN = jax.lax.top_k(score_BN, min(model.candidates, N * K))
         box_BN4 = jnp.take_along_axis(box_BNK4.reshape(B, -1, 4), index_BN[..., None], axis=1)
         box_BN4 = boxes.clip(box_BN4, picture_B2[:, :1], picture_B2[:, 1:])
-        found = best_of_each_class(box_BN4, score_BN, index_BN % K + 1, model.detections)
-        return found._replace(mask_BKMM=jax.nn.sigmoid(heads.masks(found.box_BK4, found.category_BK)))
+        detections = best_of_each_class(box_BN4, score_BN, index_BN % K + 1, model.detections)
+        return detections._replace(mask_BKMM=jax.nn.sigmoid(heads.masks(detections.box_BK4, detections.category_BK)))
 
 
 def best_of_each_class(box_BN4: Array, score_BN: Array, category_BN: Array, count: int) -> Detections:

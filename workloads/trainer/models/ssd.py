@@ -47,13 +47,13 @@ def levels(model: Model) -> tuple[Level, ...]:
     grid = model.image
     for _ in range(int(math.log2(_STRIDE))):
         grid = -(-grid // 2)
-    channels, found = model.width * 2 ** (len(model.block_counts) - 1), list[Level]()
+    channels, result = model.width * 2 ** (len(model.block_counts) - 1), list[Level]()
     for n, ratios in enumerate(_RATIOS):
-        found.append(Level(grid, channels, 2 + 2 * len(ratios)))
+        result.append(Level(grid, channels, 2 + 2 * len(ratios)))
         if n == len(_OUTPUT) or _SCALES[n + 1] >= model.image:
             break
         grid, channels = (-(-grid // 2) if n < _HALVED else grid - 2), _OUTPUT[n] * model.width
-    return tuple(found)
+    return tuple(result)
 
 
 @functools.lru_cache(maxsize=4)
@@ -146,9 +146,9 @@ class Network(resnet.Network):
         for name, w in params["stages"].items():
             stride = 2 if name == "stage2" else 1
             x_BHWC, averages["stages"][name] = self.stage(x_BHWC, w, average["stages"][name], stride)
-        found = levels(self.model)
+        predicting = levels(self.model)
         offsets, logits = list[Array](), list[Array]()
-        for n, level in enumerate(found):
+        for n, level in enumerate(predicting):
             if n:
                 w = params["further"][f"layer{n}"]
                 edge, stride = (1, 2) if n <= _HALVED else (0, 1)
@@ -211,7 +211,7 @@ def _detect(count: int, box_D4: Array, score_DK: Array) -> Detections:
 
 def flops_per_item(model: Model) -> float:
     """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
-    found, total = levels(model), 0.0
+    predicting, total = levels(model), 0.0
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if resnet.is_gain(path):
             continue
@@ -219,11 +219,11 @@ def flops_per_item(model: Model) -> float:
         if names[0] == "stem":
             size = -(-model.image // 2)
         elif names[0] == "stages":
-            size = -(-model.image // 4) if names[1] == "stage1" else found[0].grid
+            size = -(-model.image // 4) if names[1] == "stage1" else predicting[0].grid
         elif names[0] == "further":  # "reduce" has the grid of the layer before
-            size = found[int(names[1].removeprefix("layer")) - (names[2] == "reduce")].grid
+            size = predicting[int(names[1].removeprefix("layer")) - (names[2] == "reduce")].grid
         else:
-            size = found[int(names[1].removeprefix("level")) - 1].grid
+            size = predicting[int(names[1].removeprefix("level")) - 1].grid
         total += 2 * math.prod(shape) * size * size
     return 3 * total
 
