@@ -175,6 +175,7 @@ def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Pro
     slices = [start(number) for number in range(2)]
     for each in slices:
         each.sees(s0="waiting", s1="waiting")
+    for each in slices:
         each.order("active")
     slices[0].sees(s0="active", s1="active")
     slices[1].process.send_signal(signal.SIGSTOP)
