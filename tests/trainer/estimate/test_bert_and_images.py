@@ -156,18 +156,18 @@ def test_memory_grows_with_the_batch_and_shrinks_with_rematerialization() -> Non
         assert [row["fits"] for row in rows] == [True, False]
 
 
-FAMILY_CONFIGS = {"bert-mlperf", "bert-large", "resnet50", "transformer", "gnmt", "dlrm"}
+FAMILY_CONFIGS = {"bert-mlperf", "bert-large", "resnet50", "ssd", "mask-rcnn", "transformer", "gnmt", "dlrm"}
 FAMILIES = sorted((Path(__file__).parents[3] / "bench" / "results").glob("families-*.json"))[-1]
 
 
 def test_estimates_are_near_recorded_compiler_reports() -> None:
     rows = json.loads(FAMILIES.read_text())
-    assert {row["config"] for row in rows} >= FAMILY_CONFIGS
+    assert {row["config"] for row in rows} == FAMILY_CONFIGS
     for row in rows:
         configuration = config.load(row["config"], row["settings"])
         result = _estimate_of(configuration.model.family)(configuration, find_slice(row["tpu_type"]), row["num_slices"])
         assert row["peak_gib"] < row["hbm_gib"] == result["hbm_gib"]
         assert result["peak_gib"] == pytest.approx(row["peak_gib"], rel=0.4), row
-        assert result["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.2), row
+        assert result["dcn_gib_per_step"] == pytest.approx(row["dcn_gib_per_step"], rel=0.3), row
         if row["config"] != "dlrm" or row["num_slices"] > 1:  # replicas of DLRM inside a slice are not counted
             assert result["ici_gib_per_step"] == pytest.approx(row["ici_gib_per_step"], rel=0.3), row

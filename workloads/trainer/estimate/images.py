@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from trainer.config import Config, Model
+from trainer.data.records import record
 from trainer.estimate import mask_rcnn, resnet, ssd
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
@@ -109,6 +110,7 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
     Between slices each chip all-reduces its part of the gradients, and gathers new parameters if the update is sharded
     over dp.
 
+    With fewer images than chips, those of the first slices supply all records, and send a copy to every chip of tp.
     Mask R-CNN's chips of tp exchange the rows of pooled features for regions. Rows at the borders of images that are
     sharded over tp, and statistics of batch norm, are not counted.
     """
@@ -128,6 +130,8 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
         dcn += 2 * sent_fraction(slices) * sent * part + ((slices - 1) * _WIDTH * smallest if smallest < part else 0.0)
     if config.mesh.grad_reduction == "explicit":
         dcn = 2 * sent_fraction(slices) * vector_width(config) * parameters(model) / (sizes.dp // slices)
+    if slices > 1 and sizes.global_batch < sizes.dp * sizes.fsdp * sizes.tp:
+        dcn += sizes.tp * record(model).length
     return Sent(ici, dcn + 2 * sent_fraction(replicas) * vector_width(config) * parameters(model))
 
 
