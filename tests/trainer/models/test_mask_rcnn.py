@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_mask_rcnn as reference
@@ -20,6 +21,7 @@ from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
 from trainer.models.family import Context
+from trainer.parallel.mesh import ALL, sharding
 from trainer.parallel.partitioning import Execution
 
 TARGET = 0.5  # mAP of mask-rcnn-tiny, of boxes and of masks; it reaches 0.67 and 0.63
@@ -177,6 +179,21 @@ def test_samples_depend_only_on_the_example_and_the_step() -> None:
     turned = draw(record_BS[::-1], jnp.int32(0), positive_BN[::-1], negative_BN[::-1])
     np.testing.assert_array_equal(np.asarray(turned.index_BC)[::-1], first.index_BC)
     assert (np.asarray(draw(record_BS, jnp.int32(1), positive_BN, negative_BN).index_BC) != first.index_BC).any()
+
+
+def test_chips_that_divide_the_anchors_of_an_image_choose_the_same_samples() -> None:
+    execution = Execution(Mesh(np.array(jax.devices()[:4]).reshape(1, 1, 2, 2), ALL))
+    random, counts = np.random.default_rng(0), (16, 4)
+    record_BS, positive_BN = random.integers(0, 256, (4, 50), np.uint8), random.uniform(size=(4, 400)) < 0.1
+    batch = sharding(execution.mesh, execution.batch)
+
+    def draw(record_BS: Any, positive_BN: Any, execution: Execution | None) -> Any:
+        keys = region_sampling.example_keys(record_BS, jnp.int32(0))
+        return region_sampling.sample(keys, positive_BN, ~positive_BN, *counts, execution)
+
+    drawing = jax.jit(draw, static_argnums=2, in_shardings=(batch, batch))
+    expected, shared = (drawing(record_BS, positive_BN, context) for context in (None, execution))
+    jax.tree.map(np.testing.assert_array_equal, shared, expected)
 
 
 def test_the_target_of_a_mask_is_the_part_of_the_bitmap_in_its_region() -> None:

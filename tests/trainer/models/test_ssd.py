@@ -19,7 +19,7 @@ from trainer.config import Model
 from trainer.data import batches, synthetic_scenes
 from trainer.data.objects import object_format
 from trainer.detection import DetectionLog
-from trainer.models import object_records, registry, ssd, ssd_loss
+from trainer.models import object_records, registry, ssd, ssd_levels, ssd_loss
 from trainer.models.object_records import Objects
 from trainer.parallel.partitioning import Execution
 
@@ -46,7 +46,7 @@ def random_params(model: Model, random: np.random.Generator) -> tuple[Any, Any]:
 
 def test_the_default_boxes_are_those_of_mlperf() -> None:
     model = config.load("ssd").model
-    assert [(level.grid, level.shapes) for level in ssd.levels(model)] == [
+    assert [(level.grid, level.shapes) for level in ssd_levels.levels(model)] == [
         *((38, 4), (19, 6), (10, 6), (5, 6), (3, 4), (1, 4)),
     ]
     actual = ssd.default_boxes(model)

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Config
+from trainer.config import IMAGE_FAMILIES, Config
 from trainer.errors import FatalError, Problem, reason
-from trainer.estimate import bert, dlrm, resnet
+from trainer.estimate import bert, dlrm, images
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.hlo_transfers import slice_collectives, transfers
 from trainer.estimate.memory import memory
@@ -139,7 +139,7 @@ def _estimated(config: Config, sizes: Layout, state: Any, needed: float | None, 
         parts = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(leaves)]
         return float(sum(math.prod(shape) * width for shape, width in parts)) / _GIB
 
-    modules: dict[str, Any] = {"bert": bert, "dlrm": dlrm, "resnet": resnet}
+    modules: dict[str, Any] = {"bert": bert, "dlrm": dlrm, **dict.fromkeys(IMAGE_FAMILIES, images)}
     if module := modules.get(config.model.family):
         peak, sent = module.memory(config, sizes).peak / _GIB, module.traffic(config, sizes).dcn / _GIB
     elif config.model.family == "decoder":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config as configs
-from trainer.config import TRANSLATION_FAMILIES, Config
+from trainer.config import IMAGE_FAMILIES, TRANSLATION_FAMILIES, Config
 from trainer.errors import ExitCode, FatalError, Problem, reason
 from trainer.estimate.accelerators import Slice, find_slice
 from trainer.parallel import layout
@@ -87,18 +87,16 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _estimate_of(family: str) -> Callable[..., dict[str, Any]]:
-    """Return the estimate of a model family; only that of translations imports JAX. Raises FatalError."""
-    from trainer.estimate import bert, closed_form, dlrm, resnet
+    """Return the estimate of a model family; only that of translations imports JAX."""
+    from trainer.estimate import bert, closed_form, dlrm, images
 
     if family in TRANSLATION_FAMILIES:
         from trainer.estimate import translation
 
         return translation.estimate
-    known = {"decoder": closed_form.estimate, "bert": bert.estimate, "resnet": resnet.estimate, "dlrm": dlrm.estimate}
-    if family in known:
-        return known[family]
-    message = f"estimates require model.family={' or '.join((*known, *TRANSLATION_FAMILIES))}, got {family}"
-    raise FatalError(Problem(message, "Compile it instead: python -m trainer compile"))
+    if family in IMAGE_FAMILIES:
+        return images.estimate
+    return {"decoder": closed_form.estimate, "bert": bert.estimate, "dlrm": dlrm.estimate}[family]
 
 
 def _compile(options: argparse.Namespace) -> int:

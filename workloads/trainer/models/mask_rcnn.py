@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models import boxes, object_records, pyramid, region_heads, region_proposals, resnet
 from trainer.models.family import Context, Detections, Params, Sums
+from trainer.models.object_records import Objects
 from trainer.models.region_heads import Heads
 from trainer.models.region_sampling import example_keys
 from trainer.models.resnet import Network
@@ -92,6 +93,13 @@ class Detector:
         """Return the logits [B, A] and the offsets [B, A, 4] of the anchors."""
         return region_proposals.scores_and_offsets(self._network, self._params["proposals"], level_BHWF)
 
+    def proposal_losses(
+        self, key_B: Array, score_BA: Array, offset_BA4: Array, objects: Objects
+    ) -> tuple[Array, Array]:
+        """Return the losses [B] of the scores and of the offsets of sampled anchors."""
+        network, box_BN4, is_real_BN = self._network, objects.box_BN4, objects.is_real_BN
+        return region_proposals.losses(network, key_B, score_BA, offset_BA4, box_BN4, is_real_BN)
+
     def heads(self, level_BHWF: list[Array]) -> Heads:
         """Return the heads, which do not see the last level."""
         return Heads(self._network, self._params, level_BHWF[:-1])
@@ -133,9 +141,7 @@ def losses(detector: Detector, model: Model, context: Context, record_BS: Array)
     key_BT = jax.vmap(jax.random.split)(example_keys(record_BS, context.step))
     level_BHWF, averages = detector.features(x_BHWC)
     score_BA, offset_BA4 = detector.scores_and_offsets(level_BHWF)
-    score_loss_B, offset_loss_B = region_proposals.losses(
-        model, key_BT[:, 0], score_BA, offset_BA4, objects.box_BN4, objects.is_real_BN
-    )
+    score_loss_B, offset_loss_B = detector.proposal_losses(key_BT[:, 0], score_BA, offset_BA4, objects)
     proposals = region_proposals.propose(model, score_BA, offset_BA4, objects.picture_B2)
     regions = region_heads.sample_regions(
         model, key_BT[:, 1], proposals, objects.box_BN4, objects.category_BN, objects.is_real_BN

@@ -87,12 +87,13 @@ def match(overlap_BAG: Array, is_object_BG: Array) -> tuple[Array, Array, Array]
 
 
 def losses(
-    model: Model, key_B: Array, score_BA: Array, offset_BA4: Array, object_BG4: Array, is_object_BG: Array
+    network: Network, key_B: Array, score_BA: Array, offset_BA4: Array, object_BG4: Array, is_object_BG: Array
 ) -> tuple[Array, Array]:
     """Return the losses [B] of the scores and of the boxes of sampled anchors, half of them positive at most."""
-    anchor_A4 = jnp.asarray(anchors(model))
+    model, anchor_A4 = network.model, jnp.asarray(anchors(network.model))
     positive_BA, negative_BA, object_BA = match(boxes.overlaps(anchor_A4, object_BG4), is_object_BG)
-    chosen = sample(key_B, positive_BA, negative_BA, model.anchor_samples, model.anchor_samples // 2)
+    most, execution = model.anchor_samples // 2, network.execution
+    chosen = sample(key_B, positive_BA, negative_BA, model.anchor_samples, most, execution)
     score_BC = jnp.take_along_axis(score_BA, chosen.index_BC, axis=1)
     offset_BC4 = jnp.take_along_axis(offset_BA4, chosen.index_BC[..., None], axis=1)
     object_BC = jnp.take_along_axis(object_BA, chosen.index_BC, axis=1)

@@ -11,7 +11,7 @@ have unequal numbers of rows; the last, small layers are replicated.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,37 +23,11 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models import boxes, object_records, resnet, ssd_loss
 from trainer.models.family import Context, Detections, Params, Sums
+from trainer.models.ssd_levels import HALVED, MIDDLE, RATIOS, SCALES, STRIDE, levels
 from trainer.parallel.partitioning import Execution
 
-_SCALES = (21, 45, 99, 153, 207, 261, 315)  # pixels of the default boxes of a level, and of the next one
-_RATIOS: tuple[tuple[int, ...], ...] = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
-_STRIDE = 8  # pixels of the trunk's output
-_MIDDLE, _OUTPUT = (4, 4, 2, 2, 2), (8, 8, 4, 4, 4)  # channels of the further layers, in `width`
-_HALVED = 3  # number of the further layers that halve the grid; the others take two rows and columns from it
 _MIN_ROWS = 4  # of a chip, below which layers are not sharded
 _MIN_SCORE, _CANDIDATES, _MAX_OVERLAP = 0.05, 200, 0.5  # of a category's detections, before and in the suppression
-
-
-class Level(NamedTuple):
-    """A layer that predicts."""
-
-    grid: int  # rows and columns
-    channels: int
-    shapes: int  # default boxes of a cell
-
-
-def levels(model: Model) -> tuple[Level, ...]:
-    """Return the layers that predict: the trunk's output, and further ones while their boxes are below the image."""
-    grid = model.image
-    for _ in range(int(math.log2(_STRIDE))):
-        grid = -(-grid // 2)
-    channels, result = model.width * 2 ** (len(model.block_counts) - 1), list[Level]()
-    for n, ratios in enumerate(_RATIOS):
-        result.append(Level(grid, channels, 2 + 2 * len(ratios)))
-        if n == len(_OUTPUT) or _SCALES[n + 1] >= model.image:
-            break
-        grid, channels = (-(-grid // 2) if n < _HALVED else grid - 2), _OUTPUT[n] * model.width
-    return tuple(result)
 
 
 @functools.lru_cache(maxsize=4)
@@ -61,12 +35,12 @@ def default_boxes(model: Model) -> npt.NDArray[np.float32]:
     """Return the default boxes [D, 4] as fractions of the image: those of MLPerf's reference, in the order of cells."""
     result = []
     for n, level in enumerate(levels(model)):
-        small, large = (scale / model.image for scale in _SCALES[n : n + 2])
+        small, large = (scale / model.image for scale in SCALES[n : n + 2])
         sizes = [(small, small), (math.sqrt(small * large),) * 2]
-        for ratio in _RATIOS[n]:
+        for ratio in RATIOS[n]:
             long, short = small * math.sqrt(ratio), small / math.sqrt(ratio)
             sizes += [(short, long), (long, short)]
-        cell = _STRIDE * 2**n / model.image if n <= _HALVED else 1 / level.grid
+        cell = STRIDE * 2**n / model.image if n <= HALVED else 1 / level.grid
         result.append(boxes.anchors(level.grid, level.grid, (cell, cell), np.minimum(sizes, 1).tolist()))
     return np.concatenate(result)
 
@@ -86,7 +60,7 @@ def shapes(model: Model) -> Params:
     further, heads = {}, {}
     for n, level in enumerate(levels(model)):
         if n:
-            middle = _MIDDLE[n - 1] * model.width
+            middle = MIDDLE[n - 1] * model.width
             further[f"layer{n}"] = {"reduce": _layer(1, channels, middle), "expand": _layer(3, middle, level.channels)}
         channels = level.channels
         outputs = {"box": 4, "category": model.classes + 1}
@@ -151,7 +125,7 @@ class Network(resnet.Network):
         for n, level in enumerate(predicting):
             if n:
                 w = params["further"][f"layer{n}"]
-                edge, stride = (1, 2) if n <= _HALVED else (0, 1)
+                edge, stride = (1, 2) if n <= HALVED else (0, 1)
                 x_BHWC = jax.nn.relu(self.convolve(x_BHWC, w["reduce"], 0))
                 x_BHWC = jax.nn.relu(self.convolve(x_BHWC, w["expand"], edge, stride))
             head = params["heads"][f"level{n + 1}"]
