@@ -34,8 +34,8 @@ TPU_TYPE, STEP = "v5litepod-256", "jit_train"
 MODELS, SLICES = ("16b", "32b", "64b", "128b"), (1, 2, 16, 199)
 # The settings for 4,096 chips, with batches like those of MLPerf 0.7 (Kumar et al., Exploring the Limits of Concurrency
 # in ML Training on Google TPUs, 2020). On 16 chips a weight of width 1,024 has pieces that are larger than a tile.
-# MLPerf 0.7's largest Mask R-CNN had 512 chips and as many images. Here eight chips share each image: the last stage has
-# 32 rows, and the heads 512 and 128 regions.
+# MLPerf 0.7's largest Mask R-CNN had 512 chips and as many images. Here eight chips share each image: the last stage
+# has 32 rows, and the heads 512 and 128 regions.
 FAMILIES = {
     "bert-mlperf": ("data.batch_per_chip=2", "mesh.dp=256"),
     "bert-large": ("data.batch_per_chip=2", "mesh.dp=256"),
