@@ -219,6 +219,7 @@ def test_the_full_configuration_has_the_parameters_of_mask_r_cnn_on_a_resnet_50(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_losses_are_the_same_on_any_mesh() -> None:
     expected = Trainer(1, 1, 1, *SETTINGS).losses(3)
@@ -228,6 +229,7 @@ def test_losses_are_the_same_on_any_mesh() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(1800)
 def test_the_small_configuration_learns_its_scenes_to_the_targets(tmp_path: Path) -> None:
     ran = run_long(1800, "--config", "mask-rcnn-tiny", "--set", f"run.output_dir={tmp_path}")

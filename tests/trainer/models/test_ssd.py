@@ -212,6 +212,7 @@ def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_the_small_configuration_learns_its_scenes_to_the_target(tmp_path: Path) -> None:
     ran = run_long(800, "--config", "ssd-tiny", "--set", f"run.output_dir={tmp_path}")
