@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config import Config, Model, positive_integers
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
+from trainer.estimate.fields import Sent, memory_fields, size_fields, work_fields
 from trainer.estimate.memory import Memory, moment_width, vector_width
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
@@ -35,30 +35,15 @@ class _Table:
         return self.numbers / (sizes.fsdp if self.placement in (ROWS, COLUMNS) else 1)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sent:
-    """Bytes that one chip sends in a step."""
-
-    ici: float
-    dcn: float
-
-
 def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
     """Return the fields of closed_form.estimate for DLRM; `tokens_per_second` is that of examples."""
     replicas = num_slices if is_elastic else 1
     chips = layout.Chips(num_slices // replicas, slice_.hosts, slice_.chips_per_host)
     own_config, all_chips = layout.one_slice(config, replicas), chips.total * replicas
     sizes = layout.layout(own_config, chips)
-    batch, flops = sizes.global_batch * replicas, flops_per_example(config.model)
+    batch = sizes.global_batch * replicas
     of_chip, sent = memory(own_config, sizes, is_elastic=is_elastic), traffic(own_config, sizes, replicas)
-    work = Work(
-        items=batch,
-        flops=flops * batch,
-        computed_flops=flops * batch,
-        ici=sent.ici,
-        ici_seconds=sent.ici / (2 * slice_.chip.ici_bandwidth * slice_.chip.dimensions),
-        dcn=sent.dcn,
-    )
+    work = sent.work(slice_, batch, flops_per_example(config.model))
     parameters = sum(_matrices(config.model)) + sum(table.numbers for table in _tables(config.model, sizes))
     return {
         **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=parameters),
@@ -97,7 +82,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     )
 
 
-def traffic(config: Config, sizes: Layout, replicas: int = 1) -> _Sent:
+def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
     """Return the traffic of a step; with `replicas` elastic slices, `sizes` are those of one.
 
     Inside a slice: the exchanges of tables that are sharded by rows or columns, and an all-reduce of the gradients of
@@ -128,7 +113,7 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> _Sent:
     held = matrices + biases + sum(table.held(sizes) for table in tables)
     if config.mesh.grad_reduction == "explicit":
         dcn = 2 * (slices - 1) / slices * held * vector_width(config) / (sizes.dp // slices)
-    return _Sent(ici, dcn + 2 * (replicas - 1) / replicas * vector_width(config) * held)
+    return Sent(ici, dcn + 2 * (replicas - 1) / replicas * vector_width(config) * held)
 
 
 def _tables(model: Model, sizes: Layout) -> list[_Table]:

@@ -1,7 +1,7 @@
 """Fields that the estimates of all model families have."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer.config import Config
 from trainer.estimate.accelerators import Chip, Slice
@@ -22,6 +22,19 @@ class Work:
     ici: float
     ici_seconds: float
     dcn: float
+
+
+class Sent(NamedTuple):
+    """Bytes that one chip sends in a step."""
+
+    ici: float
+    dcn: float
+
+    def work(self, slice_: Slice, items: int, flops_per_item: float) -> Work:
+        """Return the work of a step that recomputes nothing, and whose chips use all links of a slice."""
+        ici_seconds = self.ici / (2 * slice_.chip.ici_bandwidth * slice_.chip.dimensions)
+        flops = flops_per_item * items
+        return Work(items=items, flops=flops, computed_flops=flops, ici=self.ici, ici_seconds=ici_seconds, dcn=self.dcn)
 
 
 def size_fields(

@@ -6,13 +6,13 @@ ssd.py and mask_rcnn.py.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.config import Config, Model
 from trainer.data.records import record
 from trainer.estimate import mask_rcnn, resnet, ssd
 from trainer.estimate.accelerators import Slice
-from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
+from trainer.estimate.fields import Sent, memory_fields, size_fields, work_fields
 from trainer.estimate.kernels import Kernel
 from trainer.estimate.memory import Memory, moment_width, vector_width
 from trainer.estimate.traffic import sent_fraction
@@ -28,13 +28,6 @@ _WIDTH = 4  # bytes of a parameter
 _ROWS = 8  # of a tile, to which XLA's TPU compiler pads the second-minor dimension of an array
 
 
-class Sent(NamedTuple):
-    """Bytes that one chip sends in a step."""
-
-    ici: float
-    dcn: float
-
-
 def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
     """Return the fields of closed_form.estimate for a model of images; `tokens_per_second` is that of images.
 
@@ -44,16 +37,9 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     chips = layout.Chips(num_slices // replicas, slice_.hosts, slice_.chips_per_host)
     own_config, all_chips = layout.one_slice(config, replicas), chips.total * replicas
     sizes = layout.layout(own_config, chips)
-    images, flops = sizes.global_batch * replicas, flops_per_image(config.model)
+    images = sizes.global_batch * replicas
     of_chip, sent = memory(own_config, sizes, is_elastic=is_elastic), traffic(own_config, sizes, replicas)
-    work = Work(
-        items=images,
-        flops=flops * images,
-        computed_flops=flops * images,
-        ici=sent.ici,
-        ici_seconds=sent.ici / (2 * slice_.chip.ici_bandwidth * slice_.chip.dimensions),
-        dcn=sent.dcn,
-    )
+    work = sent.work(slice_, images, flops_per_image(config.model))
     return {
         **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=parameters(config.model)),
         "global_batch": images,
