@@ -25,6 +25,10 @@ _LARGEST = 4 << 20  # bytes of a file to collect after a failure
 _DESCRIBE_SECONDS = 4.0  # each poll costs a process while the machine is busy training
 _RARELY_SECONDS = 30.0
 
+# Option of a drill that is not about chips. The kernel's work for collectives of four emulated chips per host, between
+# processes on a few cores, takes two thirds of the time of its steps.
+ONE_CHIP = ("--env", "JAX_NUM_CPU_DEVICES=1")
+
 
 class DrillError(Exception):
     """A drill that cannot continue; the message gives the cause."""

@@ -1,7 +1,7 @@
 """Elastic slices on kind: a slice that is lost restarts alone, while the other one trains.
 
-The run loses no step, whichever of its processes are killed, and has the losses of an undisturbed run, bit for bit. The
-tests go in order.
+The run loses no step, whichever of its processes are killed. The tests go in order. That its losses are those of an
+undisturbed run, bit for bit, is left to `make e2e-all`: local runs show the same (e2e/soak, tests/trainer/elastic).
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ ALL = {0, 1}
 
 @dataclass(slots=True)
 class Drill:
-    """The run, and the losses of the undisturbed one."""
+    """The run."""
 
     place: Place
     run: Workload
-    losses: dict[int, str]
 
     def pods(self, slice_id: int) -> set[str]:
         """Return the identities of a slice's pods, which change when the pods are created again."""
@@ -60,7 +59,6 @@ class Drill:
         self.run.await_(has_returned, SECONDS)
         self._say(f"slice {slice_id} joined", self._changes(since)[-1].time - since)
         assert self.run.lost_steps == 0
-        assert self.run.losses.items() <= self.losses.items()
 
     def restarts(self) -> tuple[int, int, int]:
         """Return the number of restarts, of those that are counted, and of those in place."""
@@ -79,20 +77,11 @@ class Drill:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place: Place) -> dict[int, str]:
-    """Return the losses of a run without failures."""
-    run = start(place, "steady", max_restarts=0, options=OPTIONS, settings=SETTINGS)
-    run.wait(SECONDS)
-    assert sorted(run.losses) == list(range(1, STEPS + 1)) and run.lost_steps == 0
-    return run.losses
-
-
-@pytest.fixture(scope="module")
-def drill(place: Place, undisturbed: dict[int, str]) -> Iterator[Drill]:
+def drill(place: Place) -> Iterator[Drill]:
     """The run whose slices are lost."""
     run = start(place, "elastic", max_restarts=3, options=OPTIONS, settings=SETTINGS)
     try:
-        yield Drill(place, run, undisturbed)
+        yield Drill(place, run)
     finally:
         place.wake()
         place.end("elastic")
@@ -131,11 +120,18 @@ def test_the_slice_with_the_registry_is_lost(drill: Drill) -> None:
     assert drill.restarts() == (3, 3, 1)
 
 
-def test_the_losses_equal_those_of_an_undisturbed_run(drill: Drill) -> None:
+def test_the_run_completes_without_a_lost_step(drill: Drill) -> None:
     drill.run.wait(SECONDS)
-    assert drill.run.losses == drill.losses and drill.run.lost_steps == 0
+    assert sorted(drill.run.losses) == list(range(1, STEPS + 1)) and drill.run.lost_steps == 0
     jobset: dict[str, Any] = json.loads(drill.place.kubectl("get", "jobset", drill.run.name, "-o", "json"))
     (slices,) = jobset["status"]["replicatedJobsStatus"]
     assert (jobset["status"]["terminalState"], jobset["status"].get("restarts", 0)) == ("Completed", 0)
     assert slices["jobRestarts"] == slices["jobRestartsCountTowardsMax"] == [1, 1]
     assert {host["exit_code"] for host in drill.run.describe()["hosts"]} == {0}
+
+
+@pytest.mark.extended
+def test_the_losses_equal_those_of_an_undisturbed_run(drill: Drill) -> None:
+    run = start(drill.place, "calm", max_restarts=0, options=OPTIONS, settings=SETTINGS)
+    run.wait(SECONDS)
+    assert run.lost_steps == 0 and run.losses == drill.run.losses

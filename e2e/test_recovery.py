@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.harness import Lab, Workload, largest_file
+from e2e.harness import ONE_CHIP, Lab, Workload, largest_file
 
-STEPS, INTERVAL = 24, 6
+STEPS, INTERVAL = 40, 10
 HOSTS = 4
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={INTERVAL}",
@@ -42,6 +42,7 @@ def start(lab: Lab, name: str, *, max_restarts: int = 2, options: tuple[str, ...
     if (lab.manifests / f"{name}.yaml").exists():
         gone = ("--yes", "--with-output", "--grace-period", "1", "--ignore-not-found")
         lab.xpk("workload", "delete", name, "--cluster", lab.cluster, *gone)
+    options = (*ONE_CHIP, *options)
     return lab.create_workload(name, num_slices=2, max_restarts=max_restarts, trainer=TRAINER, options=options)
 
 
@@ -78,8 +79,9 @@ def until_step(run: Workload, step: int) -> None:
 )
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
     run = start(lab, f"kill-{launcher}-s{slice_id}h{host}", options=("--launcher", launcher))
+    run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
+    before = {known["pod"] for known in run.describe()["hosts"]}  # while it starts: it trains faster than this takes
     until_step(run, INTERVAL + 3)
-    before = {known["pod"] for known in run.describe()["hosts"]}
     run.end_host(slice_id, host) if launcher == "ray" else run.end_program(slice_id, host)
     assert finish(run) == undisturbed
     described = run.describe()
@@ -107,8 +109,8 @@ def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str],
 def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, undisturbed: dict[int, str]) -> None:
     # Another host's is killed in the drill on kind.
     run = start(lab, "replaced", options=("--launcher", "ray"))
-    run.await_(lambda: bool(run.steps), SECONDS)
-    before = {host["pid"] for host in run.describe()["hosts"]}  # now; on a busy machine it takes some steps
+    run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
+    before = pids(run)
     until_step(run, INTERVAL + 3)
     run.end_program(0, 0)
     run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)

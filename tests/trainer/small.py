@@ -97,7 +97,6 @@ def start(
     attempt: int = 0,
     blind: Path | str = "",
     bucket: str = "",
-    secret: Path | str = "",
     chips: int = 2,
     faults: Mapping[int, str] | None = None,
     read: Callable[[str], str] | None = None,
@@ -106,9 +105,11 @@ def start(
 
     With `blind` the hosts of all slices but the first get that folder for their output: they cannot see
     checkpoints or data. With `bucket` the output goes to that address, of which `read` reads files. `faults`
-    are planted in the hosts of these slices (planted.py).
+    are planted in the hosts of these slices (planted.py); these compile their programs themselves. Other hosts share
+    programs by a secret.
     """
     out.mkdir(parents=True, exist_ok=True)
+    secret = "" if faults else write_secret(out)
     address = f"127.0.0.1:{free_ports()}"
     processes = []
     for slice_id in range(slices):
@@ -176,8 +177,7 @@ def _run(words: Sequence[str], env: Mapping[str, str], seconds: float) -> subpro
 
 def one_host(folder: Path, attempt: int) -> dict[str, str]:
     """Return the environment of a workload of one host; its temporary folder is new in each attempt, like a pod's."""
-    secret, scratch = folder / "secret", folder / f"tmp-{attempt}"
-    secret.write_text("0" * 64)
+    secret, scratch = write_secret(folder), folder / f"tmp-{attempt}"
     scratch.mkdir(parents=True)
     return {
         "MEGASCALE_NUM_SLICES": "1",
@@ -190,6 +190,13 @@ def one_host(folder: Path, attempt: int) -> dict[str, str]:
         "JAX_NUM_CPU_DEVICES": "1",
         "TMPDIR": str(scratch),
     }
+
+
+def write_secret(folder: Path) -> Path:
+    """Write the secret of a job to a file in `folder`, and return the file."""
+    file = folder / "secret"
+    file.write_text("0" * 64)
+    return file
 
 
 def free_ports() -> int:

@@ -19,9 +19,7 @@ SETTINGS = ("run.steps=9", "run.eval_every=3", "checkpoint.every=3", "data.max_b
 
 
 def started(folder: Path, attempt: int, *settings: str) -> Cluster:
-    secret = folder / "secret"
-    secret.write_text("0" * 64)
-    return start(folder / "out", [*SETTINGS, *settings], attempt=attempt, chips=4, secret=secret)
+    return start(folder, [*SETTINGS, *settings], attempt=attempt, chips=4)
 
 
 def loaded(job: Cluster, slice_id: int) -> dict[str, bool]:
