@@ -123,6 +123,8 @@ def test_all_division_problems_are_reported_together() -> None:
         (("model.family=resnet", "mesh.stages=2"), "resnet, which has no pipeline"),
         (("model.family=ssd", "mesh.stages=2"), "ssd, which has no pipeline"),
         (("model.family=ssd", "model.blocks=3"), "has 1 stage, but ssd requires at least 2"),
+        (("model.family=ssd", "model.image=30"), "fixed sizes in pixels. Use 31 or more"),
+        (("model.family=resnet", "data.color_jitter=true"), "data.color_jitter is not supported by resnet"),
         (("model.family=ssd", "data.expansion=0.5"), "data.expansion = 0.5 is below 1"),
         (("model.family=ssd", "model.detections=0", "run.target_accuracy=0.2"), "model.detections is 0"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),

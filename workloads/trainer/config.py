@@ -148,6 +148,7 @@ class Data:
     expansion: float = (
         1.0  # detection: largest canvas, relative to the image, that half of the crops are from; 1 = none
     )
+    color_jitter: bool = False  # detection: change brightness, contrast, saturation and hue of the images to train on
     tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainer.config import DETECTION_FAMILIES, Config, Model
 from trainer.errors import Problem
+from trainer.models.ssd_levels import SMALLEST_IMAGE
 
 _MIN_BITMAP = 14  # least side of an object's bitmap for Mask R-CNN: half of a predicted mask's
 
@@ -26,6 +27,8 @@ def problems(config: Config) -> Iterator[Problem]:
     if config.quant.products:
         message = f"quant.matmuls = {config.quant.matmuls} is not supported by {family}, which has only convolutions"
         yield Problem(message, "Omit quant.matmuls")
+    if config.data.color_jitter and family not in DETECTION_FAMILIES:
+        yield Problem(f"data.color_jitter is not supported by {family}, which detects no objects", "Omit it")
     if family in DETECTION_FAMILIES:
         yield from _detection_problems(config)
 
@@ -37,6 +40,11 @@ def _detection_problems(config: Config) -> Iterator[Problem]:
     if model.family == "ssd" and len(model.block_counts) == 1:
         message = f"model.blocks = {model.blocks!r} has 1 stage, but ssd requires at least 2"
         yield Problem(message, "Use a list such as 3,4,6")
+    if model.family == "ssd" and model.image < SMALLEST_IMAGE:
+        message = (
+            f"model.image = {model.image} is smaller than the default boxes of ssd, which have fixed sizes in pixels"
+        )
+        yield Problem(message, f"Use {SMALLEST_IMAGE} or more")
     if config.data.expansion < 1:
         message = f"data.expansion = {config.data.expansion} is below 1"
         yield Problem(message, "Use 1 for none, or more, such as 4")

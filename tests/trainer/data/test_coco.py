@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from tests.trainer import scenes
 from tests.trainer.small import run_alone
 from trainer import config
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import checks, masks, object_decoding, prepare_objects, reader, synthetic_scenes
+from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.dataset import Corpus
 from trainer.data.object_decoding import View
 from trainer.data.objects import Annotated, ObjectFormat, object_format, unpack
@@ -41,7 +44,7 @@ def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def open_reader(corpus: Corpus, seed: int = 0) -> reader.Reader:
-    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), seed=seed)
+    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), settings=Data(seed=seed))
 
 
 def words(row_S: npt.NDArray[np.uint8], start: int, count: int, dtype: str) -> Any:
@@ -125,16 +128,48 @@ def test_crops_follow_the_pixels_of_their_boxes(is_stretched: bool) -> None:
 
 
 def _rectangle(width: int = 100) -> tuple[bytes, Annotated]:
-    from io import BytesIO
-
-    from PIL import Image
-
     image = Image.new("RGB", (width, 80))
     image.paste((255, 255, 255), (20, 30, 50, 70))
     content = BytesIO()
     image.save(content, "PNG")
     one = {"id": 1, "bbox": [20, 30, 30, 40], "category": 1, "iscrowd": 0, "area": 1200, "segmentation": []}
     return content.getvalue(), Annotated(1, width, 80, [one])
+
+
+def test_changed_colors_are_a_function_of_the_seed_the_step_and_the_example(prepared: Corpus) -> None:
+    def rows(step: int | None, seed: int = 0, *, changed: bool = True) -> Any:
+        data = Data(seed=seed, color_jitter=changed)
+        ids = np.arange(12)
+        return reader.Reader(prepared, MODEL, reader.counts(prepared, MODEL), settings=data)(ids, step)
+
+    first, plain = rows(7), rows(7, changed=False)
+    np.testing.assert_array_equal(first, rows(7))
+    np.testing.assert_array_equal(first[:, FORM.header :], plain[:, FORM.header :], "boxes are of the same view")
+    assert (first[:, : FORM.header] != plain[:, : FORM.header]).any(1).all()
+    assert (rows(8) != first).any(1).all() and (rows(7, seed=1) != first).any(1).all()
+    np.testing.assert_array_equal(rows(None), rows(None, changed=False), "an evaluation sees the colors as they are")
+
+
+@pytest.mark.parametrize(
+    ("jitter", "expected"),
+    [
+        (ColorJitter(1, 1, 1, 0), (200, 100, 50)),
+        (ColorJitter(0.5, 1, 1, 0), (100, 50, 25)),
+        (ColorJitter(1, 1, 0, 0), (124, 124, 124)),  # its gray
+        (ColorJitter(1, 1, 1, 1 / 3), (50, 200, 100)),  # red becomes green
+        (ColorJitter(1, 0.5, 1, 0), (162, 112, 87)),  # half way to the mean gray of the image
+    ],
+)
+def test_a_change_of_colors_is_that_of_torchvision(jitter: ColorJitter, expected: tuple[int, int, int]) -> None:
+    changed = jitter.apply(Image.new("RGB", (4, 4), (200, 100, 50))).getpixel((1, 1))
+    np.testing.assert_allclose(changed, expected, atol=2)
+
+
+def test_changes_of_colors_are_in_the_ranges_of_the_reference() -> None:
+    drawn = [draw_jitter(np.random.default_rng(n)) for n in range(200)]
+    ranges = (np.ptp([one[n] for one in drawn]) for n in range(4))
+    assert [round(float(size), 2) for size in ranges] == pytest.approx([0.25, 1, 1, 0.1], rel=0.05)
+    assert len({one.order for one in drawn}) == 24
 
 
 def test_of_too_many_boxes_the_largest_remain() -> None:

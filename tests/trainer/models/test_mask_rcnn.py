@@ -16,7 +16,7 @@ from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_mask_rcnn as reference
 from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
@@ -57,7 +57,7 @@ SETTINGS = (
 
 def record(model: Model, number: int) -> Any:
     """Return the record of a synthetic scene, whole as in an evaluation."""
-    decoder = object_decoding.ObjectDecoder(object_format(model), 0)
+    decoder = object_decoding.ObjectDecoder(object_format(model), Data())
     (decoded,) = decoder.records([pack(*synthetic_scenes.draw(number, model.image))], [number], None)
     return np.asarray(decoded)
 

@@ -2,7 +2,9 @@
 
 All random choices are a function of the seed, the step and the number of the image alone, as for photographs. Crops of
 stretched images are those of SSD (Liu et al., 2016) with the numbers of MLPerf's reference; padded images are only
-flipped. An evaluation sees whole images. Dimensions: H = W = image, N = max_boxes, M = mask.
+flipped. The colors of both may change (color_jitter.py). An evaluation sees whole images.
+
+Dimensions: H = W = image, N = max_boxes, M = mask.
 """
 
 import dataclasses
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.config import Data
+from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.image_decoding import MAX_THREADS, decoding_cause, decoding_errors, open_image, require_pillow
 from trainer.data.masks import bitmap
 from trainer.data.objects import Annotated, ObjectFormat, unpack
@@ -41,10 +45,10 @@ class View:
 class ObjectDecoder:
     """Decoder of a data set's images with objects, on several threads."""
 
-    def __init__(self, form: ObjectFormat, seed: int, expansion: float = 1.0) -> None:
-        """Prepare to decode; `expansion` is `data.expansion`. Raises FatalError without Pillow."""
+    def __init__(self, form: ObjectFormat, settings: Data) -> None:
+        """Prepare to decode; the settings have the seed and the augmentation. Raises FatalError without Pillow."""
         require_pillow()
-        self._form, self._seed, self._expansion = form, seed, expansion
+        self._form, self._settings = form, settings
         self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "decode")
 
     def records(
@@ -58,12 +62,13 @@ class ObjectDecoder:
 
     def _decode(self, document: bytes, number: int, step: int | None) -> npt.NDArray[np.uint8] | str:
         try:
-            content, annotated = unpack(document)
-            view = whole_view(self._form, annotated)
+            (content, annotated), settings = unpack(document), self._settings
+            view, jitter = whole_view(self._form, annotated), None
             if step is not None:
-                random = np.random.default_rng((_DRAWS, self._seed, step, number))
-                view = draw_view(self._form, annotated, random, self._expansion)
-            return make_record(self._form, content, annotated, view)
+                random = np.random.default_rng((_DRAWS, settings.seed, step, number))
+                view = draw_view(self._form, annotated, random, settings.expansion)
+                jitter = draw_jitter(random) if settings.color_jitter else None
+            return make_record(self._form, content, annotated, view, jitter)
         except decoding_errors() as error:
             return decoding_cause(error)
 
@@ -90,8 +95,12 @@ def corners(annotated: Annotated) -> Floats:
     return np.clip(box_N4, 0, (annotated.width, annotated.height) * 2)
 
 
-def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: View) -> npt.NDArray[np.uint8]:
-    """Return the record [S] of a view of an encoded image. Raises OSError or an error of Pillow if it is damaged.
+def make_record(
+    form: ObjectFormat, content: bytes, annotated: Annotated, view: View, jitter: ColorJitter | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return the record [S] of a view of an encoded image, whose colors `jitter` changes.
+
+    Raises OSError or an error of Pillow if the image is damaged.
 
     Of boxes, those remain whose center is in the view, clipped to it, and of more than `max_boxes` the largest, crowds
     last.
@@ -112,7 +121,7 @@ def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: 
     ]
     edge = 1.0 if form.is_stretched else picture[1]  # of what is flipped: padding stays at its side
     row_S = np.zeros(form.length, np.uint8)
-    row_S[: form.header] = _pixels(content, form.image, annotated, view, edge).reshape(-1)
+    row_S[: form.header] = _pixels(content, form.image, annotated, view, edge, jitter).reshape(-1)
     _write(row_S, form.header, np.array([len(kept)], "<i4"))
     _write(row_S, form.header + 4, np.array(picture, "<f4"))
     _write(row_S, form.boxes, _fractions(box_N4[kept], view, edge))
@@ -139,7 +148,9 @@ def _fractions(box_N4: Floats, view: View, edge: float) -> npt.NDArray[np.float3
     return np.stack([upper, left, lower, right], 1).astype("<f4")
 
 
-def _pixels(content: bytes, size: int, annotated: Annotated, view: View, edge: float) -> npt.NDArray[np.uint8]:
+def _pixels(
+    content: bytes, size: int, annotated: Annotated, view: View, edge: float, jitter: ColorJitter | None
+) -> npt.NDArray[np.uint8]:
     """Return the view of an encoded image, resized to [H, W, C]; what is outside the picture has one color."""
     pillow = require_pillow()
     # The part of the picture in the view, in pixels of the picture and of the record.
@@ -160,7 +171,7 @@ def _pixels(content: bytes, size: int, annotated: Annotated, view: View, edge: f
         box = left * x, upper * y, min(right * x, image.size[0]), min(lower * y, image.size[1])
         sides = max(1, last_x - first_x), max(1, last_y - first_y)
         resized = image.convert("RGB").resize(sides, pillow.Resampling.BILINEAR, box=box)
-    part_HWC = np.asarray(resized)[: size - first_y, : size - first_x]
+    part_HWC = np.asarray(jitter.apply(resized) if jitter else resized)[: size - first_y, : size - first_x]
     if view.is_flipped:
         part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * size) - first_x - part_HWC.shape[1])
     pixels_HWC[first_y : first_y + part_HWC.shape[0], first_x : first_x + part_HWC.shape[1]] = part_HWC
