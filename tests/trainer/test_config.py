@@ -129,6 +129,15 @@ def test_all_division_problems_are_reported_together() -> None:
         (("model.family=ssd", "model.detections=0", "run.target_accuracy=0.2"), "model.detections is 0"),
         (("model.family=resnet", "model.norm_examples=5"), "Nearest valid values: 30 or 35"),
         (("model.family=mask_rcnn", "model.image=100", "model.mask=28"), "Nearest valid values: 96 or 128"),
+        (
+            ("model.family=mask_rcnn", "model.mask=28", "model.image_width=300"),
+            "model.image_width = 300 is not divisible by 32",
+        ),
+        (
+            ("model.family=mask_rcnn", "model.mask=28", "model.short_side=256", "model.image_width=320"),
+            "model.short_side = 256 and model.long_side = 0 do not fit images of 224 x 320 pixels",
+        ),
+        (("model.family=ssd", "model.image_width=320"), "are not supported by ssd, whose images are squares"),
         (("model.family=mask_rcnn",), "model.mask = 0 is too small: mask_rcnn learns masks from bitmaps of objects"),
         (("model.family=mask_rcnn", "model.mask=28", "model.pooling=roi"), "Use gather or one_hot"),
         (("model.family=mask_rcnn", "model.mask=28", "model.anchor_samples=1"), "leaves no positive anchor"),

@@ -49,6 +49,9 @@ class Model:
     mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet, detection: height and width of the images in pixels
+    image_width: int = 0  # mask_rcnn: width of the images in pixels, whose height is model.image; 0 = square images
+    short_side: int = 0  # mask_rcnn: pixels of a picture's shorter side, if it fits; 0 = the largest that fits
+    long_side: int = 0  # mask_rcnn: most pixels of a picture's longer side; 0 = the most that fit
     classes: int = 1000  # resnet, detection: number of classes, without the background
     width: int = 64  # resnet, detection: channels of the first stage; each later one has twice those of the one before
     blocks: str = "3,4,6,3"  # resnet, detection: number of blocks in each stage; the default is ResNet-50
@@ -86,6 +89,11 @@ class Model:
     def mlp_input_matrices(self) -> int:
         """Number of matrices from the residual stream into the MLP: 2 if it is gated."""
         return 2 if self.activation == "swiglu" else 1
+
+    @property
+    def image_sides(self) -> tuple[int, int]:
+        """Height and width of the images in pixels."""
+        return self.image, self.image_width or self.image
 
     @property
     def block_counts(self) -> tuple[int, ...]:

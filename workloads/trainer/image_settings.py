@@ -29,6 +29,9 @@ def problems(config: Config) -> Iterator[Problem]:
         yield Problem(message, "Omit quant.matmuls")
     if config.data.color_jitter and family not in DETECTION_FAMILIES:
         yield Problem(f"data.color_jitter is not supported by {family}, which detects no objects", "Omit it")
+    if family != "mask_rcnn" and (model.image_width or model.short_side or model.long_side):
+        message = f"model.image_width, short_side and long_side are not supported by {family}, whose images are squares"
+        yield Problem(message, "Omit them, and use model.image")
     if family in DETECTION_FAMILIES:
         yield from _detection_problems(config)
 
@@ -56,10 +59,18 @@ def _detection_problems(config: Config) -> Iterator[Problem]:
 def _region_problems(model: Model) -> Iterator[Problem]:
     stages = len(model.block_counts)
     size = 4 * 2 ** max(0, stages - 1)
-    if stages and model.image % size:
-        message = f"model.image = {model.image} is not divisible by {size}, the pixels of a cell of the last stage"
-        below = model.image // size * size
-        yield Problem(message, f"Nearest valid values: {f'{below} or {below + size}' if below else size}")
+    for name, side in (("image", model.image), ("image_width", model.image_width)):
+        if stages and side % size:
+            message = f"model.{name} = {side} is not divisible by {size}, the pixels of a cell of the last stage"
+            below = side // size * size
+            yield Problem(message, f"Nearest valid values: {f'{below} or {below + size}' if below else size}")
+    limits, shorter, longer = (model.short_side, model.long_side), min(model.image_sides), max(model.image_sides)
+    if model.short_side > shorter or model.long_side > longer or (all(limits) and limits[0] > limits[1]):
+        height, width = model.image_sides
+        message = (
+            f"model.short_side = {limits[0]} and model.long_side = {limits[1]} do not fit images of {height} x {width}"
+        )
+        yield Problem(f"{message} pixels", "Use lower ones, or a larger model.image and model.image_width")
     if model.mask < _MIN_BITMAP:
         message = f"model.mask = {model.mask} is too small: mask_rcnn learns masks from bitmaps of objects"
         yield Problem(message, "Use --set model.mask=28 or more, and data that was prepared with it")

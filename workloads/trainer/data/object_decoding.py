@@ -4,7 +4,7 @@ All random choices are a function of the seed, the step and the number of the im
 stretched images are those of SSD (Liu et al., 2016) with the numbers of MLPerf's reference; padded images are only
 flipped. The colors of both may change (color_jitter.py). An evaluation sees whole images.
 
-Dimensions: H = W = image, N = max_boxes, M = mask.
+Dimensions: H, W = height and width, N = max_boxes, M = mask.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """The part of a picture that becomes the record's square, in pixels of the picture."""
+    """The part of a picture that becomes the record's rectangle, in pixels of the picture."""
 
     left: float
     upper: float
@@ -121,7 +121,7 @@ def make_record(
     ]
     edge = 1.0 if form.is_stretched else picture[1]  # of what is flipped: padding stays at its side
     row_S = np.zeros(form.length, np.uint8)
-    row_S[: form.header] = _pixels(content, form.image, annotated, view, edge, jitter).reshape(-1)
+    row_S[: form.header] = _pixels(content, (form.height, form.width), annotated, view, edge, jitter).reshape(-1)
     _write(row_S, form.header, np.array([len(kept)], "<i4"))
     _write(row_S, form.header + 4, np.array(picture, "<f4"))
     _write(row_S, form.boxes, _fractions(box_N4[kept], view, edge))
@@ -149,31 +149,31 @@ def _fractions(box_N4: Floats, view: View, edge: float) -> npt.NDArray[np.float3
 
 
 def _pixels(
-    content: bytes, size: int, annotated: Annotated, view: View, edge: float, jitter: ColorJitter | None
+    content: bytes, sides: tuple[int, int], annotated: Annotated, view: View, edge: float, jitter: ColorJitter | None
 ) -> npt.NDArray[np.uint8]:
     """Return the view of an encoded image, resized to [H, W, C]; what is outside the picture has one color."""
-    pillow = require_pillow()
+    pillow, (H, W) = require_pillow(), sides
     # The part of the picture in the view, in pixels of the picture and of the record.
     left, upper = max(0.0, view.left), max(0.0, view.upper)
     right, lower = min(annotated.width, view.left + view.width), min(annotated.height, view.upper + view.height)
-    first_x, last_x = (round((x - view.left) * size / view.width) for x in (left, right))
-    first_y, last_y = (round((y - view.upper) * size / view.height) for y in (upper, lower))
-    pixels_HWC = np.empty((size, size, 3), np.uint8)
+    first_x, last_x = (round((x - view.left) * W / view.width) for x in (left, right))
+    first_y, last_y = (round((y - view.upper) * H / view.height) for y in (upper, lower))
+    pixels_HWC = np.empty((H, W, 3), np.uint8)
     pixels_HWC[:] = _FILL
     with open_image(content) as image:
         if image.size != (annotated.width, annotated.height):
             raise ValueError(
                 f"it has {image.size[0]} x {image.size[1]} pixels, not {annotated.width} x {annotated.height}"
             )
-        scale = max(1.0, min(view.width, view.height) / size)
+        scale = max(1.0, min(view.width / W, view.height / H))
         image.draft("RGB", (int(np.ceil(annotated.width / scale)), int(np.ceil(annotated.height / scale))))
         x, y = image.size[0] / annotated.width, image.size[1] / annotated.height
         box = left * x, upper * y, min(right * x, image.size[0]), min(lower * y, image.size[1])
-        sides = max(1, last_x - first_x), max(1, last_y - first_y)
-        resized = image.convert("RGB").resize(sides, pillow.Resampling.BILINEAR, box=box)
-    part_HWC = np.asarray(jitter.apply(resized) if jitter else resized)[: size - first_y, : size - first_x]
+        size = max(1, last_x - first_x), max(1, last_y - first_y)
+        resized = image.convert("RGB").resize(size, pillow.Resampling.BILINEAR, box=box)
+    part_HWC = np.asarray(jitter.apply(resized) if jitter else resized)[: H - first_y, : W - first_x]
     if view.is_flipped:
-        part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * size) - first_x - part_HWC.shape[1])
+        part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * W) - first_x - part_HWC.shape[1])
     pixels_HWC[first_y : first_y + part_HWC.shape[0], first_x : first_x + part_HWC.shape[1]] = part_HWC
     return pixels_HWC
 

@@ -1,5 +1,6 @@
 """Weights of ResNet (models/resnet.py), for estimates without JAX."""
 
+import math
 from collections.abc import Iterator
 
 from trainer.config import Model
@@ -17,11 +18,11 @@ def kernels(model: Model) -> Iterator[Kernel]:
 
 def trunk(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the stem and of all stages."""
-    yield stem(model, model.image / 2)
-    channels = model.width
+    channels, pixels = model.width, math.prod(model.image_sides)
+    yield stem(model, pixels / 4)
     for stage, count in enumerate(model.block_counts, start=1):
-        width, size = model.width * 2 ** (stage - 1), model.image / 2 ** (stage + 1)
-        after, cells = EXPANSION * width, size * size
+        width, cells = model.width * 2 ** (stage - 1), pixels / 4 ** (stage + 1)
+        after = EXPANSION * width
         # The 3x3 convolution of a stage's first block halves the image, except in the first stage.
         yield unit(1, channels, width, cells if stage == 1 else 4 * cells)
         yield unit(3, width, width, cells)
@@ -33,9 +34,9 @@ def trunk(model: Model) -> Iterator[Kernel]:
         channels = after
 
 
-def stem(model: Model, size: float) -> Kernel:
-    """Return the weights of the first convolution, whose output has this height and width."""
-    return unit(7, 3, model.width, size * size)
+def stem(model: Model, cells: float) -> Kernel:
+    """Return the weights of the first convolution, with these cells of its output."""
+    return unit(7, 3, model.width, cells)
 
 
 def unit(size: int, before: int, after: int, cells: float) -> Kernel:

@@ -24,7 +24,7 @@ def kernels(model: Model) -> Iterator[Kernel]:
 def _trunk(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the stem and of all stages, whose blocks have two convolutions."""
     size, channels = -(-model.image // 2), model.width
-    yield stem(model, size)
+    yield stem(model, size * size)
     size = -(-size // 2)
     for n, count in enumerate(model.block_counts):
         # Only the second stage halves the image.

@@ -31,7 +31,7 @@ class Predictions(NamedTuple):
 class Detections(NamedTuple):
     """Objects that a model detects in a batch of images, by falling score."""
 
-    box_BK4: Any  # float32: (upper, left, lower, right), fractions of the record's square
+    box_BK4: Any  # float32: (upper, left, lower, right), fractions of the record's image
     score_BK: Any  # float32
     category_BK: Any  # int32, from 1; 0 where there are fewer detections
     mask_BKMM: Any = None  # float32 probabilities in the region of each box; None of a model without masks

@@ -225,19 +225,19 @@ def sums(
 
 def flops_per_item(model: Model) -> float:
     """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
-    total = 0.0
+    total, pixels = 0.0, math.prod(model.image_sides)
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if is_gain(path):
             continue
         if path[0].key == "head":
-            size = 1.0
+            cells = 1.0
         elif path[0].key == "stem":
-            size = model.image / 2
+            cells = pixels / 4
         else:  # The stem and the pooling halve the image, and so does the 3x3 convolution of each later stage.
             stage = int(path[1].key.removeprefix("stage"))
             before = stage > 1 and (path[2].key, path[3].key) == ("first", "reduce")
-            size = model.image / 2 ** (stage if before else stage + 1)
-        total += 2 * math.prod(shape) * size * size
+            cells = pixels / 4 ** (stage if before else stage + 1)
+        total += 2 * math.prod(shape) * cells
     return 3 * total
 
 
