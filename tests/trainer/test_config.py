@@ -121,6 +121,7 @@ def test_all_division_problems_are_reported_together() -> None:
         (("model.family=bert", "mesh.tp=4", "model.embed=66"), "model.embed = 66 is not divisible by mesh.tp = 4"),
         (("model.family=resnet", "model.blocks=3,x"), "Use a list such as 3,4,6,3"),
         (("model.family=resnet", "mesh.stages=2"), "resnet, which has no pipeline"),
+        (("model.family=ssd", "model.block=basic"), "model.block = basic is not supported by ssd"),
         (("model.family=ssd", "mesh.stages=2"), "ssd, which has no pipeline"),
         (("model.family=ssd", "model.blocks=3"), "has 1 stage, but ssd requires at least 2"),
         (("model.family=ssd", "model.image=30"), "fixed sizes in pixels. Use 31 or more"),

@@ -55,6 +55,7 @@ class Model:
     classes: int = 1000  # resnet, detection: number of classes, without the background
     width: int = 64  # resnet, detection: channels of the first stage; each later one has twice those of the one before
     blocks: str = "3,4,6,3"  # resnet, detection: number of blocks in each stage; the default is ResNet-50
+    block: str = "bottleneck"  # resnet: blocks of three convolutions (bottleneck), or of two (basic), as ResNet-34's
     space_to_depth: bool = False  # resnet, mask_rcnn: compute the first convolution on 2 x 2 pixels; same outputs
     norm_examples: int = 0  # resnet, detection: examples that batch norm normalizes together; 0 = the whole batch
     max_boxes: int = 100  # detection: most boxes of an image; of an image with more, the largest
@@ -215,6 +216,7 @@ class Checkpoint:
     auto_max_seconds: float = 3600.0  # auto: maximum time between two checkpoints, in seconds
     auto_max_share: float = 0.2  # auto: maximum share of the time in which steps wait for the saves of a tier
     hang_seconds: float | Auto = "auto"  # timeout of a save or a restore, in seconds; the job then ends and restarts
+    trunk_path: str = ""  # detection: output folder of a resnet, or its checkpoint, that the trunk starts from
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 

@@ -29,6 +29,9 @@ def problems(config: Config) -> Iterator[Problem]:
         yield Problem(message, "Omit quant.matmuls")
     if config.data.color_jitter and family not in DETECTION_FAMILIES:
         yield Problem(f"data.color_jitter is not supported by {family}, which detects no objects", "Omit it")
+    if model.block == "basic" and family != "resnet":
+        blocks = "whose blocks are basic" if family == "ssd" else "whose pyramid is on bottlenecks"
+        yield Problem(f"model.block = basic is not supported by {family}, {blocks}", "Omit model.block")
     if family != "mask_rcnn" and (model.image_width or model.short_side or model.long_side):
         message = f"model.image_width, short_side and long_side are not supported by {family}, whose images are squares"
         yield Problem(message, "Omit them, and use model.image")

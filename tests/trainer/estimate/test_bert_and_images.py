@@ -77,7 +77,16 @@ def test_parameters_and_flops_of_bert_are_those_of_the_model(name: str) -> None:
     assert bert.flops_per_token(model) * model.seq_len == pytest.approx(registry.flops_per_record(model), rel=1e-12)
 
 
-@pytest.mark.parametrize("settings", [(), ("model.blocks=1,2", "model.image=24"), ("model.blocks=3", "model.width=24")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("model.blocks=1,2", "model.image=24"),
+        ("model.blocks=3", "model.width=24"),
+        ("model.block=basic",),
+        ("model.block=basic", "model.blocks=2,1", "model.width=24"),
+    ],
+)
 @pytest.mark.parametrize("name", ["resnet-tiny", "resnet50"])
 def test_parameters_and_flops_of_resnet_are_those_of_the_model(name: str, settings: Sequence[str]) -> None:
     model = config.load(name, settings).model

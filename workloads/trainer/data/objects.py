@@ -64,8 +64,8 @@ class ObjectFormat:
         """Return the width and height of the rectangle in pixels of a picture in it, stretched or padded."""
         if self.is_stretched:
             return width, height
-        limits = ((width, self.width), (height, self.height))
-        limits += ((min(width, height), self.short_side), (max(width, height), self.long_side))
+        limits = [(width, self.width), (height, self.height)]
+        limits += [(min(width, height), self.short_side), (max(width, height), self.long_side)]
         size, pixels = max((limit for limit in limits if limit[1]), key=lambda limit: limit[0] / limit[1])
         return self.width * size / pixels, self.height * size / pixels
 

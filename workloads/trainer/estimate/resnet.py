@@ -12,7 +12,8 @@ EXPANSION = 4  # output channels of a block per inner channel
 def kernels(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the network."""
     yield from trunk(model)
-    channels = EXPANSION * model.width * 2 ** (len(model.block_counts) - 1)
+    expansion = 1 if model.block == "basic" else EXPANSION
+    channels = expansion * model.width * 2 ** (len(model.block_counts) - 1)
     yield Kernel((channels, model.classes), 1, is_float32=True)
 
 
@@ -22,6 +23,10 @@ def trunk(model: Model) -> Iterator[Kernel]:
     yield stem(model, pixels / 4)
     for stage, count in enumerate(model.block_counts, start=1):
         width, cells = model.width * 2 ** (stage - 1), pixels / 4 ** (stage + 1)
+        if model.block == "basic":
+            yield from basic_stage(channels, width, cells, count)
+            channels = width
+            continue
         after = EXPANSION * width
         # The 3x3 convolution of a stage's first block halves the image, except in the first stage.
         yield unit(1, channels, width, cells if stage == 1 else 4 * cells)
@@ -32,6 +37,15 @@ def trunk(model: Model) -> Iterator[Kernel]:
         again = unit(1, after, width, cells), unit(3, width, width, cells), unit(1, width, after, cells)
         yield from rest(count, *again)
         channels = after
+
+
+def basic_stage(before: int, width: int, cells: float, count: int) -> Iterator[Kernel]:
+    """Yield the weights of a stage of blocks of two convolutions, with these cells of its output."""
+    yield unit(3, before, width, cells)
+    yield unit(3, width, width, cells)
+    if before != width:
+        yield unit(1, before, width, cells)
+    yield from rest(count, *[unit(3, width, width, cells)] * 2)
 
 
 def stem(model: Model, cells: float) -> Kernel:

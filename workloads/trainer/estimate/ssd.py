@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainer.config import Model
 from trainer.estimate.kernels import Kernel
-from trainer.estimate.resnet import rest, stem, unit
+from trainer.estimate.resnet import basic_stage, stem
 from trainer.models.ssd_levels import MIDDLE, levels
 
 
@@ -29,9 +29,5 @@ def _trunk(model: Model) -> Iterator[Kernel]:
     for n, count in enumerate(model.block_counts):
         # Only the second stage halves the image.
         width, size = model.width * 2**n, -(-size // 2) if n == 1 else size
-        yield unit(3, channels, width, size * size)
-        yield unit(3, width, width, size * size)
-        if channels != width:
-            yield unit(1, channels, width, size * size)
-        yield from rest(count, *[unit(3, width, width, size * size)] * 2)
+        yield from basic_stage(channels, width, size * size, count)
         channels = width

@@ -63,5 +63,6 @@ class Family:
     translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = None
     # parameters, averages, records -> what it detects; None if it does not detect
     detect: Callable[[Model, Execution, Params, Params, Array], Detections] | None = None
+    trunk: tuple[str, ...] | None = None  # keys of the parameters that are a ResNet's stem and stages; None without one
     # model, chips of "fsdp", examples of a chip -> model with the settings that are chosen for them
     place: Callable[[Model, int, float], Model] = lambda model, chips, examples: model

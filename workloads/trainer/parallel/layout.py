@@ -23,6 +23,7 @@ _CHOICES = {
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "model.block": ("bottleneck", "basic"),
     "model.pooling": ("gather", "one_hot"),
     "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
@@ -366,5 +367,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
     if model.family == "dlrm":
         yield from table_placement.setting_problems(config)
+    if config.checkpoint.trunk_path and model.family not in DETECTION_FAMILIES:
+        message = f"checkpoint.trunk_path is not supported by {model.family}, which has no trunk"
+        yield Problem(message, "Omit checkpoint.trunk_path")
     if model.family in IMAGE_FAMILIES:
         yield from image_settings.problems(config)
