@@ -179,7 +179,10 @@ class Optim:
     name: str = "adamw"  # adamw, lamb, lars or sgd; lamb and lars scale updates by norms of layers, for large batches
     lr: float = 1e-3  # peak learning rate, reached at the end of the linear warmup
     warmup: int = 20  # warmup steps
-    schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial or constant
+    warmup_factor: float = 0.0  # learning rate of the first warmup step, as a fraction of lr
+    schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial, constant or piecewise (decay_steps)
+    decay_steps: str = ""  # piecewise: finished steps at which the learning rate drops, comma separated
+    decay_factor: float = 0.1  # piecewise: factor of the learning rate at each of these steps
     power: float = 1.0  # exponent of the polynomial schedule: 1 is linear, 2 is usual for LARS
     final_fraction: float = 0.1  # learning rate at the last step, as a fraction of lr
     weight_decay: float = 0.1  # weight decay, applied to matrices only
@@ -193,6 +196,11 @@ class Optim:
     grad_clip_norm: float = 1.0  # maximum global norm of the gradients; 0 = no clipping
     grad_accum_steps: int = 1  # sequential parts of a batch whose gradients are summed
     update_axes: str = ""  # mesh axes to shard optimizer state over, beside the parameters' axes: fsdp, dp or fsdp,dp
+
+    @property
+    def decay_boundaries(self) -> tuple[int, ...]:
+        """The numbers in `decay_steps`; empty if one of them is not a positive integer."""
+        return positive_integers(self.decay_steps)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -261,6 +269,7 @@ class Run:
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
     target_accuracy: float = 0.0  # accuracy, mAP, AUC or BLEU / 100 of an evaluation that ends the run; 0 = none
+    target_mask_accuracy: float = 0.0  # mask_rcnn: mAP of masks that this evaluation must also have
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt

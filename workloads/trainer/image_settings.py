@@ -54,9 +54,9 @@ def _detection_problems(config: Config) -> Iterator[Problem]:
     if config.data.expansion < 1:
         message = f"data.expansion = {config.data.expansion} is below 1"
         yield Problem(message, "Use 1 for none, or more, such as 4")
-    if config.run.target_accuracy and not model.detections:
-        message = "run.target_accuracy requires detections, but model.detections is 0"
-        yield Problem(message, "Omit one of them")
+    for name, is_set in (("run.target_accuracy", config.run.target_accuracy), ("observe.mllog", config.observe.mllog)):
+        if is_set and not model.detections:
+            yield Problem(f"{name} requires detections, but model.detections is 0", "Omit one of them")
 
 
 def _region_problems(model: Model) -> Iterator[Problem]:

@@ -20,12 +20,11 @@ from trainer.config import Data
 from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.image_decoding import MAX_THREADS, decoding_cause, decoding_errors, open_image, require_pillow
 from trainer.data.masks import bitmap
-from trainer.data.objects import Annotated, ObjectFormat, unpack
+from trainer.data.objects import CROP_ATTEMPTS, Annotated, ObjectFormat, unpack
 
 _DRAWS = 0x55D  # distinguishes these random numbers from others with the same seed
 _MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)  # of a crop with every box kept; None: no crop
 _SIDE, _RATIO = (0.3, 1.0), (0.5, 2.0)  # of a crop: sides as fractions of the image's, and height over width
-_ATTEMPTS = 50  # to find a crop for one choice of overlap
 _CHOICES = 20  # of an overlap, after which the whole image is taken
 _FILL = (124, 116, 104)  # color of what is outside the picture
 Floats = npt.NDArray[np.float64]
@@ -194,7 +193,7 @@ def _cropped(view: View, box_N4: Floats, random: np.random.Generator) -> View:
         least = _MIN_OVERLAPS[random.integers(len(_MIN_OVERLAPS))]
         if least is None:
             return view
-        for _ in range(_ATTEMPTS):
+        for _ in range(CROP_ATTEMPTS):
             width, height = random.uniform(*_SIDE, 2) * (view.width, view.height)
             left = view.left + random.uniform(0, view.width - width)
             upper = view.upper + random.uniform(0, view.height - height)

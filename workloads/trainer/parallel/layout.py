@@ -5,7 +5,7 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer import image_settings, pair_lengths
+from trainer import image_settings, pair_lengths, rate_settings
 from trainer.config import (
     DETECTION_FAMILIES,
     IMAGE_FAMILIES,
@@ -30,7 +30,7 @@ _CHOICES = {
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
     "optim.name": ("adamw", "lamb", *MOMENTUM_OPTIMIZERS),
-    "optim.schedule": ("cosine", "polynomial", "constant"),
+    "optim.schedule": ("cosine", "polynomial", "constant", "piecewise"),
     "optim.momentum_form": ("unscaled", "scaled"),
     "optim.moment_dtype": ("float32", "bfloat16"),
     "quant.rounding": ("stochastic", "nearest"),
@@ -48,13 +48,14 @@ _MAY_BE_ZERO = {
     "data.shuffle_window",
     *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
     *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
-    "run.target_accuracy",
+    *("run.target_accuracy", "run.target_mask_accuracy", "optim.warmup_factor"),
     "checkpoint.local_every",
     *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
 }
 _BELOW_ONE = {
     *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
-    *("checkpoint.auto_max_share", "run.target_accuracy"),
+    *("checkpoint.auto_max_share", "run.target_accuracy", "run.target_mask_accuracy"),
+    *("optim.warmup_factor", "optim.decay_factor"),
 }
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -319,6 +320,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
             elif key in _BELOW_ONE and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
+    yield from rate_settings.problems(config.optim)
     yield from mllog.problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
