@@ -23,6 +23,7 @@ TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
 DETECTION_FAMILIES = ("ssd", "mask_rcnn")  # models that detect objects
 IMAGE_FAMILIES = ("resnet", *DETECTION_FAMILIES)
 MOMENTUM_OPTIMIZERS = ("lars", "sgd")  # with one moment
+CROP_ATTEMPTS = 50  # of SSD, to find a crop for one choice of its overlap with the objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainer.config import DETECTION_FAMILIES, Config, Model
 from trainer.errors import Problem
-from trainer.models.ssd_levels import SMALLEST_IMAGE
+from trainer.ssd_levels import SMALLEST_IMAGE
 
 _MIN_BITMAP = 14  # least side of an object's bitmap for Mask R-CNN: half of a predicted mask's
 

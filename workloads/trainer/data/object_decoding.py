@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import Data
+from trainer.config import CROP_ATTEMPTS, Data
 from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.image_decoding import MAX_THREADS, decoding_cause, decoding_errors, open_image, require_pillow
 from trainer.data.masks import bitmap
-from trainer.data.objects import CROP_ATTEMPTS, Annotated, ObjectFormat, unpack
+from trainer.data.objects import Annotated, ObjectFormat, unpack
 
 _DRAWS = 0x55D  # distinguishes these random numbers from others with the same seed
 _MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)  # of a crop with every box kept; None: no crop

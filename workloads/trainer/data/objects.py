@@ -13,7 +13,6 @@ from trainer.config import DETECTION_FAMILIES, Model
 from trainer.errors import Problem
 
 LENGTH_BYTES = 4
-CROP_ATTEMPTS = 50  # to find a crop for one choice of its overlap with the objects
 _WORD = 4  # bytes of a number
 _HEADER = 3  # numbers: of boxes, and the height and width of the picture as fractions of the rectangle
 STRETCHED_FAMILIES = ("ssd",)  # models whose images are stretched; of others, they are padded

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainer.config import Model
 from trainer.estimate.kernels import Kernel
 from trainer.estimate.resnet import basic_stage, stem
-from trainer.models.ssd_levels import MIDDLE, levels
+from trainer.ssd_levels import MIDDLE, levels
 
 
 def kernels(model: Model) -> Iterator[Kernel]:

@@ -23,8 +23,8 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models import boxes, object_records, resnet, ssd_loss
 from trainer.models.family import Context, Detections, Params, Sums
-from trainer.models.ssd_levels import HALVED, MIDDLE, RATIOS, SCALES, STRIDE, levels
 from trainer.parallel.partitioning import Execution
+from trainer.ssd_levels import HALVED, MIDDLE, RATIOS, SCALES, STRIDE, levels
 
 _MIN_ROWS = 4  # of a chip, below which layers are not sharded
 _MIN_SCORE, _CANDIDATES, _MAX_OVERLAP = 0.05, 200, 0.5  # of a category's detections, before and in the suppression

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainer.config import TRANSLATION_FAMILIES, Config
-from trainer.data.objects import CROP_ATTEMPTS
+from trainer.config import CROP_ATTEMPTS, TRANSLATION_FAMILIES, Config
 from trainer.errors import Problem
 from trainer.telemetry.metrics import JsonLines
 from xpk_shared.storage import Place
