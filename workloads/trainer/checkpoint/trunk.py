@@ -4,12 +4,16 @@ Only the stem and the stages are read, with batch norm's averages; the other mod
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from trainer.checkpoint.stores import CheckpointStore, manifest, open_store
+from trainer.checkpoint.stores import CheckpointStore, manifest
+from trainer.checkpoint.stores.folder import FolderStore
 from trainer.errors import FatalError, Problem, reason
 from trainer.storage import open_place
 from xpk_shared.storage import Place, in_bucket
+
+if TYPE_CHECKING:
+    from xpk_shared.storage.bucket import Bucket  # heavy, and an extra
 
 PARTS = ("stem", "stages")  # of a ResNet's parameters and averages
 SETTING = "checkpoint.trunk_path"
@@ -61,18 +65,27 @@ def _find(path: str) -> TrunkCheckpoint:
     step = manifest.read_step(name)
     if step is not None and (open_place(path) / manifest.MANIFEST).is_file():
         place = open_place(folder or ("/" if path.startswith("/") else "."))
-        store = open_store(place)
+        store = _store(place)
         if damage := store.damage(step):
             raise FatalError(Problem(f"{SETTING}={path!r} is damaged: {damage}", "Use another checkpoint"))
         return TrunkCheckpoint(place, step, store.notes(step))
     place = open_place(path) / "checkpoints"
     if not place.is_folder():
         raise FatalError(Problem(f"{SETTING}={path!r} has no checkpoint", _HINT))
-    store = open_store(place)
+    store = _store(place)
     newest = _newest(store)
     if newest is None:
         raise FatalError(Problem(f"{SETTING}={path!r} has no complete checkpoint", _HINT))
     return TrunkCheckpoint(place, newest, store.notes(newest))
+
+
+def _store(place: Place) -> CheckpointStore:
+    """Return the store in a folder or a bucket, only to find a checkpoint: nothing is created or registered."""
+    if place.path is not None:
+        return FolderStore(place.path)
+    from trainer.checkpoint.stores.bucket import BucketStore  # heavy, and an extra
+
+    return BucketStore(cast("Bucket", place))
 
 
 def _newest(store: CheckpointStore) -> int | None:

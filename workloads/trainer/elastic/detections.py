@@ -64,14 +64,12 @@ class SharedDetections:
             job.peers.barrier("detections")
 
     def _read(self, step: int) -> DetectionLog:
-        """Return the detections of all images, and remove the files of this evaluation and of earlier ones."""
+        """Return the detections of all images, and remove their files."""
         run, folder = self._run, self._run.job.out / _FOLDER
         shares = range(run.job.host.replicas)
         try:
             logs = [DetectionLog.unpack((folder / str(step) / f"{share}.npz").read()) for share in shares]
-            steps = {entry.name.partition("/")[0] for entry in folder.walk(frozenset())}
-            for name in (name for name in steps if name.isdecimal() and int(name) <= step):
-                (folder / name).remove_tree("")
+            (folder / str(step)).remove_tree("")  # not earlier ones, which a former leading slice may still read
         except OSError as error:
             raise StorageError(f"cannot read the detections of step {step} in {folder}: {reason(error)}") from error
         return DetectionLog.merge(logs, [self._numbers(share) for share in shares])
