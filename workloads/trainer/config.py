@@ -23,6 +23,7 @@ TRANSLATION_FAMILIES = ("transformer", "gnmt")  # models that translate
 DETECTION_FAMILIES = ("ssd", "mask_rcnn")  # models that detect objects
 IMAGE_FAMILIES = ("resnet", *DETECTION_FAMILIES)
 MOMENTUM_OPTIMIZERS = ("lars", "sgd")  # with one moment
+CROP_ATTEMPTS = 50  # of SSD, to find a crop for one choice of its overlap with the objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,13 @@ class Model:
     mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first
     image: int = 224  # resnet, detection: height and width of the images in pixels
+    image_width: int = 0  # mask_rcnn: width of the images in pixels, whose height is model.image; 0 = square images
+    short_side: int = 0  # mask_rcnn: pixels of a picture's shorter side, if it fits; 0 = the largest that fits
+    long_side: int = 0  # mask_rcnn: most pixels of a picture's longer side; 0 = the most that fit
     classes: int = 1000  # resnet, detection: number of classes, without the background
     width: int = 64  # resnet, detection: channels of the first stage; each later one has twice those of the one before
     blocks: str = "3,4,6,3"  # resnet, detection: number of blocks in each stage; the default is ResNet-50
+    block: str = "bottleneck"  # resnet: blocks of three convolutions (bottleneck), or of two (basic), as ResNet-34's
     space_to_depth: bool = False  # resnet, mask_rcnn: compute the first convolution on 2 x 2 pixels; same outputs
     norm_examples: int = 0  # resnet, detection: examples that batch norm normalizes together; 0 = the whole batch
     max_boxes: int = 100  # detection: most boxes of an image; of an image with more, the largest
@@ -86,6 +91,11 @@ class Model:
     def mlp_input_matrices(self) -> int:
         """Number of matrices from the residual stream into the MLP: 2 if it is gated."""
         return 2 if self.activation == "swiglu" else 1
+
+    @property
+    def image_sides(self) -> tuple[int, int]:
+        """Height and width of the images in pixels."""
+        return self.image, self.image_width or self.image
 
     @property
     def block_counts(self) -> tuple[int, ...]:
@@ -148,6 +158,7 @@ class Data:
     expansion: float = (
         1.0  # detection: largest canvas, relative to the image, that half of the crops are from; 1 = none
     )
+    color_jitter: bool = False  # detection: change brightness, contrast, saturation and hue of the images to train on
     tokenizer: str = ""  # SentencePiece model or vocab.txt; empty = bytes, or the prepared data set's tokenizer
     global_batch: int = 0  # examples in a step over all chips; 0 = batch_per_chip x chips
     batch_per_chip: int = 1  # examples in a step on each chip, if global_batch is 0
@@ -169,7 +180,10 @@ class Optim:
     name: str = "adamw"  # adamw, lamb, lars or sgd; lamb and lars scale updates by norms of layers, for large batches
     lr: float = 1e-3  # peak learning rate, reached at the end of the linear warmup
     warmup: int = 20  # warmup steps
-    schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial or constant
+    warmup_factor: float = 0.0  # learning rate of the first warmup step, as a fraction of lr
+    schedule: str = "cosine"  # learning rate after the warmup: cosine, polynomial, constant or piecewise (decay_steps)
+    decay_steps: str = ""  # piecewise: finished steps at which the learning rate drops, comma separated
+    decay_factor: float = 0.1  # piecewise: factor of the learning rate at each of these steps
     power: float = 1.0  # exponent of the polynomial schedule: 1 is linear, 2 is usual for LARS
     final_fraction: float = 0.1  # learning rate at the last step, as a fraction of lr
     weight_decay: float = 0.1  # weight decay, applied to matrices only
@@ -183,6 +197,11 @@ class Optim:
     grad_clip_norm: float = 1.0  # maximum global norm of the gradients; 0 = no clipping
     grad_accum_steps: int = 1  # sequential parts of a batch whose gradients are summed
     update_axes: str = ""  # mesh axes to shard optimizer state over, beside the parameters' axes: fsdp, dp or fsdp,dp
+
+    @property
+    def decay_boundaries(self) -> tuple[int, ...]:
+        """The numbers in `decay_steps`; empty if one of them is not a positive integer."""
+        return positive_integers(self.decay_steps)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -206,6 +225,7 @@ class Checkpoint:
     auto_max_seconds: float = 3600.0  # auto: maximum time between two checkpoints, in seconds
     auto_max_share: float = 0.2  # auto: maximum share of the time in which steps wait for the saves of a tier
     hang_seconds: float | Auto = "auto"  # timeout of a save or a restore, in seconds; the job then ends and restarts
+    trunk_path: str = ""  # detection: output folder of a resnet, or its checkpoint, that the trunk starts from
     local_path: str = ""  # folder on each host that outlives the process: a RAM disk, or a disk of the node
 
 
@@ -250,6 +270,7 @@ class Run:
     steps: int = 100  # number of training steps
     eval_every: int = 50  # steps between evaluations; 0 = only at the end
     target_accuracy: float = 0.0  # accuracy, mAP, AUC or BLEU / 100 of an evaluation that ends the run; 0 = none
+    target_mask_accuracy: float = 0.0  # mask_rcnn: mAP of masks that this evaluation must also have
     log_every: int = 10  # steps between log lines
     seed: int = 0  # seed of the initial parameters
     keep_programs: bool = True  # cache compiled programs for the workload's other hosts and its next attempt

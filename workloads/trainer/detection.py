@@ -7,6 +7,7 @@ and the host that leads collects those of all images without padding.
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import io
 import math
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,36 @@ class DetectionLog:
         for n in np.flatnonzero(np.asarray(weight_B) > 0):
             self._images.append(Detections(*(None if part is None else np.asarray(part)[n] for part in detections)))
 
+    def pack(self) -> bytes:
+        """Return all detections as bytes, without the places that detect nothing."""
+        images = [_real(image) for image in self._images]
+        arrays: dict[str, Any] = {"counts": [len(image.category_BK) for image in images]}
+        for name in Detections._fields:
+            parts = [part for image in images if (part := getattr(image, name)) is not None]
+            arrays |= {name: np.concatenate(parts)} if parts else {}
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        return content.getvalue()
+
+    @classmethod
+    def unpack(cls, content: bytes) -> "DetectionLog":
+        """Return the detections in bytes that `pack` returned."""
+        arrays, log = np.load(io.BytesIO(content)), cls()
+        ends = np.cumsum(arrays["counts"])
+        for begin, end in zip(ends - arrays["counts"], ends, strict=True):
+            parts = (arrays[name][begin:end] if name in arrays else None for name in Detections._fields)
+            log._images.append(Detections(*parts))
+        return log
+
+    @classmethod
+    def merge(cls, logs: Sequence["DetectionLog"], numbers: Sequence[Sequence[int]]) -> "DetectionLog":
+        """Return the detections of several logs in the order of the images, of which each log has these numbers."""
+        pairs = zip(logs, numbers, strict=True)
+        images = [image for log, own in pairs for image in zip(own, log._images, strict=True)]
+        merged = cls()
+        merged._images = [image for _, image in sorted(images, key=lambda image: image[0])]
+        return merged
+
     def precisions(self, model: Model, images: Sequence[Annotated]) -> dict[str, float]:
         """Return the mAP, 0 to 1, of boxes ("map") and of masks ("mask_map") if the detections have any.
 
@@ -75,6 +106,12 @@ def image_results(model: Model, image: Annotated, detections: Detections, kind: 
             result["segmentation"] = _encoded(_paste(detections.mask_BKMM[n], edges, image.height, image.width))
         results.append(result)
     return results
+
+
+def _real(image: Detections) -> Detections:
+    """Return the detections of an image without the places that detect nothing."""
+    is_real_K = np.asarray(image.category_BK) > 0
+    return Detections(*(None if part is None else part[is_real_K] for part in image))
 
 
 def average_precision(images: Sequence[Annotated], results: list[dict[str, Any]], kind: str = BOXES) -> float:

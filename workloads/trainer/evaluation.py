@@ -35,7 +35,7 @@ class Evaluation:
     def __call__(self, state: State, *, step: int) -> float:
         """Record and return the mean loss over the held-out records after `step`; every host runs the same batches.
 
-        The mAP of detections is recorded later, by `finish` at the latest, unless the run may end with it.
+        The mAP of detections is recorded later, by `finish` at the latest, unless steps wait for it (`Precisions`).
         """
         area, measure = functools.partial(self._area, step), functools.partial(self._precisions.begin, step=step)
         return evaluate(self._run, self.program, state, step=step, area=area, measure=measure)
@@ -76,15 +76,16 @@ class Precisions:
     def begin(self, log: DetectionLog, *, step: int) -> dict[str, float]:
         """Begin to compute the mAP of these detections; every host must call this.
 
-        Returns it if the run may end with it (run.target_accuracy); otherwise the first host records it when it is
-        known, and the result is empty.
+        Returns it if the run may end with it (run.target_accuracy), or if MLPerf's log lines have it; otherwise the
+        first host records it when it is known, and the result is empty.
         """
         self.wait()
-        self._step, ends_run = step, self._run.job.config.run.target_accuracy > 0
+        config = self._run.job.config
+        self._step, is_awaited = step, config.run.target_accuracy > 0 or bool(config.observe.mllog)
         if self._run.job.is_first:
-            action = functools.partial(self._compute, log, step, records=not ends_run)
+            action = functools.partial(self.measure, lambda: log, step, records=not is_awaited)
             self._result = background.start(action, "mAP")
-        return self.wait() if ends_run else {}
+        return self.wait() if is_awaited else {}
 
     def wait(self) -> dict[str, float]:
         """Wait until the mAP is known, and return it; empty if there is none to wait for. Every host must call this."""
@@ -98,9 +99,10 @@ class Precisions:
             precisions: dict[str, float] = job.peers.await_(key)
         return precisions
 
-    def _compute(self, log: DetectionLog, step: int, *, records: bool) -> dict[str, float]:
+    def measure(self, read: Callable[[], DetectionLog], step: int, *, records: bool = True) -> dict[str, float]:
+        """Return the mAP of the detections that `read` returns, recorded if `records`; the first host calls this."""
         run, began = self._run, time.monotonic()
-        precisions = log.precisions(run.job.config.model, self._annotated)
+        precisions = read().precisions(run.job.config.model, self._annotated)
         if records:
             run.progress.record_precisions(step, precisions, run.held_out, time.monotonic() - began)
         return precisions

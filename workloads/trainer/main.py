@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import config as configs
+from trainer.checkpoint import trunk
 from trainer.data import checks, preparation
 from trainer.data.prepare import FILE_TOKENS
 from trainer.errors import ExitCode, FatalError, Problem, reason
@@ -202,6 +203,7 @@ def _check(options: argparse.Namespace) -> int:
         problems = [] if options.settings_only else _check_layout(config, chips, is_elastic=options.min_slices > 0)
         if not (options.settings_only or options.no_data):
             problems += _check_output(config.run.output_dir or os.environ.get("XPK_OUTPUT_DIR", ""))
+            problems += trunk.check(config.checkpoint.trunk_path)
             if not any(layout.range_problems(config)):  # else the size of a batch is unknown
                 problems += checks.check_source(config, layout.layout(config, chips).global_batch)
     except FatalError as error:

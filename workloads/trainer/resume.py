@@ -11,11 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainer.checkpoint import compatibility
+from trainer.checkpoint import compatibility, trunk
+from trainer.checkpoint.manager import Checkpoints, array_shapes
 from trainer.errors import FatalError
 from trainer.hosts import timeouts
+from trainer.hosts.own_work import OwnWork
+from trainer.models.family import Params
+from trainer.models.registry import family
 from trainer.setup import Run
 from trainer.step.programs import State
+from trainer.storage import open_place
 from trainer.telemetry import metrics
 
 
@@ -32,10 +37,10 @@ def first_state(run: Run) -> tuple[Any, int, int]:
         run.local.settle(checkpoint.step if checkpoint else 0)
     job.events.write("choose", checkpoint.step if checkpoint else 0, time.monotonic() - began)
     if checkpoint is None:
-        seed = np.uint32(job.config.run.seed)
+        seed, with_trunk = np.uint32(job.config.run.seed), start_trunk(run)
         init = get_compiled(run, "init", run.programs.init, seed)
         began = time.monotonic()
-        state = init(seed)
+        state = with_trunk(init(seed))
         job.events.write("restore", 0, time.monotonic() - began, source="init", read=False)
         return lambda: state, 0, 0
     start, notes, source = checkpoint.step, checkpoint.notes, checkpoint.source
@@ -59,6 +64,53 @@ def first_state(run: Run) -> tuple[Any, int, int]:
         start * notes.get("global_batch", run.batch) * notes.get("model", {}).get("seq_len", job.config.model.seq_len)
     )
     return wait_for_state, start, notes.get("tokens", computed_tokens)
+
+
+def start_trunk(run: Run) -> Callable[[State], State]:
+    """Start to read the trunk of checkpoint.trunk_path; return the function that puts it into a fresh state.
+
+    Process 0 first checks whether it fits. Raises FatalError if it does not.
+    """
+    job, model = run.job, run.job.config.model
+    path, keys = job.config.checkpoint.trunk_path, family(model).trunk
+    if not path or keys is None:
+        return lambda state: state
+    params: Params = functools.reduce(lambda tree, key: tree[key], keys, run.programs.state["params"])
+    wanted = {"params": {part: params[part] for part in trunk.PARTS}, "averages": run.programs.state["averages"]}
+    check = OwnWork()
+    with timeouts.storage(job, "the check of the trunk's checkpoint", 0, check):
+        if job.is_first:
+            with check:
+                found = trunk.find_checkpoint(path)
+                arrays = _checkpoints_of(run, str(found.place)).shapes(found.step, found.notes)
+                if problem := trunk.mismatch(found, model.family, array_shapes(wanted), arrays):
+                    raise FatalError(problem)
+            job.peers.announce("trunk", [str(found.place), found.step, found.notes])
+        place, step, notes = job.peers.await_("trunk")
+    checkpoints, compiler = _checkpoints_of(run, place), functools.partial(compile_program, run)
+    finish = checkpoints.restore(step, notes, run.mesh, wanted, compiler, is_partial=True)
+
+    def start(state: State) -> State:
+        with timeouts.storage(job, "the read of the trunk", 0, checkpoints):
+            read, _ = finish()
+            jax.block_until_ready(read)
+        if job.leads:
+            metrics.say(f"starting with the trunk of step {step} in {place}")
+        return state | {"params": _with_trunk(state["params"], keys, read["params"]), "averages": read["averages"]}
+
+    return start
+
+
+def _checkpoints_of(run: Run, place: str) -> Checkpoints:
+    """Return the checkpoints of another run, only to read them."""
+    return Checkpoints(open_place(place), 1, {}, run.job.peers, run.job.events)
+
+
+def _with_trunk(params: Params, keys: tuple[str, ...], parts: Params) -> Params:
+    """Return the parameters with these parts of the trunk, which is at `keys`."""
+    if not keys:
+        return params | parts
+    return params | {keys[0]: _with_trunk(params[keys[0]], keys[1:], parts)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -306,8 +306,7 @@ def _reader(
     Files in a bucket are copied here, because a step that waited for them would count as hung. A host that trains on
     few `examples` of a file copies blocks when it reads them.
     """
-    data = job.config.data
-    open_reader = open_reader or functools.partial(Reader, seed=data.seed, expansion=data.expansion)
+    open_reader = open_reader or functools.partial(Reader, settings=job.config.data)
     read = open_reader(tokens, job.config.model, counts) if shards else None
     if read is not None:
         with timeouts.data(job, "its copy of the data", is_own=True):

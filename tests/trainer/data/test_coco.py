@@ -1,7 +1,9 @@
 """Images with objects: COCO's annotations, their defects, augmentation, boxes and bitmaps of records."""
 
+import dataclasses
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,21 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from tests.trainer import scenes
 from tests.trainer.small import run_alone
 from trainer import config
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import checks, masks, object_decoding, prepare_objects, reader, synthetic_scenes
+from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.dataset import Corpus
 from trainer.data.object_decoding import View
 from trainer.data.objects import Annotated, ObjectFormat, object_format, unpack
+from trainer.detection import image_results
 from trainer.errors import FatalError
+from trainer.models.family import Detections
 from trainer.storage import open_place
 
 MODEL = Model(family="ssd", image=32, classes=3, max_boxes=6, mask=8)
@@ -41,7 +47,7 @@ def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def open_reader(corpus: Corpus, seed: int = 0) -> reader.Reader:
-    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), seed=seed)
+    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), settings=Data(seed=seed))
 
 
 def words(row_S: npt.NDArray[np.uint8], start: int, count: int, dtype: str) -> Any:
@@ -87,7 +93,7 @@ def test_a_padded_record_keeps_the_proportions_of_the_picture() -> None:
     content, drawn = next(
         draw for draw in (synthetic_scenes.draw(n, 32) for n in range(99)) if draw[1].width > draw[1].height
     )
-    form = ObjectFormat(64, 6, 0, is_stretched=False)
+    form = ObjectFormat(64, 64, 6, 0, is_stretched=False)
     row_S = object_decoding.make_record(form, content, drawn, object_decoding.whole_view(form, drawn))
     height = drawn.height / drawn.width
     np.testing.assert_allclose(words(row_S, form.header + 4, 2, "<f4"), [height, 1], rtol=1e-6)
@@ -95,6 +101,50 @@ def test_a_padded_record_keeps_the_proportions_of_the_picture() -> None:
     assert (pixels_HWC[round(64 * height) :] == object_decoding._FILL).all()
     sides = boxes(row_S, form)[0] * drawn.width
     assert sides[2] - sides[0] == pytest.approx(drawn.objects[0]["bbox"][3], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("picture", "scaled"),  # width and height
+    [
+        ((640, 480), (1066.7, 800)),
+        ((640, 320), (1333, 666.5)),  # the longer side is at its limit
+        ((480, 640), (624, 832)),  # a portrait is as high as the image
+        ((2000, 1000), (1333, 666.5)),
+        ((100, 100), (800, 800)),
+    ],
+)
+def test_a_picture_is_scaled_to_its_shorter_side_within_the_limits(
+    picture: tuple[int, int], scaled: tuple[float, float]
+) -> None:
+    model = Model(family="mask_rcnn", image=832, image_width=1344, short_side=800, long_side=1333)
+    width, height = object_format(model).extent(*picture)
+    assert (1344 * picture[0] / width, 832 * picture[1] / height) == pytest.approx(scaled, rel=1e-4)
+    square = object_format(Model(family="mask_rcnn", image=1344, short_side=800, long_side=1333)).extent(*picture)
+    factor = min(800 / min(picture), 1333 / max(picture))
+    assert square == pytest.approx((1344 / factor,) * 2), "either orientation has the size of the rules"
+    assert object_format(Model(family="mask_rcnn", image=96)).extent(*picture) == (max(picture), max(picture))
+
+
+@pytest.mark.parametrize("picture", [(100, 80), (60, 80), (300, 80)])
+@pytest.mark.parametrize("is_flipped", [False, True])
+def test_boxes_of_a_rectangle_are_those_of_its_pixels_and_of_the_picture(
+    picture: tuple[int, int], is_flipped: bool
+) -> None:
+    model = Model(family="mask_rcnn", image=64, image_width=96, short_side=48, long_side=90, max_boxes=2)
+    form, (content, drawn) = object_format(model), _rectangle(picture[0])
+    view = dataclasses.replace(object_decoding.whole_view(form, drawn), is_flipped=is_flipped)
+    row_S = object_decoding.make_record(form, content, drawn, view)
+    white_HW = row_S[: form.header].reshape(64, 96, 3).min(2) > 200
+    (box_4,) = boxes(row_S, form)
+    rows, columns = np.flatnonzero(white_HW.any(1)), np.flatnonzero(white_HW.any(0))
+    actual = [rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]
+    np.testing.assert_allclose(actual, box_4 * (64, 96, 64, 96), atol=1.5)
+    if not is_flipped:
+        found = Detections(box_4[None], np.ones(1), np.ones(1, int))
+        (result,) = image_results(model, drawn, found)
+        np.testing.assert_allclose(result["bbox"], drawn.objects[0]["bbox"], rtol=1e-5)
+    height, width = words(row_S, form.header + 4, 2, "<f4")
+    assert (width * 96) / (height * 64) == pytest.approx(picture[0] / 80, rel=1e-5), "the picture keeps its proportions"
 
 
 def test_crops_are_a_function_of_the_seed_the_step_and_the_example(prepared: Corpus) -> None:
@@ -111,7 +161,7 @@ def test_crops_are_a_function_of_the_seed_the_step_and_the_example(prepared: Cor
 def test_crops_follow_the_pixels_of_their_boxes(is_stretched: bool) -> None:
     """Every box of a view of a white rectangle on black is where the white pixels are."""
     content, drawn = _rectangle(100 if is_stretched else 60)
-    form, seen = ObjectFormat(64, 2, 0, is_stretched=is_stretched), set[bool]()
+    form, seen = ObjectFormat(64, 64, 2, 0, is_stretched=is_stretched), set[bool]()
     for number in range(60):
         view = object_decoding.draw_view(form, drawn, np.random.default_rng(number), expansion=3.0)
         row_S = object_decoding.make_record(form, content, drawn, view)
@@ -125,10 +175,6 @@ def test_crops_follow_the_pixels_of_their_boxes(is_stretched: bool) -> None:
 
 
 def _rectangle(width: int = 100) -> tuple[bytes, Annotated]:
-    from io import BytesIO
-
-    from PIL import Image
-
     image = Image.new("RGB", (width, 80))
     image.paste((255, 255, 255), (20, 30, 50, 70))
     content = BytesIO()
@@ -137,12 +183,48 @@ def _rectangle(width: int = 100) -> tuple[bytes, Annotated]:
     return content.getvalue(), Annotated(1, width, 80, [one])
 
 
+def test_changed_colors_are_a_function_of_the_seed_the_step_and_the_example(prepared: Corpus) -> None:
+    def rows(step: int | None, seed: int = 0, *, changed: bool = True) -> Any:
+        data = Data(seed=seed, color_jitter=changed)
+        ids = np.arange(12)
+        return reader.Reader(prepared, MODEL, reader.counts(prepared, MODEL), settings=data)(ids, step)
+
+    first, plain = rows(7), rows(7, changed=False)
+    np.testing.assert_array_equal(first, rows(7))
+    np.testing.assert_array_equal(first[:, FORM.header :], plain[:, FORM.header :], "boxes are of the same view")
+    assert (first[:, : FORM.header] != plain[:, : FORM.header]).any(1).all()
+    assert (rows(8) != first).any(1).all() and (rows(7, seed=1) != first).any(1).all()
+    np.testing.assert_array_equal(rows(None), rows(None, changed=False), "an evaluation sees the colors as they are")
+
+
+@pytest.mark.parametrize(
+    ("jitter", "expected"),
+    [
+        (ColorJitter(1, 1, 1, 0), (200, 100, 50)),
+        (ColorJitter(0.5, 1, 1, 0), (100, 50, 25)),
+        (ColorJitter(1, 1, 0, 0), (124, 124, 124)),  # its gray
+        (ColorJitter(1, 1, 1, 1 / 3), (50, 200, 100)),  # red becomes green
+        (ColorJitter(1, 0.5, 1, 0), (162, 112, 87)),  # half way to the mean gray of the image
+    ],
+)
+def test_a_change_of_colors_is_that_of_torchvision(jitter: ColorJitter, expected: tuple[int, int, int]) -> None:
+    changed = jitter.apply(Image.new("RGB", (4, 4), (200, 100, 50))).getpixel((1, 1))
+    np.testing.assert_allclose(changed, expected, atol=2)
+
+
+def test_changes_of_colors_are_in_the_ranges_of_the_reference() -> None:
+    drawn = [draw_jitter(np.random.default_rng(n)) for n in range(200)]
+    ranges = (np.ptp([one[n] for one in drawn]) for n in range(4))
+    assert [round(float(size), 2) for size in ranges] == pytest.approx([0.25, 1, 1, 0.1], rel=0.05)
+    assert len({one.order for one in drawn}) == 24
+
+
 def test_of_too_many_boxes_the_largest_remain() -> None:
     content, drawn = _rectangle()
     small = [drawn.objects[0] | {"bbox": [n, n, 5, 5]} for n in range(5)]
     crowd = drawn.objects[0] | {"bbox": [0, 0, 100, 80], "iscrowd": 1}
     many = Annotated(1, 100, 80, [*small, drawn.objects[0], crowd])
-    form = ObjectFormat(32, 2, 0, is_stretched=True)
+    form = ObjectFormat(32, 32, 2, 0, is_stretched=True)
     row_S = object_decoding.make_record(form, content, many, object_decoding.whole_view(form, many))
     np.testing.assert_allclose(boxes(row_S, form)[1], [0.375, 0.2, 0.875, 0.5], atol=1e-6)
 

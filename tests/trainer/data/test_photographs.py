@@ -12,7 +12,7 @@ from PIL import Image
 from tests.trainer import photographs
 from tests.trainer.small import run_alone
 from trainer import config
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import checks, dataset, image_decoding, prepare_images, reader
 from trainer.data.dataset import Corpus
 from trainer.errors import FatalError
@@ -35,7 +35,7 @@ def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def open_reader(corpus: Corpus, seed: int = 0) -> reader.Reader:
-    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), seed=seed)
+    return reader.Reader(corpus, MODEL, reader.counts(corpus, MODEL), settings=Data(seed=seed))
 
 
 def test_class_folders_become_documents_with_labels(prepared: Corpus, source: Path) -> None:

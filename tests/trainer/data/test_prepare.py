@@ -58,7 +58,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return trained(tmp_path_factory.mktemp("tokenizer"), 300)
 
 
-def reader(made: Corpus, model: Model = SMALL, max_open: int | None = None) -> reading.Reader:
+def reader(made: Corpus, model: Model = SMALL, max_open: int = 0) -> reading.Reader:
     return reading.Reader(made, model, reading.counts(made, model), max_open=max_open)
 
 

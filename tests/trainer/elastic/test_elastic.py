@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.elastic.runs import ElasticRun
-from trainer.elastic.train import own_address
+from tests.waiting import until
+from trainer.elastic.slices import own_address
 from trainer.hosts.bootstrap import Host
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,6 +64,30 @@ def test_slices_are_lost_and_join_again_without_a_trace_in_the_losses(start: fun
     assert run.losses() == expected
     record = run.run_record()
     assert record["stopped"] and record["tally"]["failures"] == 0, "the run has never lost all slices"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_map_of_slices_that_are_lost_is_the_undisturbed_one(start: functools.partial[ElasticRun]) -> None:
+    settings = (
+        *("model.family=ssd", "model.image=64", "model.classes=3", "model.width=4", "model.blocks=1,1"),
+        *("model.max_boxes=5", "model.detections=20", "model.compute_dtype=float32", "optim.lr=0.01"),
+        *("data.path=synthetic", f"data.max_bytes={48 * 3 * 64 * 64}", "data.eval_fraction=0.2"),
+        *("run.steps=60", "run.eval_every=20", "run.log_every=1"),
+    )
+
+    def precisions(run: ElasticRun) -> dict[int, float]:
+        return {line["step"]: line["eval_map"] for line in run.metrics() if "eval_map" in line}
+
+    whole = start("undisturbed", settings, chips=1)
+    assert set(whole.exit_codes(300).values()) == {0}, whole.logs()
+    run = start("disturbed", settings, chips=1)
+    run.wait_for_step(25, 300)
+    until(lambda: 20 in precisions(run), seconds=60, report=run.logs)
+    run.kill(0)  # which leads
+    run.wait_for_slices([1], 300)
+    assert run.processes[1, 0].wait(300) == 0, run.logs()
+    assert sorted(precisions(whole)) == [20, 40, 60] and precisions(run) == precisions(whole)
 
 
 @pytest.mark.slow

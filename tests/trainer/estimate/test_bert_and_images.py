@@ -77,7 +77,16 @@ def test_parameters_and_flops_of_bert_are_those_of_the_model(name: str) -> None:
     assert bert.flops_per_token(model) * model.seq_len == pytest.approx(registry.flops_per_record(model), rel=1e-12)
 
 
-@pytest.mark.parametrize("settings", [(), ("model.blocks=1,2", "model.image=24"), ("model.blocks=3", "model.width=24")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("model.blocks=1,2", "model.image=24"),
+        ("model.blocks=3", "model.width=24"),
+        ("model.block=basic",),
+        ("model.block=basic", "model.blocks=2,1", "model.width=24"),
+    ],
+)
 @pytest.mark.parametrize("name", ["resnet-tiny", "resnet50"])
 def test_parameters_and_flops_of_resnet_are_those_of_the_model(name: str, settings: Sequence[str]) -> None:
     model = config.load(name, settings).model
@@ -95,6 +104,7 @@ def test_parameters_and_flops_of_resnet_are_those_of_the_model(name: str, settin
         ("mask-rcnn-tiny", ()),
         ("mask-rcnn", ()),
         ("mask-rcnn", ("model.image=96", "model.blocks=1,2", "model.width=24", "model.mask_layers=0")),
+        ("mask-rcnn", ("model.image=832", "model.image_width=1344", "model.short_side=800", "model.long_side=1333")),
         ("mask-rcnn", ("model.region_samples=3", "model.pyramid=64", "model.mlp=96")),
     ],
 )

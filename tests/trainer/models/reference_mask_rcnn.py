@@ -29,13 +29,13 @@ def pyramid(params: Any, averages: Any, pixels: Floats) -> list[Floats]:
     return [*levels, levels[-1][:, ::2, ::2]]
 
 
-def anchors(image: int, cells: int, level_sides: Sequence[int]) -> Floats:
-    """Return the anchors of all levels, in pixels."""
+def anchors(cells: int, grids: Sequence[tuple[int, int]]) -> Floats:
+    """Return the anchors of all levels with these rows and columns, in pixels."""
     boxes = []
-    for level, side in enumerate(level_sides):
+    for level, (rows, columns) in enumerate(grids):
         stride = 4 * 2**level
-        for row in range(side):
-            for column in range(side):
+        for row in range(rows):
+            for column in range(columns):
                 for ratio in RATIOS:
                     height, width = cells * stride * math.sqrt(ratio), cells * stride / math.sqrt(ratio)
                     y, x = (row + 0.5) * stride, (column + 0.5) * stride

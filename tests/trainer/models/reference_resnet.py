@@ -27,7 +27,7 @@ def unit(x: Floats, w: Any, average: Any, stride: int = 1) -> Floats:
 
 
 def block(x: Floats, w: Any, average: Any, stride: int) -> Floats:
-    y = np.maximum(unit(x, w["reduce"], average["reduce"]), 0)
+    y = np.maximum(unit(x, w["reduce"], average["reduce"]), 0) if "reduce" in w else x
     y = np.maximum(unit(y, w["spatial"], average["spatial"], stride), 0)
     y = unit(y, w["expand"], average["expand"])
     shortcut = unit(x, w["shortcut"], average["shortcut"], stride) if "shortcut" in w else x
@@ -50,7 +50,7 @@ def stages(params: Any, averages: Any, pixels: Floats) -> list[Floats]:
     for number, name in enumerate(sorted(params["stages"])):
         w, average = params["stages"][name], averages["stages"][name]
         x = block(x, w["first"], average["first"], 1 if number == 0 else 2)
-        for n in range(len(w["rest"]["reduce"]["gain"]) if "rest" in w else 0):
+        for n in range(len(w["rest"]["spatial"]["gain"]) if "rest" in w else 0):
             x = block(x, layer(w["rest"], n), layer(average["rest"], n), 1)
         outputs.append(x)
     return outputs

@@ -91,6 +91,9 @@ def test_resnet_50_has_its_parameters_and_flops() -> None:
     made = config.load("resnet50").model
     assert registry.parameters(made) == 25_557_032  # like every published ResNet-50 with 1000 classes
     assert resnet.flops_per_item(made) == pytest.approx(3 * 2 * 4.09e9, rel=0.01)  # 4.09 G multiplications forward
+    basic = config.load("resnet50", ["model.block=basic"]).model
+    assert registry.parameters(basic) == 21_797_672  # ResNet-34
+    assert resnet.flops_per_item(basic) == pytest.approx(3 * 2 * 3.66e9, rel=0.01)
 
 
 def test_bert_large_has_its_parameters() -> None:

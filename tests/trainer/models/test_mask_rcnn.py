@@ -16,7 +16,7 @@ from tests.trainer.emulated import Trainer
 from tests.trainer.models import reference_mask_rcnn as reference
 from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
@@ -26,10 +26,15 @@ from trainer.parallel.partitioning import Execution
 
 TARGET = 0.5  # mAP of mask-rcnn-tiny, of boxes and of masks; it reaches 0.67 and 0.63
 SCENE = 5  # has four objects
+GRIDS = ((16, 24), (8, 12), (4, 6))  # rows and columns of the levels
+SIDES = np.array([64.0, 96.0] * 2)  # pixels of a box that fills an image
 # So many samples that all anchors and regions are among them.
 SMALL = Model(
     family="mask_rcnn",
     image=64,
+    image_width=96,
+    short_side=56,
+    long_side=84,
     classes=3,
     width=4,
     blocks="1,2",
@@ -57,7 +62,7 @@ SETTINGS = (
 
 def record(model: Model, number: int) -> Any:
     """Return the record of a synthetic scene, whole as in an evaluation."""
-    decoder = object_decoding.ObjectDecoder(object_format(model), 0)
+    decoder = object_decoding.ObjectDecoder(object_format(model), Data())
     (decoded,) = decoder.records([pack(*synthetic_scenes.draw(number, model.image))], [number], None)
     return np.asarray(decoded)
 
@@ -100,22 +105,24 @@ def close(actual: Any, expected: Any) -> None:
 
 def test_trunk_pyramid_proposals_and_heads_equal_those_of_the_reference() -> None:
     params, averages, box_R4, (levels, scores, proposals, classified, masks, _, objects) = computed()
-    pixels = record(SMALL, SCENE)[: 3 * 64 * 64].reshape(1, 64, 64, 3).astype(np.float64)
+    pixels = record(SMALL, SCENE)[: 3 * 64 * 96].reshape(1, 64, 96, 3).astype(np.float64)
     expected_levels = reference.pyramid(params, averages, pixels)
-    assert [level.shape[1] for level in levels] == [16, 8, 4]
+    assert tuple(level.shape[1:3] for level in levels) == GRIDS
     for own, expected in zip(levels, expected_levels, strict=True):
         close(own, expected)
     logits, offsets = reference.proposal_outputs(params["proposals"], expected_levels)
     close(scores[0][0], logits)
     close(scores[1][0], offsets)
-    anchor, edges = reference.anchors(64, 5, [16, 8, 4]), 64 * np.tile(objects.picture_B2[0], 2)
-    boxes, best = reference.proposals(logits, offsets, anchor, [768, 192, 48], edges, 24, 20)
+    anchor, edges = reference.anchors(5, GRIDS), SIDES * np.tile(objects.picture_B2[0], 2)
+    assert objects.picture_B2.max() < 0.95, "padded on both sides"
+    counts = [3 * rows * columns for rows, columns in GRIDS]
+    boxes, best = reference.proposals(logits, offsets, anchor, counts, edges, 24, 20)
     assert 3 < len(boxes) <= 20
-    np.testing.assert_allclose(proposals.box_BN4[0][: len(boxes)] * 64, boxes, rtol=0, atol=1e-2)
+    np.testing.assert_allclose(proposals.box_BN4[0][: len(boxes)] * SIDES, boxes, rtol=0, atol=1e-2)
     close(proposals.score_BN[0][: len(boxes)], best)
     assert (proposals.score_BN[0][len(boxes) :] == -np.inf).all()
     used = [level[0] for level in expected_levels[:-1]]
-    for n, (box, category) in enumerate(zip(box_R4.astype(np.float64) * 64, (1, 3, 2), strict=True)):
+    for n, (box, category) in enumerate(zip(box_R4.astype(np.float64) * SIDES, (1, 3, 2), strict=True)):
         logit, offset = reference.box_head(params["box"], reference.pool(used, box, 7))
         close(classified[0][0, n], logit)
         close(classified[1][0, n], offset)
@@ -125,10 +132,10 @@ def test_trunk_pyramid_proposals_and_heads_equal_those_of_the_reference() -> Non
 def test_losses_equal_those_of_the_reference() -> None:
     params, _, _, (levels, scores, proposals, _, _, losses, objects) = computed()
     count = int(objects.is_real_BN.sum())
-    own, categories = objects.box_BN4[0, :count].astype(np.float64) * 64, objects.category_BN[0]
-    anchor, (logits, offsets) = reference.anchors(64, 5, [16, 8, 4]), (part[0].astype(np.float64) for part in scores)
+    own, categories = objects.box_BN4[0, :count].astype(np.float64) * SIDES, objects.category_BN[0]
+    anchor, (logits, offsets) = reference.anchors(5, GRIDS), (part[0].astype(np.float64) for part in scores)
     label, nearest = reference.labels(anchor, own)
-    assert 1 < (label == 1).sum() < 504
+    assert 1 < (label == 1).sum() < len(anchor) / 2
     used = (label >= 0).sum()
     expected = {"proposal score": reference.binary_entropy(logits, label)[label >= 0].sum() / used}
     expected["proposal box"] = (
@@ -139,7 +146,7 @@ def test_losses_equal_those_of_the_reference() -> None:
         / used
     )
     kept = proposals.score_BN[0] > -np.inf
-    regions = np.concatenate([proposals.box_BN4[0][kept].astype(np.float64) * 64, own])
+    regions = np.concatenate([proposals.box_BN4[0][kept].astype(np.float64) * SIDES, own])
     features = [level[0].astype(np.float64) for level in levels[:-1]]
     variances, totals, entropies = (0.1, 0.2), {"class": 0.0, "box": 0.0}, []
     for box in regions:

@@ -34,19 +34,21 @@ def random_tree(tree: Any, random: np.random.Generator, low: float) -> Any:
     return jax.tree.map(lambda x: random.uniform(low, 1.0, np.shape(x)).astype(np.float32), tree)
 
 
-def test_logits_equal_those_of_the_reference() -> None:
+@pytest.mark.parametrize("block", ["bottleneck", "basic"])
+def test_logits_equal_those_of_the_reference(block: str) -> None:
+    own = dataclasses.replace(SMALL, block=block)
     random, how = (
         np.random.default_rng(0),
         Execution(jax.sharding.Mesh(np.array(jax.devices()[:1])[:, None, None, None], ("dp", "stage", "fsdp", "tp"))),
     )
     params = jax.tree.map(
-        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), resnet.shapes(SMALL), is_leaf=resnet._is_shape
+        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), resnet.shapes(own), is_leaf=resnet._is_shape
     )
-    averages = random_tree(resnet.averages(SMALL), random, 0.5)
+    averages = random_tree(resnet.averages(own), random, 0.5)
     record_BS = random.integers(0, 256, (2, 3 * 32 * 32 + 2)).astype(np.uint8)
     pixels = record_BS[:, :-2].reshape(2, 32, 32, 3).astype(np.float64)
     expected = reference_resnet.logits(params, averages, pixels)
-    for model in (SMALL, dataclasses.replace(SMALL, space_to_depth=True)):
+    for model in (own, dataclasses.replace(own, space_to_depth=True)):
         x_BHWC, _ = resnet.images(model, jnp.asarray(record_BS))
         logits, _ = jax.jit(resnet.Network(model, how, training=False).logits)(params, averages, x_BHWC)
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

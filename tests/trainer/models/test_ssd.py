@@ -14,12 +14,12 @@ import pytest
 from tests.trainer.emulated import Trainer, scenes
 from tests.trainer.models import reference_ssd
 from tests.trainer.small import killed_and_resumed, run_long
-from trainer import config
+from trainer import config, ssd_levels
 from trainer.config import Model
 from trainer.data import batches, synthetic_scenes
 from trainer.data.objects import object_format
 from trainer.detection import DetectionLog
-from trainer.models import object_records, registry, ssd, ssd_levels, ssd_loss
+from trainer.models import object_records, registry, ssd, ssd_loss
 from trainer.models.object_records import Objects
 from trainer.parallel.partitioning import Execution
 

@@ -173,3 +173,9 @@ def test_schedules_equal_the_reference(kind: str, steps: int, warmup: int, power
     mine = learning_rate.schedule(config, steps)
     for step in {0, 1, min(warmup, steps - 1), steps // 2, steps - 1, steps}:
         assert math.isclose(float(mine(step)), reference.rate(config, step, steps), abs_tol=2e-6), step
+
+
+def test_the_learning_rate_drops_at_given_steps() -> None:
+    drops = Optim(lr=0.4, warmup=4, warmup_factor=0.25, schedule="piecewise", decay_steps="10,20", decay_factor=0.5)
+    rates = [float(learning_rate.schedule(drops, 40)(step)) for step in (0, 2, 4, 9, 10, 19, 20, 39)]
+    assert rates == pytest.approx([0.1, 0.25, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1])

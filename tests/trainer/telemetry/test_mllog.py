@@ -44,10 +44,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in text]
 
 
-def train(log: MllogFile, steps: Iterable[int], accuracy: float) -> None:
+def train(log: MllogFile, steps: Iterable[int], accuracy: float, mask_accuracy: float = 0.0) -> None:
     """Log evaluations after these steps."""
     for step in steps:
-        log.record_evaluation(step, accuracy, 1.5)
+        log.record_evaluation(step, accuracy, 1.5, mask_accuracy=mask_accuracy)
 
 
 @pytest.mark.parametrize(("name", "accuracy"), [("resnet50", 0.7593), ("bert-large", 0.7201)])
@@ -64,20 +64,54 @@ def test_a_closed_run_complies(name: str, accuracy: float, tmp_path: Path, caplo
 
 
 SGD = ("optim.name=sgd", "optim.lr=24", "optim.warmup=2")
+DROPS = ("optim.warmup=2", "optim.schedule=piecewise")
+SSD = (*DROPS, "optim.decay_steps=1564,1955")  # 40 and 50 epochs of 1,281,167 images, in batches of 32,768
+MASK_RCNN = (*DROPS, "optim.decay_steps=9000,12000", "optim.warmup_factor=0.3333")
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "accuracy"), [("transformer", (), 0.2501), ("gnmt", (), 0.2403), ("dlrm", SGD, 0.80251)]
+    ("name", "settings", "accuracy"),
+    [
+        ("transformer", (), 0.2501),
+        ("gnmt", (), 0.2403),
+        ("dlrm", SGD, 0.80251),
+        ("ssd", SSD, 0.2301),
+        ("mask-rcnn", MASK_RCNN, 0.3771),
+    ],
 )
 def test_a_closed_run_complies_with_the_last_rules_of_its_benchmark(
     name: str, settings: tuple[str, ...], accuracy: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = file(tmp_path, name, *settings)
     log.begin(0)
-    train(log, (2, 4), accuracy)
+    train(log, (2, 4), accuracy, mask_accuracy=0.3391)
     log.end(4)
     assert defects(tmp_path, caplog, "0.7.0") == ""
     assert lines(tmp_path)[-1]["metadata"]["status"] == "success"
+
+
+def test_the_lines_of_a_detector_have_its_settings_and_both_accuracies(tmp_path: Path) -> None:
+    sizes = ("model.image=1344", "model.short_side=800", "model.long_side=1333")
+    log = file(tmp_path, "mask-rcnn", *MASK_RCNN, *sizes, "run.target_accuracy=0.3", "run.target_mask_accuracy=0.2")
+    log.begin(0)
+    train(log, (2,), 0.31, mask_accuracy=0.1)
+    log.end(2)
+    values = {line["key"]: line["value"] for line in lines(tmp_path)}
+    assert values["eval_accuracy"] == {"BBOX": 0.31, "SEGM": 0.1}
+    assert (values["min_image_size"], values["max_image_size"], values["num_image_candidates"]) == (800, 1333, 1000)
+    assert values["opt_learning_rate_decay_steps"] == [9000, 12000]
+    assert lines(tmp_path)[-1]["metadata"]["status"] == "aborted", "the masks are below their target"
+    (tmp_path / "ssd").mkdir()
+    file(tmp_path / "ssd", "ssd", *DROPS, "optim.decay_steps=1564,2000").begin(0)
+    (epochs,) = (line for line in lines(tmp_path / "ssd") if line["key"] == "opt_learning_rate_decay_boundary_epochs")
+    assert epochs["value"] == [40, pytest.approx(2000 * 32768 / TRAINED)], "whole epochs end at the nearest step"
+
+
+def test_the_log_of_a_detector_requires_its_detections() -> None:
+    wrong = ["observe.mllog=org=A,platform=B", "model.detections=0", "run.target_mask_accuracy=0.1"]
+    text = "\n".join(map(str, layout.range_problems(config.load("ssd", wrong))))
+    assert "observe.mllog requires detections, but model.detections is 0" in text
+    assert "run.target_mask_accuracy requires mask_rcnn and run.target_accuracy" in text
 
 
 def test_an_accuracy_below_the_target_is_no_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,11 +146,24 @@ class Checkpoints:
         """Wait up to this many seconds for the save in progress; return whether it has ended."""
         return self._committing.join(seconds)
 
+    def shapes(self, step: int, notes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array of checkpoint `step`, which has these notes, by name (params/stem/kernel)."""
+        with self._own_work:
+            return array_shapes(_handler().metadata(_epath(self._store.content(step, notes))).tree)
+
     def restore(
-        self, step: int, notes: dict[str, Any], mesh: Mesh, abstract: State, compiler: Compile
+        self,
+        step: int,
+        notes: dict[str, Any],
+        mesh: Mesh,
+        abstract: State,
+        compiler: Compile,
+        *,
+        is_partial: bool = False,
     ) -> Callable[[], tuple[State, bool]]:
         """Start to read checkpoint `step`, which has these notes; the returned function returns (state, `read`).
 
+        With `is_partial`, the checkpoint may have other arrays, too.
         `read` is True if this host read it: only hosts with chips in the first "dp" replica do; the others get the
         state over the network.
         """
@@ -159,7 +172,8 @@ class Checkpoints:
 
         def read() -> Any:
             with self._own_work:
-                return _read(self._store.content(step, notes), mesh, abstract, readers) if reads else None
+                folder = self._store.content(step, notes)
+                return _read(folder, mesh, abstract, readers, is_partial=is_partial) if reads else None
 
         result = background.start(read, "restore")
 
@@ -264,6 +278,12 @@ class Checkpoints:
             self._warned = True
 
 
+def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array of a state, or of what describes one, by name (params/stem/kernel)."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+
+
 @functools.cache
 def warm_up() -> None:
     """Import Orbax on a thread: the import is slow, and nothing needs it before the first save or restore."""
@@ -303,10 +323,9 @@ def _epath(path: str) -> Any:
     return epath.Path(path)
 
 
-def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int]) -> State:
+def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int], *, is_partial: bool) -> State:
     """Read a checkpoint onto the chips of the first replica only."""
     first_replica = Mesh(mesh.devices[:1], mesh.axis_names)
-    args = orbax().args
     target = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=NamedSharding(first_replica, leaf.sharding.spec)
@@ -315,5 +334,6 @@ def _read(folder: str, mesh: Mesh, abstract: State, readers: set[int]) -> State:
     )
     restore_args = orbax().checkpoint_utils.construct_restore_args(target)
     handler = _handler(readers)
-    state: State = handler.restore(_epath(folder), args=args.PyTreeRestore(item=target, restore_args=restore_args))
+    args = orbax().args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=is_partial)
+    state: State = handler.restore(_epath(folder), args=args)
     return state

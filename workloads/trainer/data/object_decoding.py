@@ -2,7 +2,9 @@
 
 All random choices are a function of the seed, the step and the number of the image alone, as for photographs. Crops of
 stretched images are those of SSD (Liu et al., 2016) with the numbers of MLPerf's reference; padded images are only
-flipped. An evaluation sees whole images. Dimensions: H = W = image, N = max_boxes, M = mask.
+flipped. The colors of both may change (color_jitter.py). An evaluation sees whole images.
+
+Dimensions: H, W = height and width, N = max_boxes, M = mask.
 """
 
 import dataclasses
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.config import CROP_ATTEMPTS, Data
+from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.image_decoding import MAX_THREADS, decoding_cause, decoding_errors, open_image, require_pillow
 from trainer.data.masks import bitmap
 from trainer.data.objects import Annotated, ObjectFormat, unpack
@@ -21,7 +25,6 @@ from trainer.data.objects import Annotated, ObjectFormat, unpack
 _DRAWS = 0x55D  # distinguishes these random numbers from others with the same seed
 _MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)  # of a crop with every box kept; None: no crop
 _SIDE, _RATIO = (0.3, 1.0), (0.5, 2.0)  # of a crop: sides as fractions of the image's, and height over width
-_ATTEMPTS = 50  # to find a crop for one choice of overlap
 _CHOICES = 20  # of an overlap, after which the whole image is taken
 _FILL = (124, 116, 104)  # color of what is outside the picture
 Floats = npt.NDArray[np.float64]
@@ -29,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """The part of a picture that becomes the record's square, in pixels of the picture."""
+    """The part of a picture that becomes the record's rectangle, in pixels of the picture."""
 
     left: float
     upper: float
@@ -41,10 +44,10 @@ class View:
 class ObjectDecoder:
     """Decoder of a data set's images with objects, on several threads."""
 
-    def __init__(self, form: ObjectFormat, seed: int, expansion: float = 1.0) -> None:
-        """Prepare to decode; `expansion` is `data.expansion`. Raises FatalError without Pillow."""
+    def __init__(self, form: ObjectFormat, settings: Data) -> None:
+        """Prepare to decode; the settings have the seed and the augmentation. Raises FatalError without Pillow."""
         require_pillow()
-        self._form, self._seed, self._expansion = form, seed, expansion
+        self._form, self._settings = form, settings
         self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "decode")
 
     def records(
@@ -58,12 +61,13 @@ class ObjectDecoder:
 
     def _decode(self, document: bytes, number: int, step: int | None) -> npt.NDArray[np.uint8] | str:
         try:
-            content, annotated = unpack(document)
-            view = whole_view(self._form, annotated)
+            (content, annotated), settings = unpack(document), self._settings
+            view, jitter = whole_view(self._form, annotated), None
             if step is not None:
-                random = np.random.default_rng((_DRAWS, self._seed, step, number))
-                view = draw_view(self._form, annotated, random, self._expansion)
-            return make_record(self._form, content, annotated, view)
+                random = np.random.default_rng((_DRAWS, settings.seed, step, number))
+                view = draw_view(self._form, annotated, random, settings.expansion)
+                jitter = draw_jitter(random) if settings.color_jitter else None
+            return make_record(self._form, content, annotated, view, jitter)
         except decoding_errors() as error:
             return decoding_cause(error)
 
@@ -90,8 +94,12 @@ def corners(annotated: Annotated) -> Floats:
     return np.clip(box_N4, 0, (annotated.width, annotated.height) * 2)
 
 
-def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: View) -> npt.NDArray[np.uint8]:
-    """Return the record [S] of a view of an encoded image. Raises OSError or an error of Pillow if it is damaged.
+def make_record(
+    form: ObjectFormat, content: bytes, annotated: Annotated, view: View, jitter: ColorJitter | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return the record [S] of a view of an encoded image, whose colors `jitter` changes.
+
+    Raises OSError or an error of Pillow if the image is damaged.
 
     Of boxes, those remain whose center is in the view, clipped to it, and of more than `max_boxes` the largest, crowds
     last.
@@ -112,7 +120,7 @@ def make_record(form: ObjectFormat, content: bytes, annotated: Annotated, view: 
     ]
     edge = 1.0 if form.is_stretched else picture[1]  # of what is flipped: padding stays at its side
     row_S = np.zeros(form.length, np.uint8)
-    row_S[: form.header] = _pixels(content, form.image, annotated, view, edge).reshape(-1)
+    row_S[: form.header] = _pixels(content, (form.height, form.width), annotated, view, edge, jitter).reshape(-1)
     _write(row_S, form.header, np.array([len(kept)], "<i4"))
     _write(row_S, form.header + 4, np.array(picture, "<f4"))
     _write(row_S, form.boxes, _fractions(box_N4[kept], view, edge))
@@ -139,30 +147,32 @@ def _fractions(box_N4: Floats, view: View, edge: float) -> npt.NDArray[np.float3
     return np.stack([upper, left, lower, right], 1).astype("<f4")
 
 
-def _pixels(content: bytes, size: int, annotated: Annotated, view: View, edge: float) -> npt.NDArray[np.uint8]:
+def _pixels(
+    content: bytes, sides: tuple[int, int], annotated: Annotated, view: View, edge: float, jitter: ColorJitter | None
+) -> npt.NDArray[np.uint8]:
     """Return the view of an encoded image, resized to [H, W, C]; what is outside the picture has one color."""
-    pillow = require_pillow()
+    pillow, (H, W) = require_pillow(), sides
     # The part of the picture in the view, in pixels of the picture and of the record.
     left, upper = max(0.0, view.left), max(0.0, view.upper)
     right, lower = min(annotated.width, view.left + view.width), min(annotated.height, view.upper + view.height)
-    first_x, last_x = (round((x - view.left) * size / view.width) for x in (left, right))
-    first_y, last_y = (round((y - view.upper) * size / view.height) for y in (upper, lower))
-    pixels_HWC = np.empty((size, size, 3), np.uint8)
+    first_x, last_x = (round((x - view.left) * W / view.width) for x in (left, right))
+    first_y, last_y = (round((y - view.upper) * H / view.height) for y in (upper, lower))
+    pixels_HWC = np.empty((H, W, 3), np.uint8)
     pixels_HWC[:] = _FILL
     with open_image(content) as image:
         if image.size != (annotated.width, annotated.height):
             raise ValueError(
                 f"it has {image.size[0]} x {image.size[1]} pixels, not {annotated.width} x {annotated.height}"
             )
-        scale = max(1.0, min(view.width, view.height) / size)
+        scale = max(1.0, min(view.width / W, view.height / H))
         image.draft("RGB", (int(np.ceil(annotated.width / scale)), int(np.ceil(annotated.height / scale))))
         x, y = image.size[0] / annotated.width, image.size[1] / annotated.height
         box = left * x, upper * y, min(right * x, image.size[0]), min(lower * y, image.size[1])
-        sides = max(1, last_x - first_x), max(1, last_y - first_y)
-        resized = image.convert("RGB").resize(sides, pillow.Resampling.BILINEAR, box=box)
-    part_HWC = np.asarray(resized)[: size - first_y, : size - first_x]
+        size = max(1, last_x - first_x), max(1, last_y - first_y)
+        resized = image.convert("RGB").resize(size, pillow.Resampling.BILINEAR, box=box)
+    part_HWC = np.asarray(jitter.apply(resized) if jitter else resized)[: H - first_y, : W - first_x]
     if view.is_flipped:
-        part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * size) - first_x - part_HWC.shape[1])
+        part_HWC, first_x = part_HWC[:, ::-1], max(0, round(edge * W) - first_x - part_HWC.shape[1])
     pixels_HWC[first_y : first_y + part_HWC.shape[0], first_x : first_x + part_HWC.shape[1]] = part_HWC
     return pixels_HWC
 
@@ -183,7 +193,7 @@ def _cropped(view: View, box_N4: Floats, random: np.random.Generator) -> View:
         least = _MIN_OVERLAPS[random.integers(len(_MIN_OVERLAPS))]
         if least is None:
             return view
-        for _ in range(_ATTEMPTS):
+        for _ in range(CROP_ATTEMPTS):
             width, height = random.uniform(*_SIDE, 2) * (view.width, view.height)
             left = view.left + random.uniform(0, view.width - width)
             upper = view.upper + random.uniform(0, view.height - height)

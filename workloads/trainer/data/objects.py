@@ -2,7 +2,7 @@
 
 A document is the encoded image, its annotations as JSON and the length of these in LENGTH_BYTES. A record is bytes: the
 pixels, then numbers of four bytes (int32 or float32), then the bitmaps; all little-endian. Boxes are (upper, left,
-lower, right) as fractions of the record's square. Dimensions: N = max_boxes, M = mask.
+lower, right) as fractions of the record's rectangle. Dimensions: N = max_boxes, M = mask.
 """
 
 import dataclasses
@@ -14,23 +14,26 @@ from trainer.errors import Problem
 
 LENGTH_BYTES = 4
 _WORD = 4  # bytes of a number
-_HEADER = 3  # numbers: of boxes, and the height and width of the picture as fractions of the square
-STRETCHED_FAMILIES = ("ssd",)  # models whose images are stretched to a square; of others, they are padded
+_HEADER = 3  # numbers: of boxes, and the height and width of the picture as fractions of the rectangle
+STRETCHED_FAMILIES = ("ssd",)  # models whose images are stretched; of others, they are padded
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ObjectFormat:
     """Sizes of a record."""
 
-    image: int  # height and width of the square
+    height: int  # of the rectangle in pixels
+    width: int
     max_boxes: int
     mask: int  # height and width of a bitmap; 0: none
-    is_stretched: bool  # else a picture that is not square is padded, at its lower or right side
+    is_stretched: bool  # else a picture of other proportions is padded, at its lower or right side
+    short_side: int = 0  # of a padded picture: pixels of its shorter side, unless it would not fit; 0: no limit
+    long_side: int = 0  # of a padded picture: most pixels of its longer side; 0: no limit
 
     @property
     def header(self) -> int:
         """First byte of the header."""
-        return 3 * self.image * self.image
+        return 3 * self.height * self.width
 
     @property
     def boxes(self) -> int:
@@ -58,8 +61,13 @@ class ObjectFormat:
         return self.masks + self.max_boxes * self.mask * self.mask
 
     def extent(self, width: int, height: int) -> tuple[float, float]:
-        """Return the width and height of the square in pixels of a picture that fills it, stretched or padded."""
-        return (width, height) if self.is_stretched else (max(width, height),) * 2
+        """Return the width and height of the rectangle in pixels of a picture in it, stretched or padded."""
+        if self.is_stretched:
+            return width, height
+        limits = [(width, self.width), (height, self.height)]
+        limits += [(min(width, height), self.short_side), (max(width, height), self.long_side)]
+        size, pixels = max((limit for limit in limits if limit[1]), key=lambda limit: limit[0] / limit[1])
+        return self.width * size / pixels, self.height * size / pixels
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class Annotated:
 
 def object_format(model: Model) -> ObjectFormat:
     """Return the format of a model's records."""
-    return ObjectFormat(model.image, model.max_boxes, model.mask, model.family in STRETCHED_FAMILIES)
+    is_stretched, limits = model.family in STRETCHED_FAMILIES, (model.short_side, model.long_side)
+    return ObjectFormat(*model.image_sides, model.max_boxes, model.mask, is_stretched, *limits)
 
 
 def pack(content: bytes, annotated: Annotated) -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import Model
+from trainer.config import Data, Model
 from trainer.data import block_cache, dataset, local_copies, packing
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
 from trainer.data.image_decoding import Decoder
@@ -31,6 +31,7 @@ from trainer.errors import FatalError, Problem, reason
 _MAX_CONCURRENT = 4  # files copied at a time
 _MAX_CONCURRENT_PARTS = 16  # requests at a time for parts of files
 _MAX_OPEN_FILES = 4096  # files open at a time
+_DATA = Data()
 Records = npt.NDArray[np.generic]
 
 
@@ -90,20 +91,15 @@ class Reader:
     """Reader of a data set's records by number; safe for several threads."""
 
     def __init__(
-        self,
-        data: Corpus,
-        model: Model,
-        counts: tuple[int, ...],
-        *,
-        max_open: int | None = None,
-        seed: int = 0,
-        expansion: float = 1.0,
+        self, data: Corpus, model: Model, counts: tuple[int, ...], *, max_open: int = 0, settings: Data = _DATA
     ) -> None:
-        """Prepare to read; `seed` and `expansion` are of the crops of images. Raises FatalError without Pillow."""
+        """Prepare to read; the settings have the seed and augmentation of images. Raises FatalError without Pillow."""
         self._data, self._record = data, record(model)
-        self._decode: Decoder | ObjectDecoder | None = Decoder(model.image, seed) if data.has_photographs else None
+        self._decode: Decoder | ObjectDecoder | None = None
+        if data.has_photographs:
+            self._decode = Decoder(model.image, settings.seed)
         if data.has_objects:
-            self._decode = ObjectDecoder(object_format(model), seed, expansion)
+            self._decode = ObjectDecoder(object_format(model), settings)
         # P parts: the files, or of pairs their training records, then their held-out records.
         count_P, files = np.array(counts, np.int64), len(data.files)
         self._ends_P = np.cumsum(count_P)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -16,15 +15,16 @@ import jax
 import numpy as np
 
 from trainer import saves
+from trainer.detection import DetectionLog
 from trainer.elastic import handover
-from trainer.elastic.connections import Connections
 from trainer.elastic.decisions import Decisions
-from trainer.elastic.handover import Position, Receiver
+from trainer.elastic.detections import SharedDetections
+from trainer.elastic.handover import Position
 from trainer.elastic.reduction import Reductions, Result, Share
 from trainer.elastic.shares import Gradients, ShareBatches, place
+from trainer.elastic.slices import RESOLVE_SECONDS, Slices
 from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
-from trainer.hosts import bootstrap
 from trainer.hosts.job import Address, Job, leave
 from trainer.hosts.membership import (
     DONE,
@@ -35,9 +35,7 @@ from trainer.hosts.membership import (
     JOINER,
     TRAIN,
     Commit,
-    Membership,
     Seq,
-    new_incarnation,
 )
 from trainer.observe.step_log import Pending
 from trainer.resume import first_state, get_compiled
@@ -46,12 +44,8 @@ from trainer.setup import Run, join, prepare_run
 from trainer.step.programs import State
 from trainer.telemetry import metrics
 from trainer.train import write_result
-from xpk_shared.links.handshake import Identity
-from xpk_shared.slices.registry import silence_limit
 from xpk_shared.slices.roster import ACTIVE, READY
 
-_RESOLVE_SECONDS = 300.0
-_CONNECT_SECONDS = 5.0  # for the connections to the active slices, before this slice may become one of them
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -59,7 +53,7 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     """Run this slice's part of `job.config` to the end, or to a stop; return the exit code."""
     assert job.slices is not None
     traits, record = join(job, coordinator_future)
-    slices = _Slices(job, job.slices)
+    slices = Slices(job, job.slices)
     role = DONE if _has_finished(job) else slices.enter(coordinator_future.result()[0])
     if role == DONE:
         return _leave(job, ExitCode.DONE)
@@ -94,84 +88,14 @@ def _leave(job: Job, code: ExitCode) -> ExitCode:
     return code
 
 
-class _Slices:
-    """This host's connections to the other slices."""
-
-    def __init__(self, job: Job, membership: Membership) -> None:
-        self.job, self.membership = job, membership
-        self.receiver = Receiver(membership)
-        self.reductions: Reductions | None = None
-        self.connections: Connections
-
-    def enter(self, coordinator: str) -> str:
-        """Listen, register with the other slices and wait; return the role of this slice.
-
-        `coordinator` is the address of process 0, "" if it is the only process of its slice.
-        """
-        job, host, peers = self.job, self.job.host, self.job.peers
-        if job.is_first:
-            peers.announce("incarnation", new_incarnation())
-        own = host.slice_id, str(peers.await_("incarnation"))
-        identity = Identity(("exchange", host.job_id, str(host.worker_id)), 0, host.secret)
-        self.connections = Connections(identity, own, self._receive, self.membership.notify)
-        address = own_address(host, coordinator)
-        peers.report("exchange", [address, self.connections.listen(address)])
-        addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
-        self.membership.views += [self._connect, lambda view: peers.limit_silence(silence_limit(view, host.slice_id))]
-        self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
-        registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
-        self.membership.enter(addresses, own[1], lambda: registry()[0])
-        return self.membership.wait_for_role()  # without a time limit: there may be no capacity for the other slices
-
-    def await_connections(self) -> None:
-        """Wait until all hosts of this slice are connected to the active slices, one of which sends the state."""
-        membership = self.membership
-
-        def are_open() -> bool:
-            active = [(n, entry.incarnation) for n, entry in membership.view.slices.items() if entry.phase == ACTIVE]
-            return all(map(self.connections.generation, active))
-
-        with membership.changed:
-            membership.changed.wait_for(are_open, _CONNECT_SECONDS)
-        self.job.peers.barrier("connections")
-
-    def _connect(self, view: Any) -> None:
-        """Connect to the hosts of equal number in the slices that are present."""
-        peers = {
-            (number, entry.incarnation): entry.hosts[self.job.host.worker_id]
-            for number, entry in view.slices.items()
-            if number != self.job.host.slice_id
-        }
-        self.connections.expect(peers)
-
-    def _receive(self, peer: Any, header: dict[str, Any], payload: memoryview) -> None:
-        if header["kind"] == handover.KIND:
-            self.receiver.receive(header, payload)
-        elif self.reductions is not None:
-            self.reductions.receive(peer, header, payload)
-
-
-def own_address(host: bootstrap.Host, coordinator: str) -> str:
-    """Return the address at which other slices reach this host: the one from which it reaches its coordinator.
-
-    `coordinator` is the address to which this slice's hosts have connected: its name may resolve to a former pod again.
-    """
-    if host.process_id == 0:
-        resolve = functools.partial(bootstrap.resolve, host.coordinator, _RESOLVE_SECONDS, metrics.say)
-        return coordinator or bootstrap.own_address(resolve)[0]
-    family = socket.AF_INET6 if ":" in coordinator else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # sends nothing
-        probe.connect((coordinator, int(host.coordinator.rpartition(":")[2])))
-        return str(probe.getsockname()[0])
-
-
 class _Training:
     """The steps of one slice."""
 
-    def __init__(self, run: Run, slices: _Slices, traits: str) -> None:
+    def __init__(self, run: Run, slices: Slices, traits: str) -> None:
         self._run, self._slices, self._membership, self._traits = run, slices, slices.membership, traits
         self._schedule = RunSchedule(run.job.config, evaluates=run.held_out > 0)
         self._batches, self._evaluation = ShareBatches(run), Evaluation(run)
+        self._detections = SharedDetections(run, self._batches.rows)
         shares, seed = run.programs.shares, np.uint32(0)
         slices.reductions = Reductions(
             slices.membership, slices.connections, run.job.host.replicas, shares.vectors.dtype
@@ -208,7 +132,7 @@ class _Training:
         self._slices.await_connections()
         self._membership.set_phase(READY)
         try:
-            with job.watchdog.waiting("the state from another slice", 0, min_seconds=_RESOLVE_SECONDS):
+            with job.watchdog.waiting("the state from another slice", 0, min_seconds=RESOLVE_SECONDS):
                 received = self._slices.receiver.wait(self._run.programs.state, lambda: self._reduce.has_pieces)
         except handover.HandoverLost as error:
             raise PeerAbsent(f"lost {error} while it sent the state") from error
@@ -311,11 +235,17 @@ class _Training:
         run, at, began, program = self._run, self._at, time.monotonic(), self._evaluation.program
 
         def compute(replica: int) -> Share:
-            rows = self._batches.rows(replica)
-            return Share(_NOTHING, sum_batches(run, program, self._state, rows, step=at).scalars)
+            rows, log = self._batches.rows(replica), DetectionLog() if program.detect else None
+            sums = sum_batches(run, program, self._state, rows, step=at, log=log)
+            if log is not None:
+                self._detections.write(at, replica, log)
+            return Share(_NOTHING, sums.scalars)
 
         result = self._exchange(Seq(at, EVALUATE), compute)
-        return record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
+        loss = record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
+        if program.detect and self._leads:
+            self._detections.measure(at)
+        return loss
 
     def _hold(self) -> None:
         """Wait until enough slices are active."""
@@ -369,6 +299,7 @@ class _Training:
         job = self._run.job
         self._run.profiler.close()
         self._run.checkpoints.wait()
+        self._detections.finish()
         if self._flags.get("stop") == "all":
             self._run.record.stop()
         job.events.write("preempt", self._at)
@@ -391,6 +322,7 @@ class _Training:
             if result.flags["saved"]:
                 break
             nth += 1
+        self._detections.finish()
         run.profiler.close()
         run.record.stop()
         run.job.events.write("done", self._at, data_bytes=run.read.bytes if run.read else 0)

@@ -15,7 +15,7 @@ _POSITIVES = 0.25  # most of the sampled regions that have masks
 def kernels(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the network."""
     yield from trunk(model)
-    channels, cells = model.pyramid, [side * side for side in _sides(model)]
+    channels, cells = model.pyramid, [rows * columns for rows, columns in _grids(model)]
     for n, count in enumerate(cells[:-1]):
         yield Kernel((1, 1, EXPANSION * model.width * 2**n, channels), count)
         yield Kernel((3, 3, channels, channels), count)
@@ -33,18 +33,20 @@ def pooled_numbers(model: Model) -> float:
     heads = tuple(zip(_regions(model), (_BOX_BINS, _MASK_BINS), strict=True))
     if model.pooling == "gather":
         return model.pyramid * sum(count * (_NEAREST * bins) ** 2 for count, bins in heads)
-    return model.pyramid * sum(count * bins for count, bins in heads) * sum(_sides(model)[:-1])
+    return model.pyramid * sum(count * bins for count, bins in heads) * sum(rows for rows, _ in _grids(model)[:-1])
 
 
 def anchor_bytes(model: Model) -> float:
     """Return the bytes of an image's anchors: offsets in tiles, in both dtypes, and overlaps with all objects."""
-    anchors = _RATIOS * sum(side * side for side in _sides(model))
+    anchors = _RATIOS * sum(rows * columns for rows, columns in _grids(model))
     return anchors * ((4 + 2) * LANES + 4 * model.max_boxes)
 
 
-def _sides(model: Model) -> tuple[int, ...]:
-    """Return the cells of the side of each level of the pyramid: the trunk's stages, and one more."""
-    return tuple(-(-model.image // (4 * 2**n)) for n in range(len(model.block_counts) + 1))
+def _grids(model: Model) -> tuple[tuple[int, int], ...]:
+    """Return the rows and columns of each level of the pyramid: the trunk's stages, and one more."""
+    height, width = model.image_sides
+    strides = [4 * 2**n for n in range(len(model.block_counts) + 1)]
+    return tuple((-(-height // stride), -(-width // stride)) for stride in strides)
 
 
 def _regions(model: Model) -> tuple[int, int]:

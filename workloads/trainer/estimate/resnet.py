@@ -1,5 +1,6 @@
 """Weights of ResNet (models/resnet.py), for estimates without JAX."""
 
+import math
 from collections.abc import Iterator
 
 from trainer.config import Model
@@ -11,17 +12,22 @@ EXPANSION = 4  # output channels of a block per inner channel
 def kernels(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the network."""
     yield from trunk(model)
-    channels = EXPANSION * model.width * 2 ** (len(model.block_counts) - 1)
+    expansion = 1 if model.block == "basic" else EXPANSION
+    channels = expansion * model.width * 2 ** (len(model.block_counts) - 1)
     yield Kernel((channels, model.classes), 1, is_float32=True)
 
 
 def trunk(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the stem and of all stages."""
-    yield stem(model, model.image / 2)
-    channels = model.width
+    channels, pixels = model.width, math.prod(model.image_sides)
+    yield stem(model, pixels / 4)
     for stage, count in enumerate(model.block_counts, start=1):
-        width, size = model.width * 2 ** (stage - 1), model.image / 2 ** (stage + 1)
-        after, cells = EXPANSION * width, size * size
+        width, cells = model.width * 2 ** (stage - 1), pixels / 4 ** (stage + 1)
+        if model.block == "basic":
+            yield from basic_stage(channels, width, cells, count)
+            channels = width
+            continue
+        after = EXPANSION * width
         # The 3x3 convolution of a stage's first block halves the image, except in the first stage.
         yield unit(1, channels, width, cells if stage == 1 else 4 * cells)
         yield unit(3, width, width, cells)
@@ -33,9 +39,18 @@ def trunk(model: Model) -> Iterator[Kernel]:
         channels = after
 
 
-def stem(model: Model, size: float) -> Kernel:
-    """Return the weights of the first convolution, whose output has this height and width."""
-    return unit(7, 3, model.width, size * size)
+def basic_stage(before: int, width: int, cells: float, count: int) -> Iterator[Kernel]:
+    """Yield the weights of a stage of blocks of two convolutions, with these cells of its output."""
+    yield unit(3, before, width, cells)
+    yield unit(3, width, width, cells)
+    if before != width:
+        yield unit(1, before, width, cells)
+    yield from rest(count, *[unit(3, width, width, cells)] * 2)
+
+
+def stem(model: Model, cells: float) -> Kernel:
+    """Return the weights of the first convolution, with these cells of its output."""
+    return unit(7, 3, model.width, cells)
 
 
 def unit(size: int, before: int, after: int, cells: float) -> Kernel:

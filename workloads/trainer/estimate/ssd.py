@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from trainer.config import Model
 from trainer.estimate.kernels import Kernel
-from trainer.estimate.resnet import rest, stem, unit
-from trainer.models.ssd_levels import MIDDLE, levels
+from trainer.estimate.resnet import basic_stage, stem
+from trainer.ssd_levels import MIDDLE, levels
 
 
 def kernels(model: Model) -> Iterator[Kernel]:
@@ -24,14 +24,10 @@ def kernels(model: Model) -> Iterator[Kernel]:
 def _trunk(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the stem and of all stages, whose blocks have two convolutions."""
     size, channels = -(-model.image // 2), model.width
-    yield stem(model, size)
+    yield stem(model, size * size)
     size = -(-size // 2)
     for n, count in enumerate(model.block_counts):
         # Only the second stage halves the image.
         width, size = model.width * 2**n, -(-size // 2) if n == 1 else size
-        yield unit(3, channels, width, size * size)
-        yield unit(3, width, width, size * size)
-        if channels != width:
-            yield unit(1, channels, width, size * size)
-        yield from rest(count, *[unit(3, width, width, size * size)] * 2)
+        yield from basic_stage(channels, width, size * size, count)
         channels = width

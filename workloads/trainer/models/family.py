@@ -31,7 +31,7 @@ class Predictions(NamedTuple):
 class Detections(NamedTuple):
     """Objects that a model detects in a batch of images, by falling score."""
 
-    box_BK4: Any  # float32: (upper, left, lower, right), fractions of the record's square
+    box_BK4: Any  # float32: (upper, left, lower, right), fractions of the record's image
     score_BK: Any  # float32
     category_BK: Any  # int32, from 1; 0 where there are fewer detections
     mask_BKMM: Any = None  # float32 probabilities in the region of each box; None of a model without masks
@@ -63,5 +63,6 @@ class Family:
     translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = None
     # parameters, averages, records -> what it detects; None if it does not detect
     detect: Callable[[Model, Execution, Params, Params, Array], Detections] | None = None
+    trunk: tuple[str, ...] | None = None  # keys of the parameters that are a ResNet's stem and stages; None without one
     # model, chips of "fsdp", examples of a chip -> model with the settings that are chosen for them
     place: Callable[[Model, int, float], Model] = lambda model, chips, examples: model

@@ -1,6 +1,6 @@
 """Images and objects of a batch, from records of bytes (data/objects.py).
 
-Dimensions: B batch   S bytes of a record   H, W = image   C = 3   N = max_boxes   M = mask
+Dimensions: B batch   S bytes of a record   H, W = image_sides   C = 3   N = max_boxes   M = mask
 """
 
 from typing import Any, NamedTuple
@@ -18,11 +18,11 @@ from trainer.models.resnet import DEVIATION, MEAN
 class Objects(NamedTuple):
     """Objects of the images in a batch."""
 
-    box_BN4: Array  # float32: (upper, left, lower, right), fractions of the square; zeros in padding
+    box_BN4: Array  # float32: (upper, left, lower, right), fractions of the image; zeros in padding
     category_BN: Array  # int32, from 1; 0 in padding
     is_crowd_BN: Array
     mask_BNMM: Array  # uint8, of the region of each box; M may be 0
-    picture_B2: Array  # float32: height and width of the picture, fractions of the square
+    picture_B2: Array  # float32: height and width of the picture, fractions of the image
 
     @property
     def is_real_BN(self) -> Array:
@@ -33,7 +33,7 @@ class Objects(NamedTuple):
 def batch(model: Model, record_BS: Array) -> tuple[Array, Objects]:
     """Return (pixels [B, H, W, C] of about unit variance in float32, objects)."""
     form, N = object_format(model), model.max_boxes
-    pixels_BHWC = record_BS[:, : form.header].reshape(-1, model.image, model.image, 3).astype(jnp.float32)
+    pixels_BHWC = record_BS[:, : form.header].reshape(-1, *model.image_sides, 3).astype(jnp.float32)
     pixels_BHWC = (pixels_BHWC - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32)
 
     def words(start: int, count: int, dtype: Any) -> Array:

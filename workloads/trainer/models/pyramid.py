@@ -24,9 +24,10 @@ def strides(model: Model) -> tuple[int, ...]:
     return tuple(4 * 2**n for n in range(len(model.block_counts) + 1))
 
 
-def sides(model: Model) -> tuple[int, ...]:
-    """Return the cells of each level's side."""
-    return tuple(-(-model.image // stride) for stride in strides(model))
+def grids(model: Model) -> tuple[tuple[int, int], ...]:
+    """Return the rows and columns of each level."""
+    height, width = model.image_sides
+    return tuple((-(-height // stride), -(-width // stride)) for stride in strides(model))
 
 
 def unit(size: int, before: int, after: int) -> Params:
@@ -72,6 +73,6 @@ def features(network: Network, params: Params, stage_BHWC: Sequence[Array]) -> l
 def products(model: Model) -> float:
     """Return the multiplications of an image's forward pass."""
     weights, total = shapes(model), 0.0
-    for n, side in enumerate(sides(model)[:-1]):
-        total += side * side * sum(math.prod(weights[kind][f"stage{n + 1}"]["kernel"]) for kind in weights)
+    for n, (rows, columns) in enumerate(grids(model)[:-1]):
+        total += rows * columns * sum(math.prod(weights[kind][f"stage{n + 1}"]["kernel"]) for kind in weights)
     return total

@@ -117,7 +117,8 @@ class Heads:
     def _pool(self, box_BR4: Array, bins: int) -> Array:
         one_hot = self._model.pooling == "one_hot"
         sizes = strides(self._model)[: len(self._level_BHWF)]
-        x_BRPPF = region_pooling.pool(self._level_BHWF, sizes, box_BR4 * self._model.image, bins, one_hot=one_hot)
+        pixel_BR4 = box_BR4 * jnp.array(self._model.image_sides * 2)
+        x_BRPPF = region_pooling.pool(self._level_BHWF, sizes, pixel_BR4, bins, one_hot=one_hot)
         regions = "tp" if x_BRPPF.shape[1] % self._network.execution.mesh.shape["tp"] == 0 else None
         return self._network.execution.shard(x_BRPPF, self._network.execution.batch, regions)
 

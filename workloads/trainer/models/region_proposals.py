@@ -23,7 +23,7 @@ from jax import Array
 from trainer.config import Model
 from trainer.models import boxes
 from trainer.models.family import Params
-from trainer.models.pyramid import convolve, sides, strides, unit
+from trainer.models.pyramid import convolve, grids, strides, unit
 from trainer.models.region_sampling import sample
 from trainer.models.resnet import Network
 
@@ -52,11 +52,11 @@ def shapes(model: Model) -> Params:
 
 def anchors(model: Model) -> npt.NDArray[np.float32]:
     """Return the anchors [A, 4] of all levels: at each cell one of each aspect ratio, with a level's own area."""
-    levels = []
-    for stride, side in zip(strides(model), sides(model), strict=True):
-        size = model.anchor_cells * stride / model.image
-        sizes = [(size * math.sqrt(ratio), size / math.sqrt(ratio)) for ratio in RATIOS]
-        levels.append(boxes.anchors(side, side, (stride / model.image,) * 2, sizes))
+    levels, (H, W) = [], model.image_sides
+    for stride, (rows, columns) in zip(strides(model), grids(model), strict=True):
+        size = model.anchor_cells * stride
+        sizes = [(size * math.sqrt(ratio) / H, size / math.sqrt(ratio) / W) for ratio in RATIOS]
+        levels.append(boxes.anchors(rows, columns, (stride / H, stride / W), sizes))
     return np.concatenate(levels)
 
 
@@ -134,8 +134,8 @@ def propose(model: Model, score_BA: Array, offset_BA4: Array, picture_B2: Array)
     """
     score_BA, offset_BA4 = jax.lax.stop_gradient((score_BA, offset_BA4))
     anchor_A4, first, levels = jnp.asarray(anchors(model)), 0, list[Proposals]()
-    for side in sides(model):
-        part = slice(first, first + side * side * len(RATIOS))
+    for rows, columns in grids(model):
+        part = slice(first, first + rows * columns * len(RATIOS))
         first = part.stop
         score_BK, index_BK = jax.lax.top_k(score_BA[:, part], min(model.candidates, part.stop - part.start))
         offset_BK4 = jnp.take_along_axis(offset_BA4[:, part], index_BK[..., None], axis=1)
@@ -162,7 +162,7 @@ def propose(model: Model, score_BA: Array, offset_BA4: Array, picture_B2: Array)
 def products(model: Model) -> float:
     """Return the multiplications of an image's forward pass."""
     kernels = sum(math.prod(w["kernel"]) for w in shapes(model).values())
-    return float(kernels * sum(side * side for side in sides(model)))
+    return float(kernels * sum(rows * columns for rows, columns in grids(model)))
 
 
 def _padded(x_BK: Array, count: int, value: float) -> Array:

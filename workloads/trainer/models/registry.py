@@ -76,6 +76,7 @@ _FAMILIES = {
         flops_per_item=ssd.flops_per_item,
         averages=ssd.averages,
         detect=ssd.detect,
+        trunk=(),
     ),
     "mask_rcnn": Family(
         shapes=mask_rcnn.shapes,
@@ -87,6 +88,7 @@ _FAMILIES = {
         flops_per_item=mask_rcnn.flops_per_item,
         averages=resnet.averages,
         detect=mask_rcnn.detect,
+        trunk=("trunk",),
     ),
     "transformer": Family(
         shapes=transformer.shapes,

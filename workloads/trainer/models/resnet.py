@@ -1,4 +1,4 @@
-"""ResNet (He et al., 2016), in the form of MLPerf: bottleneck blocks whose 3x3 convolution has the stride.
+"""ResNet (He et al., 2016): basic blocks, or bottlenecks in the form of MLPerf, whose 3x3 convolution has the stride.
 
 Dimensions are the suffix of a name:
     B batch   H height   W width   C channels   S bytes of a record   K classes
@@ -26,25 +26,35 @@ from trainer.parallel.partitioning import Execution
 MEAN, DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)  # of ImageNet's red, green and blue
 _AVERAGE_DECAY = 0.9  # momentum of batch norm's averages
 _SMOOTHING = 0.1  # fraction of a label's weight that all classes share (Szegedy et al., 2016)
-_EXPANSION = 4  # output channels of a block per inner channel
+_EXPANSION = 4  # output channels of a bottleneck per inner channel
 
 
 def shapes(model: Model) -> Params:
     """Return the shape of every parameter."""
+    is_basic = model.block == "basic"
+    channels = model.width * 2 ** (len(model.block_counts) - 1) * (1 if is_basic else _EXPANSION)
+    head = {"dense": (channels, model.classes), "bias": (model.classes,)}
+    return trunk_shapes(model, is_basic=is_basic) | {"head": head}
 
-    def block(before: int, width: int) -> Params:
-        after, unit = _EXPANSION * width, unit_shapes
-        units = {"reduce": unit(1, before, width), "spatial": unit(3, width, width), "expand": unit(1, width, after)}
-        return units | ({"shortcut": unit(1, before, after)} if before != after else {})
 
-    stages: Params = {}
-    channels = model.width
+def trunk_shapes(model: Model, *, is_basic: bool) -> Params:
+    """Return the shapes of the stem and of the stages, whose blocks have two convolutions (basic) or three."""
+
+    def block(before: int, width: int, after: int) -> Params:
+        units = {"spatial": unit_shapes(3, before, width), "expand": unit_shapes(3, width, after)}
+        if not is_basic:
+            units = {"reduce": unit_shapes(1, before, width), "spatial": unit_shapes(3, width, width)}
+            units |= {"expand": unit_shapes(1, width, after)}
+        return units | ({"shortcut": unit_shapes(1, before, after)} if before != after else {})
+
+    stages, channels = Params(), model.width
     for n, count in enumerate(model.block_counts):
         width = model.width * 2**n
-        first, channels = block(channels, width), _EXPANSION * width
-        stages[f"stage{n + 1}"] = {"first": first} | stacked(block(channels, width), count - 1)
-    head = {"dense": (channels, model.classes), "bias": (model.classes,)}
-    return {"stem": unit_shapes(7, 3, model.width), "stages": stages, "head": head}
+        after = width if is_basic else _EXPANSION * width
+        stages[f"stage{n + 1}"] = {"first": block(channels, width, after)}
+        stages[f"stage{n + 1}"] |= stacked(block(after, width, after), count - 1)
+        channels = after
+    return {"stem": unit_shapes(7, 3, model.width), "stages": stages}
 
 
 def unit_shapes(size: int, before: int, after: int) -> Params:
@@ -162,10 +172,12 @@ class Network:
         return (y_BHWC * w["gain"] + w["bias"]).astype(x_BHWC.dtype), average
 
     def block(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
-        """Apply a bottleneck block and its shortcut."""
-        averages: Params = {}
-        y_BHWC, averages["reduce"] = self.unit(x_BHWC, w["reduce"], average["reduce"])
-        y_BHWC, averages["spatial"] = self.unit(jax.nn.relu(y_BHWC), w["spatial"], average["spatial"], stride)
+        """Apply a block, a bottleneck or a basic one, and its shortcut."""
+        averages, y_BHWC = Params(), x_BHWC
+        if "reduce" in w:
+            y_BHWC, averages["reduce"] = self.unit(x_BHWC, w["reduce"], average["reduce"])
+            y_BHWC = jax.nn.relu(y_BHWC)
+        y_BHWC, averages["spatial"] = self.unit(y_BHWC, w["spatial"], average["spatial"], stride)
         y_BHWC, averages["expand"] = self.unit(jax.nn.relu(y_BHWC), w["expand"], average["expand"])
         if "shortcut" in w:
             x_BHWC, averages["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
@@ -225,19 +237,19 @@ def sums(
 
 def flops_per_item(model: Model) -> float:
     """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
-    total = 0.0
+    total, pixels = 0.0, math.prod(model.image_sides)
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if is_gain(path):
             continue
         if path[0].key == "head":
-            size = 1.0
+            cells = 1.0
         elif path[0].key == "stem":
-            size = model.image / 2
+            cells = pixels / 4
         else:  # The stem and the pooling halve the image, and so does the 3x3 convolution of each later stage.
             stage = int(path[1].key.removeprefix("stage"))
             before = stage > 1 and (path[2].key, path[3].key) == ("first", "reduce")
-            size = model.image / 2 ** (stage if before else stage + 1)
-        total += 2 * math.prod(shape) * size * size
+            cells = pixels / 4 ** (stage if before else stage + 1)
+        total += 2 * math.prod(shape) * cells
     return 3 * total
 
 

@@ -23,8 +23,8 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models import boxes, object_records, resnet, ssd_loss
 from trainer.models.family import Context, Detections, Params, Sums
-from trainer.models.ssd_levels import HALVED, MIDDLE, RATIOS, SCALES, STRIDE, levels
 from trainer.parallel.partitioning import Execution
+from trainer.ssd_levels import HALVED, MIDDLE, RATIOS, SCALES, STRIDE, levels
 
 _MIN_ROWS = 4  # of a chip, below which layers are not sharded
 _MIN_SCORE, _CANDIDATES, _MAX_OVERLAP = 0.05, 200, 0.5  # of a category's detections, before and in the suppression
@@ -47,17 +47,7 @@ def default_boxes(model: Model) -> npt.NDArray[np.float32]:
 
 def shapes(model: Model) -> Params:
     """Return the shape of every parameter."""
-
-    def block(before: int, after: int) -> Params:
-        units = {"spatial": resnet.unit_shapes(3, before, after), "expand": resnet.unit_shapes(3, after, after)}
-        return units | ({"shortcut": resnet.unit_shapes(1, before, after)} if before != after else {})
-
-    stages, channels = dict[str, Any](), model.width
-    for n, count in enumerate(model.block_counts):
-        width = model.width * 2**n
-        stages[f"stage{n + 1}"] = {"first": block(channels, width)} | resnet.stacked(block(width, width), count - 1)
-        channels = width
-    further, heads = {}, {}
+    further, heads, channels = Params(), Params(), 0
     for n, level in enumerate(levels(model)):
         if n:
             middle = MIDDLE[n - 1] * model.width
@@ -65,7 +55,7 @@ def shapes(model: Model) -> Params:
         channels = level.channels
         outputs = {"box": 4, "category": model.classes + 1}
         heads[f"level{n + 1}"] = {name: _layer(3, channels, level.shapes * size) for name, size in outputs.items()}
-    return {"stem": resnet.unit_shapes(7, 3, model.width), "stages": stages, "further": further, "heads": heads}
+    return resnet.trunk_shapes(model, is_basic=True) | {"further": further, "heads": heads}
 
 
 def specs(model: Model) -> Params:
@@ -103,15 +93,6 @@ class Network(resnet.Network):
         """Shard the batch, and the height if each chip has rows enough."""
         rows = "tp" if x_BHWC.shape[1] >= _MIN_ROWS * self.execution.mesh.shape["tp"] else None
         return self.execution.shard(x_BHWC, self.execution.batch, rows)
-
-    def block(self, x_BHWC: Array, w: Params, average: Params, stride: int = 1) -> tuple[Array, Params]:
-        """Apply a block of two convolutions and its shortcut."""
-        averages: Params = {}
-        y_BHWC, averages["spatial"] = self.unit(x_BHWC, w["spatial"], average["spatial"], stride)
-        y_BHWC, averages["expand"] = self.unit(jax.nn.relu(y_BHWC), w["expand"], average["expand"])
-        if "shortcut" in w:
-            x_BHWC, averages["shortcut"] = self.unit(x_BHWC, w["shortcut"], average["shortcut"], stride)
-        return jax.nn.relu(x_BHWC + y_BHWC), averages
 
     def predict(self, params: Params, average: Params, x_BHWC: Array) -> tuple[Array, Array, Params]:
         """Return float32 (offsets [B, D, 4] and logits [B, D, K] of all default boxes), and the new averages."""

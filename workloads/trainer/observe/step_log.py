@@ -75,7 +75,8 @@ class Progress:
         `is_emulated` chips have no utilization, because the peak is that of the chips that they emulate.
         """
         self._job, self._chips, self._ids, self._int8_share = job, chips, ids, int8_share
-        self._arrays, self._mllog, self._accuracy = arrays, mllog, math.nan
+        self._arrays, self._mllog = arrays, mllog
+        self._accuracy, self._mask_accuracy = math.nan, math.nan
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
         self._length = length
@@ -91,8 +92,10 @@ class Progress:
 
     @property
     def has_reached_target(self) -> bool:
-        """True if the last evaluation had the accuracy, AUC or hundredth of BLEU at which the run ends."""
-        return 0 < self._job.config.run.target_accuracy <= self._accuracy
+        """True if the last evaluation had the accuracy, mAP, AUC or hundredth of BLEU at which the run ends."""
+        run = self._job.config.run
+        has_masks = not run.target_mask_accuracy or self._mask_accuracy >= run.target_mask_accuracy
+        return 0 < run.target_accuracy <= self._accuracy and has_masks
 
     def begin(self, step: int) -> None:
         """Record that training starts or resumes after `step`."""
@@ -151,13 +154,14 @@ class Progress:
 
         `accuracy` is the fraction of correct ones, `bleu` that of a model's translations, 0 to 100, and `auc` the area
         under the ROC curve, where they are computed. `precisions` are the mAP of detections, "map" of boxes and
-        "mask_map" of masks; the former is their accuracy at which the run ends.
+        "mask_map" of masks; they are the accuracies at which the run ends.
         """
         self._job.events.write("eval", step, seconds, eval_loss=loss)
         scores = (accuracy, precisions.get("map"), auc, None if bleu is None else bleu / 100)
         self._accuracy = next((score for score in scores if score is not None), math.nan)
+        self._mask_accuracy = precisions.get("mask_map", math.nan)
         if self._mllog is not None:
-            self._mllog.record_evaluation(step, self._accuracy, seconds)
+            self._mllog.record_evaluation(step, self._accuracy, seconds, mask_accuracy=self._mask_accuracy)
         noun = "token" if self._noun == "pair" else self._noun
         if self._lines is not None:
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}

@@ -5,7 +5,7 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer import image_settings, pair_lengths
+from trainer import image_settings, pair_lengths, rate_settings
 from trainer.config import (
     DETECTION_FAMILIES,
     IMAGE_FAMILIES,
@@ -23,13 +23,14 @@ _CHOICES = {
     "model.compute_dtype": ("bfloat16", "float32"),
     "model.remat": ("none", "dots", "attention", "full"),
     "model.activation": ("gelu", "swiglu"),
+    "model.block": ("bottleneck", "basic"),
     "model.pooling": ("gather", "one_hot"),
     "data.click_ids": ("numbered", "exact"),
     "data.shuffle": ("records", "files", "none"),
     "mesh.grad_reduction": ("automatic", "explicit"),
     "mesh.grad_reduction_dtype": ("bfloat16", "float32"),
     "optim.name": ("adamw", "lamb", *MOMENTUM_OPTIMIZERS),
-    "optim.schedule": ("cosine", "polynomial", "constant"),
+    "optim.schedule": ("cosine", "polynomial", "constant", "piecewise"),
     "optim.momentum_form": ("unscaled", "scaled"),
     "optim.moment_dtype": ("float32", "bfloat16"),
     "quant.rounding": ("stochastic", "nearest"),
@@ -40,19 +41,21 @@ MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose su
 _MAY_BE_ZERO = {
     *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
     *("model.beam", "model.length_penalty", "model.mask", "model.detections"),
+    *("model.image_width", "model.short_side", "model.long_side"),
     *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
     *("mesh.dp", "mesh.microbatches"),
     *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),
     "data.shuffle_window",
     *("data.eval_fraction", "optim.warmup", "optim.final_fraction", "optim.weight_decay"),
     *("optim.b1", "optim.b2", "optim.momentum", "optim.grad_clip_norm", "run.eval_every", "run.seed"),
-    "run.target_accuracy",
+    *("run.target_accuracy", "run.target_mask_accuracy", "optim.warmup_factor"),
     "checkpoint.local_every",
     *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
 }
 _BELOW_ONE = {
     *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
-    *("checkpoint.auto_max_share", "run.target_accuracy"),
+    *("checkpoint.auto_max_share", "run.target_accuracy", "run.target_mask_accuracy"),
+    *("optim.warmup_factor", "optim.decay_factor"),
 }
 _LARGEST = {  # of the others: the largest int32
     **{"run.seed": 2**32 - 1, "data.seed": 2**32 - 1, "data.max_bytes": 2**63 - 1},
@@ -317,6 +320,7 @@ def range_problems(config: Config) -> Iterator[Problem]:
             elif key in _BELOW_ONE and value >= 1:
                 yield Problem(f"{key} = {value} is out of range", "Use a value below 1")
     yield from _model_problems(config)
+    yield from rate_settings.problems(config.optim)
     yield from mllog.problems(config)
     path = config.checkpoint.local_path
     if (config.checkpoint.local_every and not path) or "://" in path:
@@ -365,5 +369,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
         yield Problem(f"model.batch_lengths is not supported by {model.family}, which reads no pairs", "Omit it")
     if model.family == "dlrm":
         yield from table_placement.setting_problems(config)
+    if config.checkpoint.trunk_path and model.family not in DETECTION_FAMILIES:
+        message = f"checkpoint.trunk_path is not supported by {model.family}, which has no trunk"
+        yield Problem(message, "Omit checkpoint.trunk_path")
     if model.family in IMAGE_FAMILIES:
         yield from image_settings.problems(config)

@@ -1,4 +1,4 @@
-"""Learning rate: a linear warmup, then a cosine, a polynomial or a constant."""
+"""Learning rate: a linear warmup, then a cosine, a polynomial, a constant, or drops at given steps."""
 
 # mypy: disallow-untyped-calls=False
 
@@ -16,5 +16,11 @@ def schedule(config: Optim, steps: int) -> optax.Schedule:
         "cosine": optax.cosine_decay_schedule(config.lr, rest, config.final_fraction),
         "polynomial": optax.polynomial_schedule(config.lr, end, config.power, rest),
         "constant": optax.constant_schedule(config.lr),
+        "piecewise": optax.piecewise_constant_schedule(
+            config.lr, {step - warmup: config.decay_factor for step in config.decay_boundaries}
+        ),
     }[config.schedule]
-    return optax.join_schedules([optax.linear_schedule(0.0, config.lr, warmup), after], [warmup]) if warmup else after
+    if not warmup:
+        return after
+    rising = optax.linear_schedule(config.warmup_factor * config.lr, config.lr, warmup)
+    return optax.join_schedules([rising, after], [warmup])

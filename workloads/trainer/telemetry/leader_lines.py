@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,15 +14,23 @@ _KEPT = 1000  # records that a slice keeps, in case the leading slice is lost be
 
 
 class LeaderLines:
-    """JSON lines of which the leading slice writes each one; a new leader first writes what the former one did not."""
+    """JSON lines of which the leading slice writes each one; a new leader first writes what the former one did not.
+
+    Several threads may write.
+    """
 
     def __init__(self, place: Place, leads: Callable[[], bool]) -> None:
         self._place, self._leads = place, leads
         self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._lines: JsonLines | None = None
+        self._lock = threading.Lock()
 
     def write(self, record: dict[str, Any], *, at_once: bool = False) -> None:
         """Keep one record and, if this slice leads, append it; with `at_once` it is written before this returns."""
+        with self._lock:
+            self._write(record, at_once=at_once)
+
+    def _write(self, record: dict[str, Any], *, at_once: bool) -> None:
         self._kept.append(record)
         if not self._leads():
             self._lines = None
@@ -43,5 +52,6 @@ def _records(place: Place) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _key(record: dict[str, Any]) -> tuple[Any, bool]:
-    return record.get("step"), "eval_loss" in record
+def _key(record: dict[str, Any]) -> tuple[Any, bool, bool]:
+    """Return what distinguishes the line of a step, of its evaluation, and of the mAP of that."""
+    return record.get("step"), "loss" in record, "eval_loss" in record

@@ -1,9 +1,9 @@
 """MLPerf's log lines (`:::MLLOG`) of a run, in mllog.txt of the output folder.
 
-Names and order of the lines are those of MLPerf Training 4.0, the last rules with ResNet-50 and BERT, and of 0.7, the
-last ones with the Transformer, GNMT and the first DLRM; the package mlperf_logging checks them. An attempt that resumes
-a run continues its lines: each is written once, those of repeated steps and evaluations are not repeated, and so the
-time to train includes restarts.
+Names and order of the lines are those of MLPerf Training 4.0, the last rules with ResNet-50 and BERT, and of 0.7: the
+last ones with the Transformer, GNMT and the first DLRM, and those that SSD and Mask R-CNN follow. The package
+mlperf_logging checks them. An attempt that resumes a run continues its lines: each is written once, those of repeated
+steps and evaluations are not repeated, and so the time to train includes restarts.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainer.config import TRANSLATION_FAMILIES, Config
+from trainer.config import CROP_ATTEMPTS, TRANSLATION_FAMILIES, Config
 from trainer.errors import Problem
 from trainer.telemetry.metrics import JsonLines
 from xpk_shared.storage import Place
@@ -27,8 +27,9 @@ class Benchmark(NamedTuple):
     """The benchmark of a model family."""
 
     name: str
-    target: float  # accuracy, AUC, or hundredth of BLEU at which training is complete
+    target: float  # accuracy, mAP of boxes, AUC, or hundredth of BLEU at which training is complete
     hyperparameters: Callable[[Config, int, int], dict[str, Any]]  # of a batch size and a number of training examples
+    mask_target: float = 0.0  # mAP of masks at which it is complete; 0 for a model without masks
 
 
 def _resnet(config: Config, batch: int, trained: int) -> dict[str, Any]:
@@ -96,6 +97,37 @@ def _gnmt(config: Config, batch: int, trained: int) -> dict[str, Any]:
     }
 
 
+def _ssd(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim = config.optim
+    boundaries = [_whole_epochs(step, batch, trained) for step in optim.decay_boundaries]
+    return _rates(config) | {
+        "opt_weight_decay": optim.weight_decay,
+        "opt_learning_rate_warmup_factor": optim.warmup_factor,
+        **({"opt_learning_rate_decay_boundary_epochs": boundaries} if boundaries else {}),
+        "model_bn_span": config.model.norm_examples or batch,
+        "max_samples": CROP_ATTEMPTS,
+    }
+
+
+def _mask_rcnn(config: Config, batch: int, trained: int) -> dict[str, Any]:
+    optim, model, steps = config.optim, config.model, config.optim.decay_boundaries
+    decay = {"opt_learning_rate_decay_factor": optim.decay_factor, "opt_learning_rate_decay_steps": list(steps)}
+    return _rates(config) | {
+        "opt_weight_decay": optim.weight_decay,
+        "opt_learning_rate_warmup_factor": optim.warmup_factor,
+        **(decay if steps else {}),
+        "num_image_candidates": model.proposals,
+        "min_image_size": model.short_side or min(model.image_sides),
+        "max_image_size": model.long_side or max(model.image_sides),
+    }
+
+
+def _whole_epochs(step: int, batch: int, trained: int) -> float:
+    """Return the epochs up to a step: a whole number if the step is the nearest one to its end."""
+    epochs = step * batch / trained
+    return round(epochs) if round(round(epochs) * trained / batch) == step else _rounded(epochs)
+
+
 def _rates(config: Config) -> dict[str, Any]:
     """Return the lines of the optimizer and its rate; AdamW without decay is Adam."""
     optim = config.optim
@@ -110,6 +142,8 @@ BENCHMARKS = {
     "transformer": Benchmark("transformer", 0.25, _transformer),
     "gnmt": Benchmark("gnmt", 0.24, _gnmt),
     "dlrm": Benchmark("dlrm", 0.8025, _dlrm),
+    "ssd": Benchmark("ssd", 0.230, _ssd),
+    "mask_rcnn": Benchmark("maskrcnn", 0.377, _mask_rcnn, mask_target=0.339),
 }
 _METADATA = {"max_sequence_length": {"method": "discard"}}  # of longer pairs (data/translations.py)
 
@@ -127,6 +161,9 @@ def problems(config: Config) -> Iterator[Problem]:
     ):
         name = "run.target_accuracy" if config.run.target_accuracy else "observe.mllog"
         yield Problem(f"{name} requires translations, but model.beam is 0", f"Set model.beam, or omit {name}")
+    if config.run.target_mask_accuracy and not (family == "mask_rcnn" and config.run.target_accuracy):
+        message = "run.target_mask_accuracy requires mask_rcnn and run.target_accuracy, the mAP of boxes"
+        yield Problem(message, "Omit it, or set run.target_accuracy")
     if not config.observe.mllog:
         return
     if family not in BENCHMARKS:
@@ -152,9 +189,8 @@ class MllogFile:
         self._config, self._batch, self._trained = config, batch, trained
         self._written = _read_keys(place)
         self._lines = JsonLines(place, prefix=PREFIX)
-        self._accuracy, self._first_epoch = 0.0, 0.0
-        benchmark = BENCHMARKS[config.model.family]
-        self._target = config.run.target_accuracy or benchmark.target
+        self._accuracy, self._mask_accuracy, self._first_epoch = 0.0, 0.0, 0.0
+        self._benchmark = benchmark = BENCHMARKS[config.model.family]
         for key, value in config.observe.submission.items():
             self._write(f"submission_{key}", value)
         self._write("submission_benchmark", benchmark.name)
@@ -179,25 +215,36 @@ class MllogFile:
         every = self._config.run.eval_every
         self._begin_block(step // every * every if every else 0)
 
-    def record_evaluation(self, step: int, accuracy: float, seconds: float) -> None:
+    def record_evaluation(self, step: int, accuracy: float, seconds: float, *, mask_accuracy: float = 0.0) -> None:
         """Record an evaluation after `step` that has taken so many seconds and just ended.
 
-        The accuracy is that of the benchmark: a fraction, for translations a hundredth of BLEU.
+        The accuracy is that of the benchmark: a fraction, for translations a hundredth of BLEU. `mask_accuracy` is the
+        mAP of masks, of a benchmark that has them.
         """
         now, metadata = time.time(), self._position(step)
-        self._accuracy = accuracy
+        self._accuracy, self._mask_accuracy = accuracy, mask_accuracy
         first = {"first_epoch_num": self._first_epoch}
         self._write("block_stop", None, _END, metadata | first, seconds=now - seconds)
         self._write("eval_start", None, _START, metadata, seconds=now - seconds)
         self._write("eval_stop", None, _END, metadata, seconds=now)
-        self._write("eval_accuracy", accuracy, metadata=metadata, seconds=now)
-        if step < self._config.run.steps and accuracy < (self._config.run.target_accuracy or 2.0):
+        value = {"BBOX": accuracy, "SEGM": mask_accuracy} if self._benchmark.mask_target else accuracy
+        self._write("eval_accuracy", value, metadata=metadata, seconds=now)
+        ends_run = self._config.run.target_accuracy > 0 and self._has_reached_target()
+        if step < self._config.run.steps and not ends_run:
             self._begin_block(step)
 
     def end(self, step: int) -> None:
         """Record the end of the run: success if its last evaluation reached the target."""
-        status = "success" if self._accuracy >= self._target else "aborted"
+        status = "success" if self._has_reached_target() else "aborted"
         self._write("run_stop", None, _END, {"status": status} | self._position(step))
+
+    def _has_reached_target(self) -> bool:
+        """Return whether the last evaluation reached the run's targets, or without them the benchmark's."""
+        run, benchmark = self._config.run, self._benchmark
+        target, mask_target = run.target_accuracy, run.target_mask_accuracy
+        if not target:
+            target, mask_target = benchmark.target, benchmark.mask_target
+        return self._accuracy >= target and (not mask_target or self._mask_accuracy >= mask_target)
 
     def _begin_block(self, step: int) -> None:
         """Record the start of the steps up to the next evaluation."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from trainer.config import Model
 
 SCALES = (21, 45, 99, 153, 207, 261, 315)  # pixels of the default boxes of a level, and of the next one
+SMALLEST_IMAGE = math.ceil(math.sqrt(SCALES[0] * SCALES[1]))  # pixels: the larger square of the first level fits
 RATIOS: tuple[tuple[int, ...], ...] = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 STRIDE = 8  # pixels of the trunk's output
 MIDDLE, OUTPUT = (4, 4, 2, 2, 2), (8, 8, 4, 4, 4)  # channels of the further layers, in `width`

@@ -1,0 +1,82 @@
+"""The mAP of elastic slices: each slice writes the detections of its shares, and the leading one measures them all.
+
+The files are evaluations/<step>/<share>.npz in the output folder, until they are read. Detections depend on the state
+and the share alone, so a share that another slice computes again has the same file. A share is written before it is
+part of the sum of the evaluation, so the leading slice finds all of them.
+"""
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from trainer.data import batches
+from trainer.detection import DetectionLog
+from trainer.errors import StorageError, reason
+from trainer.evaluation import Precisions
+from trainer.hosts import timeouts
+from trainer.setup import Run
+
+_FOLDER = "evaluations"
+
+
+class SharedDetections:
+    """The detections of a run's evaluations, as one host of a slice writes and reads them."""
+
+    def __init__(self, run: Run, rows: Callable[[int], slice]) -> None:
+        """Prepare; `rows` returns the rows of a batch in a share."""
+        self._run, self._rows, self._precisions = run, rows, Precisions(run)
+        self._pool, self._pending = ThreadPoolExecutor(1, "mAP"), deque[Future[dict[str, float]]]()
+
+    def write(self, step: int, share: int, log: DetectionLog) -> None:
+        """Write the detections of a share on the first host; others have none. Raises StorageError."""
+        job = self._run.job
+        if not job.is_first:
+            return
+        what, limit = f"the write of its detections after step {step}", timeouts.limits(job).storage()
+        with job.watchdog.waiting(what, step, is_own=lambda: True, min_seconds=limit):
+            place = job.out / _FOLDER / str(step) / f"{share}.npz"
+            try:
+                place.write(log.pack())
+            except OSError as error:
+                raise StorageError(f"cannot write {place}: {reason(error)}") from error
+
+    def measure(self, step: int) -> None:
+        """Begin to measure the detections of all shares after the mAP before; the leading slice's hosts call this.
+
+        Raises the error of an earlier one.
+        """
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+        if self._run.job.is_first:
+            read = functools.partial(self._read, step)
+            self._pending.append(self._pool.submit(self._precisions.measure, read, step))
+
+    def finish(self) -> None:
+        """Wait until every mAP is recorded that this slice measures; all of its hosts call this, once."""
+        job = self._run.job
+        limit = job.config.observe.data_hang_seconds  # no chip computes
+        with job.watchdog.waiting("the mAP of the last evaluation", job.config.run.steps, min_seconds=limit):
+            while self._pending:
+                self._pending.popleft().result()
+            job.peers.barrier("detections")
+
+    def _read(self, step: int) -> DetectionLog:
+        """Return the detections of all images, and remove their files."""
+        run, folder = self._run, self._run.job.out / _FOLDER
+        shares = range(run.job.host.replicas)
+        try:
+            logs = [DetectionLog.unpack((folder / str(step) / f"{share}.npz").read()) for share in shares]
+            (folder / str(step)).remove_tree("")  # not earlier ones, which a former leading slice may still read
+        except OSError as error:
+            raise StorageError(f"cannot read the detections of step {step} in {folder}: {reason(error)}") from error
+        return DetectionLog.merge(logs, [self._numbers(share) for share in shares])
+
+    def _numbers(self, share: int) -> list[int]:
+        """Return the numbers of a share's images, in the order in which they are evaluated."""
+        run = self._run
+        ids = batches.eval_ids(run.batch, run.records - run.held_out, run.held_out)
+        ids_N = np.concatenate([ids_B[self._rows(share)] for ids_B in ids])
+        return [int(number) for number in ids_N if number >= 0]
