@@ -37,13 +37,17 @@ def xpk(place: Place, *arguments: str) -> Any:
     return json.loads(place.xpk(*arguments, "--cluster", place.cluster, "-o", "json").stdout)
 
 
-def run_workload(place: Place, name: str, *options: str) -> dict[str, Any]:
-    """Create a workload; return its status once it runs."""
-    place.xpk("workload", "create", name, "--cluster", place.cluster, *options)
+def create(place: Place, name: str, *options: str) -> None:
+    """Create a workload, without remains of an earlier one in a place that is kept."""
+    place.xpk("workload", "create", name, "--cluster", place.cluster, "--fresh", *options)
+
+
+def until_running(place: Place, name: str, restarts: int) -> dict[str, Any]:
+    """Return the status of a workload once it runs after some restarts."""
 
     def running() -> dict[str, Any]:
         status: dict[str, Any] = xpk(place, "workload", "status", name)
-        return status if status["phase"] == "Running" else {}
+        return status if (status["phase"], status["restarts"]) == ("Running", restarts) else {}
 
     return until(running, seconds=SECONDS, every=1.0, report=place.what_is_there)
 
@@ -53,15 +57,18 @@ def taints(place: Place, node: str) -> str:
     return place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints[*].key}")
 
 
-def test_a_quarantined_slice_gets_no_workload_until_it_has_passed_two_checks(place: Place) -> None:
-    node = xpk(place, "node", "list")[0]["node"]
+def test_a_quarantined_slice_has_no_workload_until_it_has_passed_two_checks(place: Place) -> None:
+    create(place, "evicted", "--num-slices", str(SLICES), "--max-restarts", "0", "--command", FOREVER)
     try:
-        (verdict,) = xpk(place, "node", "quarantine", node, "--reason", "two chips are slow")
+        node = until_running(place, "evicted", 0)["hosts"][0]["node"]
+        (verdict,) = xpk(place, "node", "quarantine", node, "--reason", "two chips are slow", "--evict")
         assert verdict["action"] == "quarantine" and node in verdict["nodes"]
         assert all(TAINT in taints(place, one) for one in verdict["nodes"])
-        status = run_workload(place, "elsewhere", "--num-slices", str(SLICES), "--command", FOREVER)
+        status = until_running(place, "evicted", 1)
+        assert status["restarts_counted"] == 0
         assert not {host["node"] for host in status["hosts"]} & {*verdict["nodes"]}
-        place.end("elsewhere")
+        place.end("evicted")
+
         checked = xpk(place, "cluster", "preflight", "--node", node)
         assert checked["passed"] and {host["node"] for host in checked["hosts"]} == {*verdict["nodes"]}
         listed = {one["node"]: one for one in xpk(place, "node", "list")}
@@ -72,7 +79,7 @@ def test_a_quarantined_slice_gets_no_workload_until_it_has_passed_two_checks(pla
         assert not any(TAINT in taints(place, one) for one in verdict["nodes"])
     finally:
         place.kubectl("taint", "nodes", "--all", f"{TAINT}-")  # after a failure
-        place.end("elsewhere")
+        place.end("evicted")
 
 
 @contextmanager
@@ -92,7 +99,7 @@ def console(place: Place) -> Iterator[Browser]:
 
 def test_console_and_ledger_show_a_run_that_was_restarted_and_deleted(place: Place) -> None:
     try:
-        run_workload(place, "watched", "--fresh", "--max-restarts", "1", "--command", LOGS_PROGRESS)
+        create(place, "watched", "--max-restarts", "1", "--command", LOGS_PROGRESS)
         with console(place) as browser:
             overview, _ = browser.open()
             run, _ = browser.open(f"run={place.cluster}/default/watched")
