@@ -186,8 +186,9 @@ class Lease:
     def _refusal(self, holder: Holder) -> FatalError:
         message = f"output folder {str(self._out)!r} is in use by {holder}"
         if holder.is_successor_of(self._me):
+            where = f"cluster {holder.cluster!r}" if holder.cluster else "another cluster"  # of an earlier version
             hint = "To move it here, use `xpk workload place NAME --to CLUSTER`"
-            return MovedError(Problem(f"the run continues on cluster {holder.cluster!r}: {message}", hint))
+            return MovedError(Problem(f"the run continues on {where}: {message}", hint))
         return FatalError(Problem(message, "Use another run.output_dir, or stop that run first"))
 
     def _renew(self) -> None:
