@@ -15,10 +15,11 @@ from typing import Any
 from e2e.kind_cluster import SLICES, XPK, Place
 from tests.console.browser import Browser
 from tests.waiting import until
+from xpk.model.names import QUARANTINE_TAINT as TAINT
+from xpk.model.names import SPARE_LABEL
 
 SECONDS = 180.0
 FOREVER = "trap 'exit 143' TERM; sleep 900 & wait"
-TAINT = "xpk.dev/quarantined"
 # Host s0/h1 fails once, after a step that s0/h0 has logged; the restart is in place.
 LOGS_PROGRESS = """
 trap 'exit 143' TERM
@@ -52,34 +53,44 @@ def until_running(place: Place, name: str, restarts: int) -> dict[str, Any]:
     return until(running, seconds=SECONDS, every=1.0, report=place.what_is_there)
 
 
-def taints(place: Place, node: str) -> str:
-    """Return the keys of a node's taints."""
-    return place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints[*].key}")
+def slice_nodes(place: Place, *, spare: bool) -> list[str]:
+    """Return the names of the nodes of spare slices, or of the others."""
+    selector = "cloud.google.com/gke-nodepool," + ("" if spare else "!") + SPARE_LABEL
+    return place.kubectl("get", "nodes", "-l", selector, "-o", "jsonpath={.items[*].metadata.name}").split()
+
+
+def is_tainted(place: Place, node: str) -> bool:
+    """Return whether a node has the taint of quarantine."""
+    return TAINT in place.kubectl("get", "node", node, "-o", "jsonpath={.spec.taints[*].key}")
 
 
 def test_a_quarantined_slice_has_no_workload_until_it_has_passed_two_checks(place: Place) -> None:
-    create(place, "evicted", "--num-slices", str(SLICES), "--max-restarts", "0", "--command", FOREVER)
+    here = ("--cluster", place.cluster)
+    (first, *_), (spare, *_) = slice_nodes(place, spare=False), slice_nodes(place, spare=True)
     try:
-        node = until_running(place, "evicted", 0)["hosts"][0]["node"]
-        (verdict,) = xpk(place, "node", "quarantine", node, "--reason", "two chips are slow", "--evict")
-        assert verdict["action"] == "quarantine" and node in verdict["nodes"]
-        assert all(TAINT in taints(place, one) for one in verdict["nodes"])
-        status = until_running(place, "evicted", 1)
-        assert status["restarts_counted"] == 0
-        assert not {host["node"] for host in status["hosts"]} & {*verdict["nodes"]}
-        place.end("evicted")
+        (verdict,) = xpk(place, "node", "quarantine", first, "--reason", "two chips are slow")
+        assert verdict["action"] == "quarantine" and is_tainted(place, first)
+        create(place, "moved", "--num-slices", str(SLICES), "--max-restarts", "0", "--command", FOREVER)
+        nodes = {host["node"] for host in until_running(place, "moved", 0)["hosts"]}
+        assert first not in nodes and spare in nodes
+        place.xpk("node", "return", first, "--force", *here)
 
-        checked = xpk(place, "cluster", "preflight", "--node", node)
+        (verdict,) = xpk(place, "node", "quarantine", spare, "--evict")
+        status = until_running(place, "moved", 1)
+        nodes = {host["node"] for host in status["hosts"]}
+        assert first in nodes and not nodes & {*verdict["nodes"]} and status["restarts_counted"] == 0
+        place.end("moved")
+
+        checked = xpk(place, "cluster", "preflight", "--node", spare)
         assert checked["passed"] and {host["node"] for host in checked["hosts"]} == {*verdict["nodes"]}
         listed = {one["node"]: one for one in xpk(place, "node", "list")}
-        assert (listed[node]["state"], listed[node]["passes"]) == ("Quarantined", 1)
-        assert "has passed 1 of 2" in place.xpk("node", "return", node, "--cluster", place.cluster, code=4).stderr
-        returned = place.xpk("node", "return", node, "--preflight", "--cluster", place.cluster).stderr
-        assert "has passed 2 of 2 checks in a row" in returned and "two chips are slow" in returned
-        assert not any(TAINT in taints(place, one) for one in verdict["nodes"])
+        assert (listed[spare]["state"], listed[spare]["passes"]) == ("Quarantined", 1)
+        assert "has passed 1 of 2" in place.xpk("node", "return", spare, *here, code=4).stderr
+        assert "has passed 2 of 2 checks" in place.xpk("node", "return", spare, "--preflight", *here).stderr
+        assert not is_tainted(place, first) and not is_tainted(place, spare)
     finally:
         place.kubectl("taint", "nodes", "--all", f"{TAINT}-")  # after a failure
-        place.end("evicted")
+        place.end("moved")
 
 
 @contextmanager

@@ -243,8 +243,6 @@ def _unfit(named: Sequence[SliceOfNode], slices: Sequence[SliceHealth]) -> Itera
     for one, item in zip(named, slices, strict=True):
         if item.workload:
             yield f"workload '{item.workload}' is {'still ' if one.is_quarantined else ''}on slice {item.node_pool}"
-        elif item.spare:
-            yield f"slice {item.node_pool} is a spare one, outside of all quotas"
         elif not item.is_up:
             yield f"{item.hosts_ready} of {item.hosts} hosts of slice {item.node_pool} are ready"
         elif not (one.is_quarantined or item.is_usable):
