@@ -17,8 +17,9 @@ from xpk.jobs.create.workload import Workload
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.preflight import RECORD, HostChecks, Preflight, read_preflight
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, TimedOutError, UsageError, XpkError
 from xpk.model.evidence import NEEDED_PASSES
+from xpk.model.names import location_flags
 from xpk.model.status import HostStatus, WorkloadStatus
 from xpk.nodes import SliceOfNode
 from xpk.storage import open_folder
@@ -26,6 +27,7 @@ from xpk.storage import open_folder
 PRIORITY = "very-low"  # preempts no other workload, and every other may preempt it
 _KEPT_SECONDS = 3600  # for which the workload is kept if this process is killed
 _BANDWIDTHS = {"ici": "PREFLIGHT_MIN_ICI_GBPS", "dcn": "PREFLIGHT_MIN_DCN_GBPS"}
+_GRACE_SECONDS = 5  # between SIGTERM and SIGKILL: checks have nothing to save
 _SHOWN = 3  # hosts of those that failed
 
 
@@ -171,6 +173,10 @@ def _run(
         status = replace(status, hosts=tuple(hosts[place] for place in sorted(hosts)))
         folder = OutputRoots(lambda: cluster.target, workload.output_root).to_read(status)
         return read_preflight(status, open_folder(folder).read(RECORD) or b"")
+    except TimedOutError as error:
+        where = location_flags(cluster.name, workload.namespace)
+        kept = f"`xpk workload status {workload.name}{where}` shows the reason" if keep else "the checks are deleted"
+        raise TimedOutError(error.message, hint=f"{kept}; a longer --timeout gives them more time") from error
     finally:
         if not keep:
             _delete(cluster, workload, on_progress)
@@ -180,7 +186,11 @@ def _delete(cluster: Cluster, workload: Workload, on_progress: Callable[[Notice]
     try:
         with suppress(NotFoundError):
             cluster.delete_workloads(
-                workload.name, namespace=workload.namespace, with_output=True, output_root=workload.output_root
+                workload.name,
+                namespace=workload.namespace,
+                with_output=True,
+                output_root=workload.output_root,
+                grace_seconds=_GRACE_SECONDS,
             )
     except XpkError as error:
         on_progress(Notice(f"cannot delete workload '{workload.name}': {error.message}", is_warning=True))
@@ -233,8 +243,6 @@ def _unfit(named: Sequence[SliceOfNode], slices: Sequence[SliceHealth]) -> Itera
     for one, item in zip(named, slices, strict=True):
         if item.workload:
             yield f"workload '{item.workload}' is {'still ' if one.is_quarantined else ''}on slice {item.node_pool}"
-        elif item.spare:
-            yield f"slice {item.node_pool} is a spare one, outside of all quotas"
         elif not item.is_up:
             yield f"{item.hosts_ready} of {item.hosts} hosts of slice {item.node_pool} are ready"
         elif not (one.is_quarantined or item.is_usable):

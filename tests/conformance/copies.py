@@ -8,7 +8,8 @@ from xpk.jobs.placement.copies import Copy
 from xpk.jobs.placement.decision import CopyState
 from xpk.model import names
 from xpk.model.specs import CopySpec
-from xpk.model.status import Phase
+from xpk.model.status import Phase, exit_words
+from xpk_shared.supervisor.names import MOVED
 
 
 @case()
@@ -36,6 +37,19 @@ def a_copy_runs_only_while_it_is_released(ground: Ground) -> None:
         assert copies.release(ground.api, look(ground), 4)
     ground.running("copy")
     assert ground.status("copy").restarts_counted == 0
+
+
+@case()
+def a_copy_whose_run_continues_elsewhere_restarts_uncounted(ground: Ground) -> None:
+    """Not at all once it is held; here its second attempt finds the run back."""
+    copy = CopySpec(run="r", cluster="here", clusters=("here", "there"), queue=names.QUEUE, move_after_seconds=30.0)
+    once = f'[ "$XPK_RESTART_ATTEMPT$TPU_WORKER_ID" != 00 ] || exit {MOVED}; {FOREVER}'
+    ground.submit("copy", once, copy=copy, max_restarts=0)
+    ground.hold(lambda: copies.release(ground.api, look(ground), 1))
+    status = ground.until("copy", lambda status: status.phase is Phase.RUNNING and status.restarts == 1)
+    assert status.restarts_counted == 0
+    (restart,) = status.restart_history
+    assert restart.cause == f"host s0/h0 ended with {exit_words(MOVED)}"
 
 
 def look(ground: Ground) -> Copy:

@@ -69,6 +69,7 @@ def test_invalid_addresses_to_listen_on_are_refused(host: str) -> None:
     with pytest.raises(UsageError) as refusal:
         open_socket(host, 0)
     assert len(str(refusal.value)) < 500 and "\x1b" not in str(refusal.value)
+    assert "--host 127.0.0.1" in refusal.value.hint
 
 
 def test_tokens_are_long_and_differ() -> None:

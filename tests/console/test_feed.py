@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.console.conftest import CLUSTER, Console, Listener
+from tests.console.browser import Listener
+from tests.console.conftest import CLUSTER, Console
 from tests.console.conftest import console as console
 from tests.console.conftest import serve as serve
 from tests.console.conftest import state as state

@@ -6,9 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
+
 from tests.jobs.objects import ADMITTED, RUNNING, Obj, jobset, pod
 from xpk.api.base import Change
+from xpk.api.timing import seconds_left
 from xpk.jobs import lifecycle
+from xpk.model.errors import NotFoundError, TimedOutError
 from xpk.model.status import Phase
 from xpk.testing import FakeApi
 
@@ -37,6 +41,26 @@ def test_an_end_before_the_watch_is_detected_immediately() -> None:
     began = time.monotonic()
     assert lifecycle.wait(api, "w", "default", timeout=30).phase is Phase.SUCCEEDED
     assert time.monotonic() - began < 5
+
+
+class Limited(FakeApi):
+    """An API server of which each request ends with an error once its time limit has passed."""
+
+    def list(self, *arguments: Any, **options: Any) -> list[Obj]:
+        """Return the objects, or raise TimedOutError."""
+        if seconds_left() <= 0.0:
+            raise TimedOutError("no answer")
+        return super().list(*arguments, **options)
+
+
+def test_without_time_to_wait_the_status_is_read_once() -> None:
+    api: Any = Limited([jobset() | {"kind": "JobSet"}])
+    with pytest.raises(TimedOutError, match=r"^timed out after 0 s: workload 'w' is "):
+        lifecycle.wait(api, "w", "default", timeout=0.0)
+    with pytest.raises(NotFoundError):
+        lifecycle.wait(api, "x", "default", timeout=0.0)
+    api.patch("JobSet", "w", {"status": {"conditions": [COMPLETED]}})
+    assert lifecycle.wait(api, "w", "default", timeout=0.0).phase is Phase.SUCCEEDED
 
 
 class SliceFails(FakeApi):

@@ -392,6 +392,22 @@ def test_a_copy_knows_its_run_and_its_cluster() -> None:
     assert env == {copy: {"XPK_PLACEMENT_RUN": "r1", "XPK_PLACEMENT_CLUSTER": "east"}, None: {}}
 
 
+def test_a_copy_whose_run_continues_elsewhere_restarts_uncounted_and_not_in_place() -> None:
+    copy = CopySpec(run="r1", cluster="east", clusters=("east", "west"), queue="q", move_after_seconds=30.0)
+    for spec, codes, in_place in (
+        (workload(restart_in_place=True), [143], "42 126 127"),
+        (workload(restart_in_place=True, copy=copy), [80, 143], "42 80 126 127"),
+    ):
+        (jobset,) = (obj for obj in render_workload(spec) if obj["kind"] == "JobSet")
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        assert pod["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"] == codes
+        assert pod["podFailurePolicy"]["rules"][3]["onExitCodes"]["values"] == sorted([42, 78, 126, 127, *codes])
+        patterns = jobset["spec"]["failurePolicy"]["rules"][0]["onJobFailureMessagePatterns"]
+        assert patterns == ["condition DisruptionTarget", *(f"exit code {code} " for code in codes)]
+        env = {entry["name"]: entry.get("value") for entry in pod["template"]["spec"]["containers"][0]["env"]}
+        assert env["XPK_FATAL_EXIT_CODES"] == in_place
+
+
 def test_node_pools_suffice_for_all_slices_and_are_whole() -> None:
     pools = ("np-0", "np-1")
     assert workload(num_slices=2, node_pools=pools).problems() == []

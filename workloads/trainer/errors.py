@@ -2,6 +2,7 @@
 
 Problem        one problem and its hint
 FatalError     problems that no retry can fix; the host exits with 42
+MovedError     the run continues on another cluster; exits with 80
 SaveError      the final state could not be saved, as all hosts know; they exit with 1
 StorageError   this host could not write data that others need; it exits with 1
 PeerAbsent     a host did not connect in time; this one exits with 75
@@ -30,6 +31,7 @@ class ExitCode(enum.IntEnum):
     HUNG = 76
     CORRUPT = 77
     UNFIT = 79  # failed a preflight check; 78 is the supervisor's
+    MOVED = 80  # the run continues on another cluster
     INTERRUPTED = 130
     PREEMPTED = 143
 
@@ -48,9 +50,17 @@ class Problem:
 class FatalError(Exception):
     """The run cannot work, however often it is retried."""
 
+    exit_code = ExitCode.FATAL
+
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(problem.message for problem in problems))
         self.problems = problems
+
+
+class MovedError(FatalError):
+    """The run continues on another of the clusters of its workload."""
+
+    exit_code = ExitCode.MOVED
 
 
 class SaveError(Exception):

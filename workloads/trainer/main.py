@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except FatalError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
-        code = ExitCode.FATAL
+        code = error.exit_code
     sys.exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,8 @@ from xpk.model.terminal import printable
 PAGE = Path(__file__).parent / "page"
 _REPORT = Path(__file__).parents[1] / "jobs" / "report"
 _MAX_LISTENERS = 64
+_OF_PORTS = (errno.EADDRINUSE, errno.EACCES)
+_OWN_HOSTS = "--host 127.0.0.1, or 0.0.0.0 for all addresses of this machine"
 
 
 def application(feed: Feed, access: Access, *, cookie: str, own_name: str = "") -> ASGIApp:
@@ -50,16 +53,15 @@ def application(feed: Feed, access: Access, *, cookie: str, own_name: str = "") 
 def open_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UsageError if the address is not one of this machine's, or in use."""
     if not host:  # stands for all addresses, which nobody should choose by an empty variable
-        raise UsageError("--host is empty", hint="--host 127.0.0.1, or 0.0.0.0 for all addresses of this machine")
+        raise UsageError("--host is empty", hint=_OWN_HOSTS)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError, ValueError) as error:
         why = getattr(error, "strerror", None) or short(error)
-        raise UsageError(
-            f"cannot listen on {printable(host, limit=100)}:{port}: {why}",
-            hint="choose another --port, or 0 for a free one",
-        ) from error
+        is_port = isinstance(error, OSError) and error.errno in _OF_PORTS
+        hint = "choose another --port, or 0 for a free one" if is_port else _OWN_HOSTS
+        raise UsageError(f"cannot listen on {printable(host, limit=100)}:{port}: {why}", hint=hint) from error
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:

@@ -228,6 +228,7 @@ _KNOWN = {
     77: "state differs from the other replicas",
     78: "no restart is left",
     79: "failed a preflight check",
+    80: "its run continues on another cluster",
 }
 
 

@@ -29,12 +29,13 @@ from xpk.render.priority_limit import limit_view
 from xpk.render.provisioning import admission_checks, flavor_labels, managed_resources, topologies, topology_of
 from xpk.render.supervisor import START, is_supervised, restart_values
 from xpk.render.template import render_template
-from xpk_shared.supervisor.names import EXHAUSTED
+from xpk_shared.supervisor.names import EXHAUSTED, MOVED
 
 COORDINATOR_PORT = 8476  # JAX's default on TPU pods
 MEGASCALE_PORT = 8080  # the DCN transport's default on GKE
 CODE_FOLDER = "/xpk/code"  # where hosts in pods find the user's code
 _NOBODY = 65532  # the usual name in images without users of their own
+_SAVED = 143  # exit code of a host that was ended by SIGTERM after it had saved
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"  # one Job on one node pool: a slice is never split
 _ARCHIVE_FOLDER, _ARCHIVE = "/xpk/archive", "code.tar.gz"
 
@@ -212,13 +213,16 @@ def _host_view(spec: WorkloadSpec) -> dict[str, Any]:
     hosts = (names.host_name(spec.name, "$(MEGASCALE_SLICE_ID)", host) for host in range(spec.shape.hosts))
     unpack, command = _unpack(spec), [_literal(part) for part in spec.command]
     fatal = {*spec.fatal_exit_codes, *([EXHAUSTED] if spec.restart_in_place else [])}
+    uncounted = [*([MOVED] if spec.copy else []), _SAVED]
     return {
         "queue": names.HELD_QUEUE if spec.copy else spec.queue,
         "subdomain": names.subdomain(spec.name),
         "annotations": _annotations(spec),
         "pod_annotations": _pod_annotations(spec),
         "fatal_exit_codes": sorted(fatal),
-        "judged_exit_codes": sorted({143, *fatal}),  # codes that have rules of their own
+        "uncounted_exit_codes": uncounted,
+        "uncounted_messages": ["condition DisruptionTarget", *(f"exit code {code} " for code in uncounted)],
+        "judged_exit_codes": sorted({*uncounted, *fatal}),  # codes that have rules of their own
         "node_selector": {
             **_type_selector(spec),
             **capacities.node_selector(spec.capacity),

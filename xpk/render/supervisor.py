@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT, UNFIT
+from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT, MOVED, UNFIT
 
 FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
@@ -42,8 +42,8 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
     if not spec.restart_in_place:
         return {}
     # A host that has failed a check would fail again in the same pod. Its JobSet may find another machine.
-    unfit = [UNFIT] if spec.preflight else []
-    fatal = " ".join(map(str, sorted({*spec.fatal_exit_codes, *unfit})))
+    unfit, moved = [UNFIT] if spec.preflight else [], [MOVED] if spec.copy else []
+    fatal = " ".join(map(str, sorted({*spec.fatal_exit_codes, *unfit, *moved})))
     values = {LIMIT: str(spec.max_restarts), FATAL: fatal}
     if spec.standby_imports:
         values[IMPORTS] = "" if spec.standby_imports == "none" else spec.standby_imports

@@ -177,5 +177,8 @@ def test_an_unknown_node_gets_the_closest_names() -> None:
     with pytest.raises(NotFoundError, match="no slice has a node 'n9'") as caught:
         slice_of(nodes_of_slices(cluster()), "n9")
     assert "n0" in caught.value.hint
+    with pytest.raises(NotFoundError) as of_slice:
+        slice_of(nodes_of_slices(cluster()), "np-0")
+    assert of_slice.value.hint == "'np-0' is a slice: choose from n0, n1"
     with pytest.raises(NotFoundError):
         slice_of(nodes_of_slices(cluster()), "control-plane")

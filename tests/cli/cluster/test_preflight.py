@@ -46,6 +46,12 @@ def test_bad_input_is_rejected(dev: Xpk, arguments: tuple[str, ...], code: int, 
     assert dev("workload", "list", "-o", "json").data == []
 
 
+def test_checks_without_time_are_deleted(dev: Xpk) -> None:
+    done = dev("cluster", "preflight", "dev", "--timeout", "0s")
+    assert done.code == 124 and "the checks are deleted; a longer --timeout gives them more time" in done.err
+    assert dev("workload", "list", "-o", "json").data == []
+
+
 def test_slices_in_use_are_not_checked(dev: Xpk) -> None:
     assert dev("workload", "create", "busy", "--num-slices", "2", "--command", "sleep 100").code == 0
     until(lambda: dev("workload", "list", "-o", "json").data[0]["phase"] == "Running")

@@ -363,6 +363,13 @@ def test_listing_makes_the_same_number_of_requests_for_any_number_of_workloads(c
     assert sorted(api.calls) == [("list", kind, "") for kind in ("JobSet", "LocalQueue", "Pod", "Workload")]
 
 
+def test_that_the_queue_of_held_copies_does_not_exist_is_not_worth_an_event() -> None:
+    of_held = event("JobSet", "w", "Inadmissible", "LocalQueue xpk-held doesn't exist", 1, uid="u")
+    of_wrong = event("JobSet", "w", "Inadmissible", "LocalQueue nope doesn't exist", 2, uid="u")
+    shown = read(jobset(), started(pod(0, RUNNING), events=[of_held, of_wrong])).events
+    assert [one.message for one in shown] == ["LocalQueue nope doesn't exist"]
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "says"),
     [

@@ -80,9 +80,20 @@ def test_no_interval_is_longer_than_the_run() -> None:
 
 def test_elastic_slices_save_every_hour_whatever_the_age_of_the_run() -> None:
     one = dataclasses.replace(planner(), is_elastic=True)
-    planned = plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=5.0, failures=2)
+    planned = plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=5.0)
     assert planned.save == Schedule(3600, first=3610)
-    assert planned.basis == {"step_seconds": 1.0, "failures": 2}  # losses of all slices; a rate does not matter
+    assert planned.basis == {"step_seconds": 1.0, "failures": 0}  # never all slices were lost
+
+
+def test_elastic_slices_save_more_often_once_all_of_them_were_lost() -> None:
+    one = dataclasses.replace(planner(), is_elastic=True)
+    first = plan(one, NO_PLAN, 10, UNKNOWN, run_seconds=1800.0, failures=1)
+    assert first.save.first == 11, "the lost run has never saved: the next step measures what a save costs"
+    planned = plan(one, first, 20, run_seconds=1800.0, failures=1)
+    assert 50 < planned.save.every < 70  # sqrt(2 x 1 s x half an hour) = 60 s
+    assert planned.basis["mtbf_seconds"] == 1800.0
+    calm = plan(one, planned, 90_000, run_seconds=90_000.0, failures=1)
+    assert calm.save.every > 6 * planned.save.every, "it grows with the time in which nothing is lost"
 
 
 def test_a_plan_survives_json() -> None:

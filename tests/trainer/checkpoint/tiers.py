@@ -31,7 +31,7 @@ def a_job(folder: Path, *asked: str, peers: Peers | None = None, local: str = "r
         made,
         host,
         out,
-        Lease(out, host, lambda holder, ours: None),
+        Lease(out, host, lambda holder, code: None),
         events,
         peers,
         stop,

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,8 +102,28 @@ def test_slices_follow_the_intervals_that_the_leading_one_chooses(start: functoo
     run.restart(0)
     assert set(run.exit_codes().values()) == {0}, run.logs()
     assert run.losses() == expected
-    lines = (run.out / "events" / "s0-h0.jsonl").read_text().splitlines()
-    assert [event["every"] for event in map(json.loads, lines) if event["event"] == "intervals"]
+    assert events(run, "intervals")
+
+
+@pytest.mark.slow
+def test_a_run_that_has_lost_all_slices_saves_more_often(start: functools.partial[ElasticRun]) -> None:
+    run = start("disturbed", [*SETTINGS, "checkpoint.every=auto"], chips=1)
+    run.wait_for_step(25)
+    assert not events(run, "save"), "the first one is due after an hour"
+    for number in ALL:
+        run.kill(number)
+    for number in ALL:
+        run.restart(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert events(run, "intervals")[-1]["failures"] == 1
+    assert [event["step"] for event in events(run, "save") if event["step"] < 60]
+
+
+def events(run: ElasticRun, name: str) -> list[dict[str, Any]]:
+    """Return the events of a name that the first hosts of all slices have recorded."""
+    files = sorted((run.out / "events").glob("s*-h0.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [row for row in rows if row["event"] == name]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 from tests.trainer import cloud_storage
 from tests.trainer.small import WORKLOADS, arguments, run_alone
 from tests.waiting import until
-from trainer.errors import FatalError
+from trainer.errors import ExitCode, FatalError
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.lease import Holder, Lease
 from trainer.storage import open_place
@@ -28,7 +28,7 @@ from xpk_shared.storage.disk_slot import DiskSlot
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
-Lost: TypeAlias = queue.Queue[tuple[Holder, bool]]
+Lost: TypeAlias = queue.Queue[tuple[Holder, ExitCode]]
 Leases = Callable[..., tuple[Lease, Lost]]
 
 
@@ -48,7 +48,7 @@ def lease(out: Place) -> Iterator[Leases]:
     ) -> tuple[Lease, Lost]:
         lost: Lost = queue.Queue()
         host = Host(1, 0, 2, process, attempt=attempt, workload=job, job_id=job and f"uid of {job}")
-        report = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
+        report = lambda holder, code: lost.put((holder, code))  # noqa: E731
         made.append(Lease(out, host, report, beat_seconds=beat, stale_seconds=stale))
         return made[-1], lost
 
@@ -170,8 +170,8 @@ def test_a_restart_takes_over_immediately_and_the_previous_attempt_ends(lease: L
     again.take()
     lease("one", attempt=1, process=1)[0].take()
     assert time.monotonic() - began < SECONDS / 2
-    holder, is_ours = lost.get(timeout=SECONDS)
-    assert (holder.workload, holder.attempt, is_ours) == ("one", 1, True)
+    holder, code = lost.get(timeout=SECONDS)
+    assert (holder.workload, holder.attempt, code) == ("one", 1, ExitCode.PEER_LOST)
     first.release()  # a lost lease is not released
     with pytest.raises(FatalError):
         lease("two")[0].take()
@@ -192,8 +192,8 @@ def test_a_frozen_holder_ends_after_a_takeover(out: Place, lease: Leases) -> Non
     frozen.take()
     version, _ = (out / "lease.json").slot().look()
     held_elsewhere(out, version, job="uid of two", workload="two")
-    holder, is_ours = lost.get(timeout=SECONDS)
-    assert (holder.workload, is_ours) == ("two", False)
+    holder, code = lost.get(timeout=SECONDS)
+    assert (holder.workload, code) == ("two", ExitCode.CRASH)
 
 
 def test_one_of_many_concurrent_runs_gets_the_lease(lease: Leases) -> None:
@@ -229,7 +229,7 @@ def test_the_lease_of_a_dead_local_process_is_free_immediately(tmp_path: Path) -
     environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
     held = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], env=environ, stdout=subprocess.PIPE)
     assert held.stdout is not None and held.stdout.readline() == b"held\n"
-    second = Lease(open_place(tmp_path), Host(), lambda holder, ours: None, stale_seconds=SECONDS)
+    second = Lease(open_place(tmp_path), Host(), lambda holder, code: None, stale_seconds=SECONDS)
     try:
         with pytest.raises(FatalError, match=rf"in use by another trainer on .* \(pid {held.pid}\)"):
             second.take()

@@ -18,7 +18,7 @@ import pytest
 from tests.trainer import cloud_storage
 from tests.trainer.small import WORKLOADS, arguments, one_host
 from tests.waiting import until
-from trainer.errors import FatalError
+from trainer.errors import ExitCode, FatalError, MovedError
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.placement import CLUSTER, FILE, RUN, Placed, read_placement
@@ -29,8 +29,8 @@ from xpk_shared.storage import Place
 
 SECONDS = 60
 EAST, WEST = "uid on east", "uid on west"
-Lost: TypeAlias = queue.Queue[tuple[Holder, bool]]
-Start = Callable[[str], tuple[Lease, Lost]]
+Lost: TypeAlias = queue.Queue[tuple[Holder, ExitCode]]
+Start = Callable[..., tuple[Lease, Lost]]
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -55,12 +55,12 @@ def start(out: Place) -> Iterator[Start]:
     """Return a factory of the leases of a run's trainers; renewals are too rare to notice anything."""
     made = []
 
-    def make(cluster: str) -> tuple[Lease, Lost]:
+    def make(cluster: str, run: str = "r1") -> tuple[Lease, Lost]:
         lost: Lost = queue.Queue()
         job = {"east": EAST, "west": WEST}[cluster]
         host = Host(1, 0, 1, 0, workload="lm", job_id=job)
-        read = functools.partial(read_placement, out, variables(cluster))
-        report = lambda holder, ours: lost.put((holder, ours))  # noqa: E731
+        read = functools.partial(read_placement, out, variables(cluster, run))
+        report = lambda holder, code: lost.put((holder, code))  # noqa: E731
         made.append(Lease(out, host, report, read_placed=read, beat_seconds=SECONDS, stale_seconds=SECONDS))
         return made[-1], lost
 
@@ -74,11 +74,11 @@ def test_the_file_is_the_one_that_placers_write() -> None:
 
 
 def test_the_newest_decision_gives_its_cluster_a_right(out: Place) -> None:
-    assert read_placement(out, variables("east")) == Placed("r1", 0), "nothing is decided yet"
+    assert read_placement(out, variables("east")) == Placed("r1", 0, "east"), "nothing is decided yet"
     decide(out, 7, "east")
-    assert read_placement(out, variables("east")) == Placed("r1", 7)
-    assert read_placement(out, variables("west")) == Placed("r1", 0)
-    assert read_placement(out, variables("east", run="r0")) == Placed("r0", 0), "an earlier workload of the name"
+    assert read_placement(out, variables("east")) == Placed("r1", 7, "east")
+    assert read_placement(out, variables("west")) == Placed("r1", 0, "west")
+    assert read_placement(out, variables("east", run="r0")) == Placed("r0", 0, "east"), "an earlier workload"
     assert read_placement(out, {}) == Placed(), "a workload of one cluster"
 
 
@@ -90,7 +90,7 @@ def test_the_newest_decision_gives_its_cluster_a_right(out: Place) -> None:
 def test_a_damaged_decision_gives_no_right(content: bytes, tmp_path: Path) -> None:
     out = open_place(tmp_path / "out")
     (out / FILE).slot().put(content or b" ", 0)
-    assert read_placement(out, variables("east")) == Placed("r1", 0)
+    assert read_placement(out, variables("east")) == Placed("r1", 0, "east")
 
 
 def test_a_run_on_the_chosen_cluster_takes_over_and_the_older_one_commits_nothing(out: Place, start: Start) -> None:
@@ -103,18 +103,26 @@ def test_a_run_on_the_chosen_cluster_takes_over_and_the_older_one_commits_nothin
     west, kept = start("west")
     west.take()  # at once, although the other one is alive
     assert east.check().startswith("workload 'lm' (attempt 0 on ")
-    assert east.check().endswith("has taken over the output folder")
-    holder, is_ours = lost.get(timeout=SECONDS)
-    assert (holder.job, holder.epoch, is_ours) == (WEST, 2, False)
+    assert east.check().endswith(" of cluster 'west') has taken over the output folder")
+    holder, code = lost.get(timeout=SECONDS)
+    assert (holder.job, holder.epoch, code) == (WEST, 2, ExitCode.MOVED)
     assert lost.empty(), "it is reported once"
     assert west.check() == "" and kept.empty()
 
 
-def test_a_run_that_starts_late_on_another_cluster_is_refused(out: Place, start: Start) -> None:
+def test_a_run_that_starts_late_on_another_cluster_ends_as_it_continues_elsewhere(out: Place, start: Start) -> None:
     decide(out, 2, "west")
     start("west")[0].take()
-    with pytest.raises(FatalError, match="is in use by workload 'lm'"):
+    with pytest.raises(MovedError, match=r"the run continues on cluster 'west': .* is in use by workload 'lm'"):
         start("east")[0].take()
+
+
+def test_another_workload_of_the_name_is_refused_as_any_other_run_is(out: Place, start: Start) -> None:
+    decide(out, 2, "west", run="r2")
+    start("west", run="r2")[0].take()
+    with pytest.raises(FatalError, match=r"^output folder .* is in use by workload 'lm'") as refused:
+        start("east")[0].take()
+    assert refused.value.exit_code == ExitCode.FATAL
 
 
 def test_a_workload_that_returns_to_a_cluster_takes_over_as_well(out: Place, start: Start) -> None:
@@ -165,8 +173,8 @@ def test_a_trainer_ends_when_another_cluster_has_taken_its_run_over(tmp_path: Pa
     out, settings = tmp_path / "out", ["data.max_bytes=50000", "checkpoint.every=1", "checkpoint.max_to_keep=100000"]
     place = open_place(out)
 
-    def train(cluster: str, job: str, steps: int, log: Any) -> subprocess.Popen[bytes]:
-        own = one_host(tmp_path / cluster, 0) | variables(cluster) | {"XPK_JOB_ID": job, "XPK_WORKLOAD": "lm"}
+    def train(cluster: str, job: str, steps: int, log: Any, attempt: int = 0) -> subprocess.Popen[bytes]:
+        own = one_host(tmp_path / cluster, attempt) | variables(cluster) | {"XPK_JOB_ID": job, "XPK_WORKLOAD": "lm"}
         env = os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu", "XPK_OUTPUT_DIR": str(out), **own}
         command = [sys.executable, "-m", "trainer", "train", *arguments([f"run.steps={steps}", *settings])]
         return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
@@ -183,8 +191,10 @@ def test_a_trainer_ends_when_another_cluster_has_taken_its_run_over(tmp_path: Pa
             until(lambda: len(saved()) >= 2, seconds=120)
             decide(place, 2, "west")
             west = train("west", WEST, max(saved()) + 30, log)
-            assert east.wait(120) == 1, "as after any loss of the lease"
+            assert east.wait(120) == 80, (tmp_path / "log").read_text()
             last = max(saved())
+            again = train("east", EAST, 100000, log, attempt=1)  # as its supervisor or its JobSet would start it again
+            assert again.wait(60) == 80, (tmp_path / "log").read_text()
             assert west.wait(240) == 0, (tmp_path / "log").read_text()
         finally:
             for process in (east, west):
@@ -193,4 +203,4 @@ def test_a_trainer_ends_when_another_cluster_has_taken_its_run_over(tmp_path: Pa
     events = [json.loads(line) for line in (out / "events" / "s0-h0.jsonl").read_text().splitlines()]
     begin = next(event["step"] for event in events if event["event"] == "choose" and event["step"])
     assert 0 < begin <= last, "it has continued the run"
-    assert "workload 'lm' (attempt 0 on" in next(event["reason"] for event in events if event["event"] == "fail")
+    assert not [event for event in events if event["event"] == "fail"], "the records are those of the other one"

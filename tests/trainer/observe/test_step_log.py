@@ -57,7 +57,7 @@ def progress_of(folder: Path, *settings: str) -> Progress:
     watchdog = Watchdog(
         Host(), TimeLimits(chosen), events, out, peers.broadcast, peers.reply, lambda code, seconds: None
     )
-    lease = Lease(out, Host(), lambda holder, ours: None)
+    lease = Lease(out, Host(), lambda holder, code: None)
     job = Job(chosen, Host(), out, lease, events, peers, Stop(ignore, ignore), StopStep(peers, lambda: None), watchdog)
     names = ("params.a", "params.b", "params.c", "opt.a")
     return Progress(job, 8, 1, lambda step: np.append(10 * step + np.arange(10), -1), arrays=names)

@@ -54,8 +54,18 @@ def test_nothing_is_chosen_before_the_cost_is_known() -> None:
     assert choose_intervals(measured(), Bounds(local_every=None)) == choose_intervals(measured(), Bounds())
 
 
-def test_elastic_slices_save_every_hour() -> None:
-    assert choose_intervals(measured(is_elastic=True, persistent=None), Bounds()).every == 360
+def test_elastic_slices_that_were_never_all_lost_save_every_hour() -> None:
+    never_lost = measured(is_elastic=True, persistent=None, failures_per_second=0.0)
+    assert choose_intervals(never_lost, Bounds()).every == 360
+
+
+def test_after_losses_of_all_elastic_slices_the_interval_is_the_best_one_but_an_hour_at_most() -> None:
+    lost = choose_intervals(measured(is_elastic=True), Bounds())
+    assert lost == choose_intervals(measured(), Bounds())
+    rarely = measured(is_elastic=True, failures_per_second=1e-9)
+    assert choose_intervals(rarely, Bounds(max_seconds=86400.0)).every == 360
+    unknown = measured(is_elastic=True, persistent=None)
+    assert choose_intervals(unknown, Bounds()).every is None, "the cost of a save has to be measured first"
 
 
 @given(SECONDS, SECONDS, SECONDS, st.floats(1, 1e9), st.floats(60, 1e5), st.floats(0.01, 0.9))

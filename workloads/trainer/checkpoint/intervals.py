@@ -80,25 +80,33 @@ class Planner:
         return Plan(save, local, at + steps, _basis(measured, tally))
 
     def _measured(self, step_seconds: float, tiers: Mapping[str, Tier], recovery: float, tally: Tally) -> Measured:
-        chip_hours = tally.run_seconds * self.chips / 3600
-        mtbf = adaptive_mtbf(self.settings.mtbf_chip_hours, tally.failures, chip_hours)
         survives = PROCESS_SHARE + (1 - PROCESS_SHARE) * (LOCAL_SHARE if self.has_copies else 0.0)
         restores = tally.local_restores + tally.persistent_restores
         return Measured(
             step_seconds=step_seconds,
             persistent=tiers.get(SAVE),
             local=tiers.get(LOCAL_SAVE) if self.settings.local_every else None,
-            failures_per_second=self.chips / mtbf / 3600,
+            failures_per_second=self._failures_per_second(tally),
             local_share=(survives + tally.local_restores) / (1 + restores),
             recovery_seconds=recovery,
             is_elastic=self.is_elastic,
         )
 
+    def _failures_per_second(self, tally: Tally) -> float:
+        """Return the rate of failures; of elastic slices, that at which all slices were lost.
+
+        The prior is of chips: nothing is known about losses of all slices before the first one.
+        """
+        if self.is_elastic:
+            return tally.failures / max(1.0, tally.run_seconds)
+        chip_hours = tally.run_seconds * self.chips / 3600
+        return self.chips / adaptive_mtbf(self.settings.mtbf_chip_hours, tally.failures, chip_hours) / 3600
+
     def _bounds(self, run_seconds: float) -> Bounds:
         """Return the bounds of the intervals, which are no longer than the run itself, in powers of two.
 
         New runs fail early, and the prior may be wrong by orders of magnitude. The few saves more cost little. With
-        elastic slices the age does not matter: hardly a failure needs a checkpoint.
+        elastic slices the age does not matter: hardly a failure needs a checkpoint, and their rate has no prior.
         """
         settings = self.settings
         age = math.inf if self.is_elastic else 2.0 ** math.floor(math.log2(max(1.0, run_seconds)))
@@ -198,7 +206,8 @@ def largest_costs(reports: Sequence[Costs]) -> dict[str, list[float] | None]:
 def _basis(measured: Measured, tally: Tally) -> dict[str, Any]:
     """Return what a plan follows from, for its event; of elastic slices, failures are the losses of all of them."""
     tiers = {"save": measured.persistent, "local_save": measured.local}
-    mtbf = {} if measured.is_elastic else {"mtbf_seconds": round(1 / measured.failures_per_second, 1)}
+    rate = measured.failures_per_second
+    mtbf = {"mtbf_seconds": round(1 / rate, 1)} if rate else {}
     return {
         "step_seconds": round(measured.step_seconds, 4),
         **mtbf,

@@ -193,10 +193,11 @@ def _open_records(
 ) -> tuple[Lease, Events]:
     """Take the lease, then write this host's first event to test the folder. Raises FatalError on failure."""
 
-    def on_taken(holder: Holder, is_ours: bool) -> None:
-        events.write("fail", reason=f"{holder} has taken over the output folder")
+    def on_taken(holder: Holder, code: ExitCode) -> None:
+        if code != ExitCode.MOVED:  # else the records are those of the same run, which has not failed
+            events.write("fail", reason=f"{holder} has taken over the output folder")
         say(f"{host.name(host.process_id)}: {holder} has taken over {out}; exiting")
-        finish(ExitCode.PEER_LOST if is_ours else ExitCode.CRASH, FLUSH_SECONDS)
+        finish(code, FLUSH_SECONDS)
 
     lease = Lease(out, host, on_taken, read_placed=functools.partial(read_placement, out, os.environ))
     try:

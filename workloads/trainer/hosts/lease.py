@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import FatalError, Problem
+from trainer.errors import ExitCode, FatalError, MovedError, Problem
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.placement import Placed
 from trainer.telemetry.metrics import say
@@ -48,9 +48,11 @@ class Holder:
     released: bool = False
     run: str = ""  # of a workload of several clusters: the same on all of them
     epoch: int = 0  # of the decision for the holder's cluster
+    cluster: str = ""  # of the holder, if the workload has several
 
     def __str__(self) -> str:
-        on = f" on {self.host}" if self.host else ""
+        of_cluster = f" of cluster {self.cluster!r}" if self.cluster else ""
+        on = f" on {self.host}{of_cluster}" if self.host else ""
         if self.workload:
             return f"workload {self.workload!r} (attempt {self.attempt}{on})"
         return f"another trainer{on}" + (f" (pid {self.process[2]})" if self.process else "")
@@ -60,8 +62,12 @@ class Holder:
 
         It is free, of the same job, of a dead process, or of an older decision where the workload runs.
         """
-        is_older = bool(other.run) and self.run == other.run and self.epoch < other.epoch
+        is_older = other.is_successor_of(self)
         return self.released or is_older or self.is_of(other.job) or self._state() == "gone"
+
+    def is_successor_of(self, other: "Holder") -> bool:
+        """True if it continues the run of another one, on a cluster that was chosen later."""
+        return bool(self.run) and self.run == other.run and self.epoch > other.epoch
 
     def is_of(self, job: str) -> bool:
         """True if the holder is certainly of this job."""
@@ -89,13 +95,13 @@ class Lease:
         self,
         out: Place,
         host: Host,
-        on_taken: Callable[[Holder, bool], None],
+        on_taken: Callable[[Holder, ExitCode], None],
         *,
         read_placed: Callable[[], Placed] = Placed,
         beat_seconds: float = BEAT_SECONDS,
         stale_seconds: float = STALE_SECONDS,
     ) -> None:
-        """Prepare; `on_taken` is called once with the new holder, and whether that is a later attempt of this job.
+        """Prepare; `on_taken` is called once, with the new holder and the exit code for this host.
 
         `read_placed` returns the right of a run on one of several clusters; it may raise OSError.
         """
@@ -110,7 +116,10 @@ class Lease:
         self._lock, self._is_released, self._wake = threading.Lock(), threading.Event(), threading.Event()
 
     def take(self) -> None:
-        """Take the lease, or check that no other run has it. Raises FatalError naming a live holder, and OSError."""
+        """Take the lease, or check that no other run has it.
+
+        Raises FatalError naming a live holder, MovedError if that continues this run on another cluster, and OSError.
+        """
         self._me = dataclasses.replace(self._me, **self._read_placed()._asdict())
         while True:
             version = self._free_version()
@@ -159,8 +168,7 @@ class Lease:
         while version and not (holder := _holder(content)).is_free_for(self._me):
             renewed = version != last_version and bool(content)
             if (renewed or holder.is_running()) and not holder.ending:
-                message = f"output folder {str(self._out)!r} is in use by {holder}"
-                raise FatalError(Problem(message, "Use another run.output_dir, or stop that run first"))
+                raise self._refusal(holder)
             if renewed:
                 last_version, deadline = version, time.monotonic() + self._stale_seconds
             if self._is_first_wait:
@@ -174,6 +182,14 @@ class Lease:
             time.sleep(min(_LOOK_SECONDS, self._beat_seconds) if self._is_holder else self._beat_seconds)
             version, content = self._slot.look()
         return version
+
+    def _refusal(self, holder: Holder) -> FatalError:
+        message = f"output folder {str(self._out)!r} is in use by {holder}"
+        if holder.is_successor_of(self._me):
+            where = f"cluster {holder.cluster!r}" if holder.cluster else "another cluster"  # of an earlier version
+            hint = "To move it here, use `xpk workload place NAME --to CLUSTER`"
+            return MovedError(Problem(f"the run continues on {where}: {message}", hint))
+        return FatalError(Problem(message, "Use another run.output_dir, or stop that run first"))
 
     def _renew(self) -> None:
         """Renew the lease until it is released or lost; runs on a thread of process 0."""
@@ -201,7 +217,13 @@ class Lease:
             was_lost, self._is_lost = self._is_lost, True
             self._is_released.set()
         if not was_lost:
-            self._on_taken(holder, holder.is_of(self._me.job))
+            self._on_taken(holder, self._code_after(holder))
+
+    def _code_after(self, holder: Holder) -> ExitCode:
+        """Return the exit code of this host after another process has taken the lease."""
+        if holder.is_of(self._me.job):  # a later attempt
+            return ExitCode.PEER_LOST
+        return ExitCode.MOVED if holder.is_successor_of(self._me) else ExitCode.CRASH
 
     def _write_release(self) -> None:
         with contextlib.suppress(OSError), self._lock:
@@ -216,7 +238,7 @@ def _content(holder: Holder) -> bytes:
 def _holder(content: bytes) -> Holder:
     """Return the holder in a lease; empty if it cannot be read."""
     kinds = {"job": str, "workload": str, "attempt": int, "host": str, "released": bool, "ending": bool}
-    kinds |= {"run": str, "epoch": int}
+    kinds |= {"run": str, "epoch": int, "cluster": str}
     try:
         fields: dict[str, Any] = json.loads(content)
         known = {name: _printable(fields[name]) for name, kind in kinds.items() if isinstance(fields.get(name), kind)}

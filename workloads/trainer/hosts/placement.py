@@ -3,7 +3,8 @@
 `xpk workload place` writes the file (docs/several-clusters.md). A decision for a cluster has a larger number, the
 epoch, than all before it, and the copy there is released only after the hosts of all other copies have ended. So a run
 on the cluster that the newest decision names takes over the output folder from one of an older epoch, whose hosts are
-gone as far as their cluster knows.
+gone as far as their cluster knows. The older run ends, and so does one that starts there: with MOVED, which is no
+failure.
 """
 
 import json
@@ -22,6 +23,7 @@ class Placed(NamedTuple):
 
     run: str = ""
     epoch: int = 0  # of the newest decision, if it names the cluster of this host; else 0
+    cluster: str = ""  # of this host
 
 
 def read_placement(out: Place, environ: Mapping[str, str]) -> Placed:
@@ -38,6 +40,6 @@ def read_placement(out: Place, environ: Mapping[str, str]) -> Placed:
         epoch = decision["epoch"]
         is_own = decision["run"] == run and decision["cluster"] == cluster
     except (ValueError, TypeError, KeyError, RecursionError):
-        return Placed(run)
+        return Placed(run, 0, cluster)
     is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and 0 < epoch < _MAX_EPOCH
-    return Placed(run, epoch if is_own and is_number else 0)
+    return Placed(run, epoch if is_own and is_number else 0, cluster)

@@ -6,11 +6,11 @@ The trainer, `xpk plan goodput` and the benchmark share this code.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xpk_shared.goodput.restarts import Failures, Restarts, Tier, best_intervals
 
-ELASTIC_SECONDS = 3600.0  # between checkpoints of elastic slices, which only the loss of all slices needs
+ELASTIC_SECONDS = 3600.0  # at most between checkpoints of elastic slices, which only the loss of all slices needs
 MAX_SECONDS = 3600.0  # between two checkpoints
 MAX_SHARE = 0.2  # of the time, in which steps wait for saves
 _CHANGE = 0.1  # relative change of an interval, below which it is kept
@@ -23,7 +23,7 @@ class Measured:
     step_seconds: float
     persistent: Tier | None
     local: Tier | None  # None also without a local tier
-    failures_per_second: float
+    failures_per_second: float  # of elastic slices: losses of all slices; 0 if there was none
     local_share: float = 0.0  # share of failures that the local tier survives
     recovery_seconds: float = 60.0
     is_elastic: bool = False
@@ -56,11 +56,13 @@ class AutoIntervals:
 def choose_intervals(measured: Measured, bounds: Bounds) -> AutoIntervals:
     """Return the best intervals within the bounds, of the tiers whose interval is not given and whose cost is known.
 
-    Those of `best_intervals`, without a local tier until its cost is known; of elastic slices: an hour, as in
-    `xpk plan goodput`.
+    Those of `best_intervals`, without a local tier until its cost is known. Elastic slices save every hour, as in
+    `xpk plan goodput`, and more often once all of them were lost.
     """
     seconds, persistent, local = measured.step_seconds, measured.persistent, measured.local
     if measured.is_elastic:
+        bounds = replace(bounds, max_seconds=min(bounds.max_seconds, ELASTIC_SECONDS))
+    if measured.is_elastic and not measured.failures_per_second:
         hour, tier = max(1, round(ELASTIC_SECONDS / seconds)), persistent or Tier(save=0.0, commit=0.0)
         every = bounds.clamp(hour, seconds, tier) if bounds.every is None else None
         return AutoIntervals(every=every, local_every=None)

@@ -270,12 +270,13 @@ def _auto(tier: Restarts, step_seconds: float) -> AutoIntervals:
     return choose_intervals(measured, Bounds(local_every=None if tier.local else 0))
 
 
-def _auto_elastic(job: Job, assumed: Assumptions, rate: float) -> AutoIntervals:
+def _auto_elastic(job: Job, assumed: Assumptions) -> AutoIntervals:
+    """Return what elastic slices choose as long as they are never all lost."""
     measured = Measured(
         step_seconds=job.step_seconds,
         persistent=Tier(save=assumed.save, commit=assumed.commit),
         local=None,
-        failures_per_second=rate,
+        failures_per_second=0.0,
         is_elastic=True,
     )
     return choose_intervals(measured, Bounds())
@@ -317,7 +318,7 @@ def _planned_elastic(job: Job, assumed: Assumptions, rate: float) -> _Planned:
     return _Planned(
         handling="elastic",
         intervals=Intervals(every=every, local_every=0, goodput=goodput),
-        auto=_auto_elastic(job, assumed, rate),
+        auto=_auto_elastic(job, assumed),
         spares=spares,
         goodput=goodput,
         num_slices=job.num_slices,

@@ -16,8 +16,7 @@ from xpk.jobs.output.json_lines import read_number, read_whole
 class ChosenIntervals:
     """The newest choice, with the measurements it rests on; an interval that the run does not choose is its fixed one.
 
-    Elastic slices save every hour, because only the loss of all slices needs a checkpoint: `mtbf_seconds` is null, and
-    `failures` are losses of all slices.
+    Failures of elastic slices are losses of all slices, because only these need a checkpoint.
     """
 
     step: int  # step after which they were chosen
@@ -27,7 +26,7 @@ class ChosenIntervals:
     step_seconds: float | None = None  # measured seconds of a step
     save_seconds: float | None = None  # measured seconds that steps wait for a checkpoint; null before the first save
     local_save_seconds: float | None = None  # the same of a local checkpoint
-    mtbf_seconds: float | None = None  # estimated mean time between failures; null for elastic slices
+    mtbf_seconds: float | None = None  # estimated mean time between failures; null for elastic slices before one
     failures: int | None = None  # failures of the run until the choice
 
 

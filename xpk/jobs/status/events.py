@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from xpk.api.base import Obj
 from xpk.jobs.status.diagnosis import is_passing
 from xpk.jobs.status.fields import Snapshot, event_times, jobs_in, label, when
+from xpk.model.names import HELD_QUEUE
 from xpk.model.status import Occurrence
 
 # Events of every host's start and every Job's end.
@@ -63,8 +64,12 @@ def occurrences(events: Iterable[Obj]) -> tuple[Occurrence, ...]:
 def notable_events(events: Iterable[Obj]) -> list[Obj]:
     """Return the events that a healthy workload does not have."""
     notable = [event for event in events if event.get("reason") not in _ROUTINE and not is_passing(event)]
-    # kubelet repeats the failure of an image pull without its reason.
-    return [event for event in notable if not str(event.get("message", "")).startswith("Error: ")]
+    return [event for event in notable if not _is_expected(str(event.get("message", "")))]
+
+
+def _is_expected(message: str) -> bool:
+    """Return True for the failure of an image pull that kubelet repeats without a reason, and for a held copy."""
+    return message.startswith("Error: ") or HELD_QUEUE in message
 
 
 def _occurrence(kind: str, reason: str, about: str, message: str, same: list[Obj]) -> Occurrence:

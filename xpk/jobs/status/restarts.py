@@ -27,7 +27,7 @@ _JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs: elas
 _PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
 _EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code ([0-9]{1,9})")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
-_LOCAL = re.compile(r"The host (ended with exit code ([0-9]{1,9}).*)")
+_LOCAL = re.compile(r"The host (ended with exit code ([0-9]{1,9})(.*))")
 _BLAMED = re.compile(r"first failed job: ([^:\s)]+)")
 _HOST = re.compile(r"-([0-9]{1,9})-([0-9]{1,9})-\w{5}$")
 _DIGITS = 9  # of a slice's number
@@ -224,10 +224,9 @@ def _local_groups(events: Iterable[Obj]) -> dict[int, list[Failure]]:
         if about.get("kind") == "JobSet" and reason.startswith(_MARKS):
             index += 1
         elif match and about.get("kind") == "Pod" and event.get("type") == "Warning":
-            name, time = str(about["name"]), event_times(event)[1]
-            failure = Failure(
-                time=time, job=_job_of(name), words=match[1], host=_host_of(name), exit_code=int(match[2])
-            )
+            name, time, code = str(about["name"]), event_times(event)[1], int(match[2])
+            words = match[1] if match[3] else f"ended with {exit_words(code)}"
+            failure = Failure(time=time, job=_job_of(name), words=words, host=_host_of(name), exit_code=code)
             groups.setdefault(index, []).append(failure)
     return groups
 
