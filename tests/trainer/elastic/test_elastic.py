@@ -211,7 +211,7 @@ def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: f
 
 
 @pytest.mark.slow
-def test_a_frozen_slice_is_dropped_and_exits_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
+def test_a_frozen_slice_is_dropped_and_joins_again_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
     run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
     run.wait_for_step(5)
     run.kill(1, signal_number=signal.SIGSTOP)
@@ -220,6 +220,11 @@ def test_a_frozen_slice_is_dropped_and_exits_when_it_wakes(start: functools.part
     run.kill(1, signal_number=signal.SIGCONT)
     assert run.processes[1, 0].wait(30) == 75
     assert "the other slices continue without this one" in run.logs()
+    run.restart(1)
+    run.wait_for_slices(ALL)
+    run.wait_for_step(max(run.losses()) + 3)
+    steps = run.recorded_steps()
+    assert steps == list(range(1, len(steps) + 1)), "each step is recorded once"
 
 
 @pytest.mark.slow

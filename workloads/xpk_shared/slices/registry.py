@@ -24,10 +24,10 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import ACTIVE, Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import ACTIVE, READY, Roster, RosterLimits, View, read_entry
 
-BEATS = Beats(seconds=0.5)
-_AWAITED_SECONDS = 2.5  # silence after which an active slice is dropped: it may be frozen while the others wait
+BEATS = Beats(seconds=0.25)
+_AWAITED_SECONDS = 1.5  # silence after which an active slice is dropped: it may be frozen while the others wait
 _POLL_SECONDS = 0.1
 
 
@@ -39,11 +39,12 @@ def identity(job: str, secret: bytes) -> Identity:
 def silence_limit(view: View, number: int, beats: Beats = BEATS) -> float:
     """Return the seconds of silence after which a host of slice `number` is lost.
 
-    The limit is short only while other active slices wait for this one. A busy machine may keep a host silent for
-    seconds, above all while a slice starts, and the loss of the only active slice would undo steps.
+    The limit is short only while other active slices wait for this one, or may wait because it receives the state. A
+    busy machine may keep a host silent for seconds, above all while a slice starts, and the loss of the only active
+    slice would undo steps.
     """
-    active = [slice_id for slice_id, entry in view.slices.items() if entry.phase == ACTIVE]
-    is_awaited = number in active and len(active) > 1
+    others = [entry for slice_id, entry in view.slices.items() if entry.phase == ACTIVE and slice_id != number]
+    is_awaited = bool(others) and number in view.slices and view.slices[number].phase in (READY, ACTIVE)
     return min(_AWAITED_SECONDS, beats.silent_seconds) if is_awaited else beats.silent_seconds
 
 
