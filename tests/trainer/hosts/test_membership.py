@@ -25,7 +25,7 @@ OWN, OTHER = (0, "a"), (1, "b")
 def test_a_dropped_slice_ends_unless_it_leaves_anyway(flags: dict[str, Any], ends: bool) -> None:
     dropped: list[bool] = []
     peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda: dropped.append(True))
+    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda reason: dropped.append(True))
     membership.own = OWN
     membership.adopt([OWN, OTHER], Commit(Seq(1, TRAIN), flags))
     peers.announce("slices", View(2, {1: Entry("b", ACTIVE, ())}).as_json())

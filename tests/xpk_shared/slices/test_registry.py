@@ -54,6 +54,8 @@ client.connect(lambda: "127.0.0.1", int(port))
 for order in sys.stdin:
     if order.strip() in ("waiting", "ready", "active"):
         client.update(Entry(incarnation, order.strip(), (("127.0.0.1", 1),)))
+    elif order.startswith("continue with "):
+        client.continue_with(order.removeprefix("continue with ").strip().split(", "))
     else:
         client.leave(is_done=order.strip() == "done")
         sys.exit()
@@ -273,6 +275,55 @@ def test_active_slices_stay_with_a_new_registry(start: Callable[..., Program], t
             assert all({"0", "1"} <= {*view["slices"]} for view in views), "neither was ever absent"
     finally:
         server.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path, port: int) -> Iterator[Program]:
+    """Yield a registry of three slices in a process of its own."""
+    program = Program(REGISTRY, tmp_path / "server.json", port, SECRET, 3)
+    yield program
+    program.process.send_signal(signal.SIGCONT)
+    program.kill()
+
+
+def three_active(start: Callable[..., Program]) -> list[Program]:
+    """Start three slices that are active."""
+    slices = three(start)
+    for each in slices:
+        each.order("active")
+    for each in slices:
+        each.sees(s0="active", s1="active", s2="active")
+    return slices
+
+
+def test_active_slices_stay_with_a_registry_that_was_frozen(server: Program, start: Callable[..., Program]) -> None:
+    slices = three_active(start)
+    views = [each.view["view"] for each in slices]
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(3.0)  # all slices have left it
+    server.process.send_signal(signal.SIGCONT)
+    for each, view in zip(slices, views, strict=True):
+        until(lambda each=each, view=view: each.view["view"] > view, report=lambda each=each: each.events)  # type: ignore[misc]
+        each.sees(s0="active", s1="active", s2="active")
+        assert "evicted" not in each.events
+        assert all({*view["slices"]} == {"0", "1", "2"} for view in each.events), "no slice was ever absent"
+
+
+def test_a_slice_that_was_frozen_with_the_registry_is_refused_if_the_others_have_continued(
+    server: Program, start: Callable[..., Program]
+) -> None:
+    slices = three_active(start)
+    for frozen in (server, slices[0]):
+        frozen.process.send_signal(signal.SIGSTOP)
+    time.sleep(3.0)
+    for each in slices[1:]:
+        each.order("continue with first 1, first 2")
+    for frozen in (server, slices[0]):
+        frozen.process.send_signal(signal.SIGCONT)
+    until(lambda: "evicted" in slices[0].events, report=lambda: slices[0].events)
+    for each in slices[1:]:
+        each.sees(s1="active", s2="active")
+        assert "evicted" not in each.events
 
 
 @pytest.mark.usefixtures("registry")

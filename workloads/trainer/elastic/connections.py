@@ -3,11 +3,15 @@
 The host of the slice with the higher number connects to the one with the lower number. Both prove that they know the
 workload's secret. After that, a frame is a header in JSON and a payload of bytes. A connection that breaks is opened
 again as long as the other slice is present; frames that were in transit are lost, so senders look at `generation`.
+
+The first hosts of slices send beats, which show that they are not frozen, and name the slices that they have dropped.
 """
 
 import contextlib
 import json
+import math
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -21,7 +25,9 @@ import numpy.typing as npt
 from trainer.hosts.membership import Peer
 from xpk_shared.links.connection import configure, listen
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Identity, is_same
+from xpk_shared.slices.registry import BEATS
 
+BEAT = "beat"  # kind of frame
 Frame = tuple[dict[str, Any], memoryview]
 _SIZES = struct.Struct(">IQ")  # of a frame's header and payload in bytes
 _MAX_HEADER_BYTES, _MAX_UNVERIFIED_BYTES = 1 << 24, 1 << 10
@@ -77,6 +83,23 @@ class Connections:
             connection = self._open.get(peer)
         if connection:
             connection.send(header, payload)
+
+    def silence(self, peer: Peer) -> float:
+        """Return the seconds since a host has sent anything, infinity without a connection."""
+        with self._lock:
+            return time.monotonic() - self._open[peer].received_at if peer in self._open else math.inf
+
+    def start_beats(self, read_dropped: Callable[[], list[str]]) -> None:
+        """Send beats from now on, with the dropped incarnations that `read_dropped` returns."""
+        threading.Thread(target=self._beat, args=(read_dropped,), name="exchange-beat", daemon=True).start()
+
+    def _beat(self, read_dropped: Callable[[], list[str]]) -> None:
+        while True:
+            time.sleep(BEATS.seconds)
+            with self._lock:
+                connections = list(self._open.values())
+            for connection in connections:
+                connection.beat({"kind": BEAT, "dropped": read_dropped()})
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -140,7 +163,7 @@ class _Connection:
     """One TCP connection that carries frames."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.generation = 0
+        self.generation, self.received_at = 0, time.monotonic()
         self._sock, self._sending = sock, threading.Lock()
         self._deadline: float | None = None
 
@@ -156,15 +179,17 @@ class _Connection:
 
     def send(self, header: dict[str, Any], payload: memoryview = _EMPTY) -> None:
         """Send a frame. An error ends the connection, which its reader detects."""
-        content = json.dumps(header).encode()
-        data = payload.cast("B") if payload.nbytes else payload
-        try:
-            with self._sending:
-                self._sock.sendall(_SIZES.pack(len(content), data.nbytes) + content)
-                if data.nbytes:
-                    self._sock.sendall(data)
-        except OSError:
-            self.close()
+        with self._sending:
+            self._send(header, payload)
+
+    def beat(self, header: dict[str, Any]) -> None:
+        """Send a frame without waiting, unless one is being sent or not read, whose bytes show the same."""
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._has_room():
+                    self._send(header, _EMPTY)
+            finally:
+                self._sending.release()
 
     def receive(self, max_header_bytes: int = _MAX_HEADER_BYTES, max_payload_bytes: int | None = None) -> Frame:
         """Return the next frame. Raises OSError when the connection ends, ValueError for an invalid frame."""
@@ -175,6 +200,25 @@ class _Connection:
         if not isinstance(header, dict):
             raise ValueError("the header is not an object")
         return header, self._read(payload_bytes)
+
+    def _send(self, header: dict[str, Any], payload: memoryview) -> None:
+        content = json.dumps(header).encode()
+        data = payload.cast("B") if payload.nbytes else payload
+        try:
+            self._sock.sendall(_SIZES.pack(len(content), data.nbytes) + content)
+            if data.nbytes:
+                self._sock.sendall(data)
+        except OSError:
+            self.close()
+
+    def _has_room(self) -> bool:
+        """Return whether the kernel takes a small frame at once: it says so if a third of its buffer is free."""
+        writable = select.poll()
+        try:
+            writable.register(self._sock, select.POLLOUT)
+        except (OSError, ValueError):  # closed
+            return False
+        return bool(writable.poll(0))
 
     def close(self) -> None:
         """End the connection, also for the thread that reads from it."""
@@ -196,6 +240,7 @@ class _Connection:
             if not count:
                 raise ConnectionError("the connection has ended")
             position += count
+            self.received_at = time.monotonic()
         return content
 
 

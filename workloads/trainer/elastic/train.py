@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer import saves
 from trainer.elastic import handover
-from trainer.elastic.connections import Connections
+from trainer.elastic.connections import BEAT, Connections
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.handover import Position, Receiver
 from trainer.elastic.reduction import Reductions, Result, Share
@@ -47,7 +47,7 @@ from trainer.step.programs import State
 from trainer.telemetry import metrics
 from trainer.train import write_result
 from xpk_shared.links.handshake import Identity
-from xpk_shared.slices.registry import silence_limit
+from xpk_shared.slices.registry import AWAITED_SECONDS, silence_limit
 from xpk_shared.slices.roster import ACTIVE, READY
 
 _RESOLVE_SECONDS = 300.0
@@ -118,7 +118,9 @@ class _Slices:
         peers.report("exchange", [address, self.connections.listen(address)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
         self.membership.views += [self._connect, lambda view: peers.limit_silence(silence_limit(view, host.slice_id))]
-        self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
+        self.membership.is_heard = lambda peer: self.connections.silence(peer) < AWAITED_SECONDS
+        if job.is_first:
+            self.connections.start_beats(lambda: self.membership.dropped)
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
         return self.membership.wait_for_role()  # without a time limit: there may be no capacity for the other slices
@@ -147,6 +149,8 @@ class _Slices:
     def _receive(self, peer: Any, header: dict[str, Any], payload: memoryview) -> None:
         if header["kind"] == handover.KIND:
             self.receiver.receive(header, payload)
+        elif header["kind"] == BEAT:
+            self.membership.hear(peer, header["dropped"])
         elif self.reductions is not None:
             self.reductions.receive(peer, header, payload)
 

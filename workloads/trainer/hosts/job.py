@@ -168,7 +168,7 @@ def _open_stop(
     return stop, stop_step
 
 
-def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[], None]) -> Membership | None:
+def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[str], None]) -> Membership | None:
     if not host.is_elastic:
         return None
     slices = Membership(host, peers, on_dropped)
@@ -182,9 +182,9 @@ def _abort(host: Host, events: Events, finish: Callable[[ExitCode, float], None]
     finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
 
-def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float], None]) -> None:
-    events.write("peer_lost", reason="the other slices continue without this one")
-    say(f"slice {host.slice_id}: the other slices continue without this one; exiting so that it can join again")
+def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float], None], cause: str) -> None:
+    events.write("peer_lost", reason=cause)
+    say(f"slice {host.slice_id}: {cause}; exiting so that it can join again")
     finish(ExitCode.PEER_LOST, FLUSH_SECONDS)
 
 
