@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.hosts.membership import Peer
+from trainer.hosts.membership import Membership, Peer
 from xpk_shared.links.connection import configure, listen
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Identity, is_same
 from xpk_shared.slices.registry import BEATS
 
-BEAT = "beat"  # kind of frame
+_BEAT = "beat"  # key of a frame's header
 Frame = tuple[dict[str, Any], memoryview]
 _SIZES = struct.Struct(">IQ")  # of a frame's header and payload in bytes
 _MAX_HEADER_BYTES, _MAX_UNVERIFIED_BYTES = 1 << 24, 1 << 10
@@ -37,27 +37,29 @@ _UNVERIFIED = 64  # connections without a handshake at a time
 
 
 class Connections:
-    """This host's connections. `on_frame` and `on_change` are called on background threads."""
+    """This host's connections. `on_frame` is called on background threads, and `membership` is notified."""
 
     def __init__(
         self,
         identity: Identity,
         own: Peer,
         on_frame: Callable[[Peer, dict[str, Any], memoryview], None],
-        on_change: Callable[[], None],
+        membership: Membership,
     ) -> None:
         self._identity, self._own = identity, own
-        self._on_frame, self._on_change = on_frame, on_change
+        self._on_frame, self._membership = on_frame, membership
         self._expected: dict[Peer, tuple[str, int]] = {}
         self._open: dict[Peer, _Connection] = {}
         self._dialing: set[Peer] = set()
         self._lock, self._generations = threading.Lock(), 0
         self._unverified = threading.BoundedSemaphore(_UNVERIFIED)
 
-    def listen(self, address: str) -> int:
-        """Listen at an address of this host; return the port. Raises AddressError."""
+    def listen(self, address: str, *, beats: bool) -> int:
+        """Listen at an address of this host, and send beats if asked to; return the port. Raises AddressError."""
         listener = listen(address, 0)
         threading.Thread(target=self._accept, args=(listener,), name="exchange", daemon=True).start()
+        if beats:
+            threading.Thread(target=self._beat, name="exchange-beat", daemon=True).start()
         return int(listener.getsockname()[1])
 
     def expect(self, peers: Mapping[Peer, tuple[str, int]]) -> None:
@@ -89,17 +91,13 @@ class Connections:
         with self._lock:
             return time.monotonic() - self._open[peer].received_at if peer in self._open else math.inf
 
-    def start_beats(self, read_dropped: Callable[[], list[str]]) -> None:
-        """Send beats from now on, with the dropped incarnations that `read_dropped` returns."""
-        threading.Thread(target=self._beat, args=(read_dropped,), name="exchange-beat", daemon=True).start()
-
-    def _beat(self, read_dropped: Callable[[], list[str]]) -> None:
+    def _beat(self) -> None:
         while True:
             time.sleep(BEATS.seconds)
             with self._lock:
                 connections = list(self._open.values())
             for connection in connections:
-                connection.beat({"kind": BEAT, "dropped": read_dropped()})
+                connection.beat({_BEAT: self._membership.dropped})
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -142,16 +140,19 @@ class Connections:
             self._open[peer] = connection
         if former:
             former.close()
-        self._on_change()
+        self._membership.notify()
         with contextlib.suppress(OSError, *PROTOCOL_ERRORS):
             while True:
                 header, payload = connection.receive()
-                self._on_frame(peer, header, payload)
+                if _BEAT in header:
+                    self._membership.hear(peer, header[_BEAT])
+                else:
+                    self._on_frame(peer, header, payload)
         with self._lock:
             if self._open.get(peer) is connection:
                 del self._open[peer]
         connection.close()
-        self._on_change()
+        self._membership.notify()
 
 
 def as_bytes(vector: npt.NDArray[Any]) -> memoryview:

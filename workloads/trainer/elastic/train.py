@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer import saves
 from trainer.elastic import handover
-from trainer.elastic.connections import BEAT, Connections
+from trainer.elastic.connections import Connections
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.handover import Position, Receiver
 from trainer.elastic.reduction import Reductions, Result, Share
@@ -113,14 +113,12 @@ class _Slices:
             peers.announce("incarnation", new_incarnation())
         own = host.slice_id, str(peers.await_("incarnation"))
         identity = Identity(("exchange", host.job_id, str(host.worker_id)), 0, host.secret)
-        self.connections = Connections(identity, own, self._receive, self.membership.notify)
+        self.connections = Connections(identity, own, self._receive, self.membership)
         address = own_address(host, coordinator)
-        peers.report("exchange", [address, self.connections.listen(address)])
+        peers.report("exchange", [address, self.connections.listen(address, beats=job.is_first)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
         self.membership.views += [self._connect, lambda view: peers.limit_silence(silence_limit(view, host.slice_id))]
         self.membership.is_heard = lambda peer: self.connections.silence(peer) < AWAITED_SECONDS
-        if job.is_first:
-            self.connections.start_beats(lambda: self.membership.dropped)
         registry = functools.partial(bootstrap.resolve, host.registry, _RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
         return self.membership.wait_for_role()  # without a time limit: there may be no capacity for the other slices
@@ -149,8 +147,6 @@ class _Slices:
     def _receive(self, peer: Any, header: dict[str, Any], payload: memoryview) -> None:
         if header["kind"] == handover.KIND:
             self.receiver.receive(header, payload)
-        elif header["kind"] == BEAT:
-            self.membership.hear(peer, header["dropped"])
         elif self.reductions is not None:
             self.reductions.receive(peer, header, payload)
 

@@ -28,7 +28,10 @@ class Slices(Protocol):
 
     own: Peer
     view: View
-    is_heard: Callable[[Peer], bool]
+
+    @property
+    def is_heard(self) -> Callable[[Peer], bool]:
+        """Return whether the host of equal number in another slice was heard."""
 
     @property
     def active(self) -> list[Peer]:
