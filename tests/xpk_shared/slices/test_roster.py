@@ -196,6 +196,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("drop"), SLICES),
     st.tuples(st.just("reconnect"), SLICES),  # with its former incarnation, however far it was
     st.tuples(st.just("finish"), SLICES),
+    st.tuples(st.just("suspend"), SLICES),
 )
 
 
@@ -230,6 +231,9 @@ def test_views_satisfy_their_invariants_for_any_changes(
                 dropped.add(present.pop(number))
         elif what == "finish":
             slices.finish()
+        elif what == "suspend":
+            slices.begin_again()
+            present.clear()
         view = slices.view(now)
         if view is None:
             assert slices.is_forming or not present

@@ -121,7 +121,12 @@ class Registry:
         # The slices may have continued without this registry; what it knows of them is out of date.
         self._suspended_until = 0.0
         self._roster.begin_again()
-        self._hub.shut_down()
+        self._disconnect()
+
+    def _disconnect(self, excluded: int = -1) -> None:
+        """End the connections of all slices but one, so that they register again, whatever they do by then."""
+        self._hub.silence_limits = {}
+        self._hub.shut_down(excluded)
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "slice" in message:
@@ -136,7 +141,7 @@ class Registry:
     def _take(self, number: int, entry: Entry, continued: list[str], now: float) -> None:
         if self._roster.is_superseded(number - 1, entry, continued):
             self._roster.supersede()
-            self._hub.shut_down(excluded=number)
+            self._disconnect(excluded=number)
         if not self._roster.take(number - 1, entry, now, continued):
             self._hub.reply(number, {"evicted": entry.incarnation})
         for evicted, incarnation in self._roster.pop_evicted():
