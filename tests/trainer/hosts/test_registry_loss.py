@@ -89,6 +89,14 @@ def test_a_slice_that_was_dropped_itself_does_not_decide() -> None:
     assert {*slices.view.slices} == {0, 1, 2, 3, 4}
 
 
+def test_a_slice_that_is_not_active_yet_does_not_decide() -> None:
+    slices = Slices(5, quorum=3)
+    slices.own = (1, "new")
+    slices.silent = {0}
+    time.sleep(SECONDS)
+    assert {*slices.view.slices} == {0, 1, 2, 3, 4}
+
+
 def test_what_a_dropped_slice_has_dropped_does_not_count() -> None:
     slices = Slices(5, quorum=3)
     slices.silent = {0}

@@ -7,7 +7,7 @@ leads: it decides on stops, names the slices to grant and writes checkpoints and
 All hosts of a slice run the same programs in the same order. Therefore process 0 of the slice announces, in one order:
 
     view      the slices that are present
-    registry  the registry is lost: until the next view, the loss of another slice may not be known
+    registry  the registry is lost: until the next view, the loss of another slice may not be known; also with a view
     grant     slices that become active without a commit: the first one of a run
     order     shares of a reduction that this slice computes beside its own, because their slices are not active
     commit    a reduction is complete on all hosts of the slice
@@ -183,7 +183,7 @@ class Membership:
         """Take an announcement of this slice's process 0."""
         with self.changed:
             if "view" in message:
-                self.view, self.is_view_current = read_view(message), True
+                self.view, self.is_view_current = read_view(message), "registry" not in message
             elif "registry" in message:
                 self.is_view_current = False
             elif "commit" in message:
@@ -302,7 +302,7 @@ class _Leader:
         """Announce a view of this slice, unless the registry is connected again."""
         with self._announcing:
             if not self.is_connected:
-                self.announce(view.as_json())
+                self.announce(view.as_json() | {"registry": "lost"})
 
     def _lose_registry(self) -> None:
         self.announce({"registry": "lost"})

@@ -24,7 +24,7 @@ Peer = tuple[int, str]  # slice and incarnation
 
 
 class Slices(Protocol):
-    """What Membership knows of the slices."""
+    """The slices as Membership knows them."""
 
     own: Peer
     view: View
@@ -97,7 +97,12 @@ class RegistryLoss:
         told_of = frozenset[str]().union(*told)
         self._polls = {peer: 0 if slices.is_heard(peer) else self._polls.get(peer, 0) + 1 for peer in active}
         lost = [peer for peer in active if peer != slices.own and (self._polls[peer] >= _POLLS or peer[1] in told_of)]
-        if not lost or slices.own[1] in told_of or not slices.is_quorum(len(active) - len(lost)):
+        if (
+            not lost
+            or slices.own not in active
+            or slices.own[1] in told_of
+            or not slices.is_quorum(len(active) - len(lost))
+        ):
             return
         self._dropped |= {incarnation for _, incarnation in lost}
         rest = {
