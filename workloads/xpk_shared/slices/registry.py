@@ -73,7 +73,7 @@ class Registry:
         self._num_slices, self._beats = num_slices, beats
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
-        self._woke, self._suspended_until = time.monotonic(), 0.0
+        self._suspended_until = 0.0  # until when losses may be those of slices that left while this process did not run
         self._wake = threading.Event()
 
     def open(self, address: str, port: int) -> None:
@@ -87,14 +87,14 @@ class Registry:
         return len(self._finished) == self._num_slices
 
     def _run(self) -> None:
-        self._woke = time.monotonic()
+        woke = time.monotonic()
         while True:
             self._wake.wait(_POLL_SECONDS)
             self._wake.clear()
             has_changed, now = self._roster.is_forming, time.monotonic()
-            if now - self._woke > _SUSPENDED_SECONDS:
+            if now - woke > _SUSPENDED_SECONDS:
                 self._suspended_until = now + _LEAVING_SECONDS
-            self._woke = now
+            woke = now
             while self._changes:
                 self._changes.popleft()(now)
                 has_changed = True
