@@ -8,10 +8,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from e2e.harness import DrillError, own_cluster
-from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, plan
+from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, Kind, plan
 from e2e.soak.injection import TPU_TYPE, Soak, reference_losses
 from e2e.soak.report import Result, differing_steps, document, line, table
 
@@ -26,16 +28,18 @@ def soak(
     faults: int,
     *,
     min_slices: int | None = None,
+    names: Sequence[str] = (),
     seconds: float = float("inf"),
 ) -> Result:
     """Run a soak in a cluster of its own, and an undisturbed run of the same number of steps.
 
-    Slices are elastic if `min_slices` is not None. No further fault is injected after `seconds`.
+    Slices are elastic if `min_slices` is not None. Without `names` of kinds there are all, by their weights. No further
+    fault is injected after `seconds`.
     """
     began = time.monotonic()
     with own_cluster(folder, "soak", TPU_TYPE, slices) as lab:
         # Each fault causes at most a few restarts; the limit must not end the run.
-        restarts, kinds = 10 * faults + 10, ELASTIC_KINDS if min_slices else KINDS
+        restarts, kinds = 10 * faults + 10, chosen_kinds(min_slices, names)
         disturbed = Soak(lab, slices, restarts, folder / "artifacts", min_slices)
         differing = None
         try:
@@ -58,6 +62,14 @@ def soak(
         )
 
 
+def chosen_kinds(min_slices: int | None, names: Sequence[str]) -> Mapping[str, Kind]:
+    """Return the kinds of these names, equally likely, or all. Raises ValueError for an unknown name."""
+    kinds = ELASTIC_KINDS if min_slices else KINDS
+    if unknown := [name for name in names if name not in kinds]:
+        raise ValueError(f"unknown kinds {', '.join(unknown)}: choose from {', '.join(kinds)}")
+    return {name: replace(kinds[name], weight=1) for name in names} or kinds
+
+
 def main() -> int:
     """Run the soak, print the table, write the file; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m e2e.soak", description="Inject random faults into a local run.")
@@ -66,12 +78,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first fault of the plan [default: 1]")
     parser.add_argument("--slices", type=int, default=4, help="number of slices of 2 hosts [default: 4]")
     parser.add_argument("--min-slices", type=int, help="make the slices elastic, with this minimum")
+    parser.add_argument("--kinds", default="", help="inject only these kinds, separated by commas, each as often")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="inject no fault after this time")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
+    names = [name.strip() for name in options.kinds.split(",") if name.strip()]
+    try:
+        chosen_kinds(options.min_slices, names)
+    except ValueError as error:
+        parser.error(str(error))
     folder = Path(tempfile.mkdtemp(prefix="xpk-soak-"))
     chosen = options.seed, options.slices, options.first, options.faults
-    result = soak(folder, *chosen, min_slices=options.min_slices, seconds=60 * options.minutes)
+    result = soak(folder, *chosen, min_slices=options.min_slices, names=names, seconds=60 * options.minutes)
     print(table(result))
     for problem in result.problems:
         print(problem)

@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. `pods_stay`: a restart in place is sufficient."""
+    """A kind of fault, only in plans that name it if its weight is 0. `pods_stay`: a restart in place is sufficient."""
 
     weight: int
     pods_stay: bool
@@ -78,8 +78,8 @@ def _supervisor(number: signal.Signals) -> Callable[[Random, int], tuple[Strike,
     return lambda rng, hosts: (_strike(rng, Target.SUPERVISOR, _any_host(rng, hosts), number),)
 
 
-def _first(target: Target) -> Callable[[Random, int], tuple[Strike, ...]]:
-    return lambda rng, _: (_strike(rng, target, 0, signal.SIGKILL),)
+def _first(target: Target, number: signal.Signals = signal.SIGKILL) -> Callable[[Random, int], tuple[Strike, ...]]:
+    return lambda rng, _: (_strike(rng, target, 0, number),)
 
 
 def _pair(
@@ -182,6 +182,7 @@ ELASTIC_KINDS = {
     # Only its own slice needs a supervisor.
     "stop-supervisor-and-kill-trainer": Kind(1, False, _pair(_STOPPED_SUPERVISOR, _KILLED_TRAINER, in_one_slice=True)),
     "stop-host": KINDS["stop-host"],
+    "stop-registry": Kind(0, False, _first(Target.SUPERVISOR, signal.SIGSTOP)),
 }
 
 
@@ -191,5 +192,6 @@ def plan(seed: int, hosts: int, first: int, count: int, all_kinds: Mapping[str, 
         rng = Random(f"{seed}/{number}")
         pods_stay = (number - 1) % _BLOCK < _IN_PLACE
         kinds = [name for name, kind in all_kinds.items() if kind.pods_stay or not pods_stay]
+        kinds = kinds or list(all_kinds)  # none of the chosen ones keeps the pods
         (name,) = rng.choices(kinds, [all_kinds[item].weight for item in kinds])
         yield Fault(number, name, all_kinds[name].strikes(rng, hosts))

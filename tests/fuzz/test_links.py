@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ VIEW: Any = {"view": 1, "slices": {"0": ENTRY, "1": {**ENTRY, "phase": "active"}
 TO_HUB: list[Any] = [
     {"report": "written/1", "value": ""}, {"answer": "hung x"}, {"tell": "stop", "by": 2}, {"bye": 2}, {"beat": 2},
     {"end": 1, "told": False, "lost": None, "restarts": 0}, {"ask": 2}, {"slice": ENTRY}, {"leave": True},
-    {"done": True},
+    {"slice": {**ENTRY, "phase": "active"}, "continued": ["i"]}, {"done": True},
 ]  # fmt: skip
 FROM_HUB: list[Any] = [
     {"announce": "saved/1", "value": ""}, {"ready": True}, {"lost": 2}, {"tell": "stop", "by": 2}, {"bye": 0},
@@ -257,7 +258,8 @@ def exchange() -> int:
     def take(peer: Any, header: dict[str, Any], payload: memoryview) -> None:
         header["kind"] + "x"
 
-    return Connections(Identity(("j",), 0, SECRET), (0, "a"), take, lambda: None).listen(HERE)
+    slices: Any = SimpleNamespace(notify=lambda: None, dropped=[], hear=lambda peer, dropped: frozenset(dropped))
+    return Connections(Identity(("j",), 0, SECRET), (0, "a"), take, slices).listen(HERE, beats=True)
 
 
 def met(port: int) -> socket.socket:
@@ -283,6 +285,7 @@ def read_frame(sock: socket.socket) -> Any:
 @example(content=frame(b"{}", b"", (1 << 64) - 1), is_genuine=True)
 @example(content=frame(b"{}", b"", 1 << 40), is_genuine=True)
 @example(content=frame(b"[" * 100_000), is_genuine=True)
+@example(content=frame(b'{"beat": [["a"]]}'), is_genuine=True)
 def test_a_slice_that_sends_anything(
     exchange: int, crashes: list[BaseException | None], content: bytes, is_genuine: bool
 ) -> None:

@@ -49,7 +49,7 @@ def test_a_decision_has_the_slices_that_are_active_after_it() -> None:
     entries = {number: Entry(name, phase, ()) for number, name, phase in ((0, "a", ACTIVE), (2, "c", READY))}
     host = Host(num_slices=3, min_slices=1)
     peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-    membership = Membership(host, peers, on_dropped=lambda: None)
+    membership = Membership(host, peers, on_dropped=lambda reason: None)
     membership.own = (0, "a")
     membership.adopt([(0, "a"), (1, "b")], Commit(Seq(1, TRAIN), {}))
     known = {"disk_low": False, "saved": False}

@@ -156,6 +156,43 @@ def test_the_run_continues_without_the_registry_and_its_slice(start: functools.p
 
 
 @pytest.mark.slow
+def test_the_run_continues_while_the_registry_and_its_slice_are_frozen(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start, slices=4, min_slices=3, chips=1)
+    run = start("disturbed", slices=4, min_slices=3, chips=1)
+    run.wait_for_step(5)
+    run.registry.send_signal(signal.SIGSTOP)
+    run.kill(0, signal_number=signal.SIGSTOP)
+    run.wait_for_slices([1, 2, 3], 30)
+    run.wait_for_step(max(run.losses()) + 3)
+    run.registry.send_signal(signal.SIGCONT)
+    run.kill(0, signal_number=signal.SIGCONT)
+    assert run.processes[0, 0].wait(30) == 75, "the others have continued without it"
+    run.restart(0)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.recorded_steps() == list(range(1, 61)), "each step is recorded once"
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_the_run_continues_without_a_slice_that_is_lost_while_the_registry_is_frozen(
+    start: functools.partial[ElasticRun],
+) -> None:
+    settings = [*SETTINGS, "data.global_batch=6"]
+    expected = undisturbed(start, settings, slices=3, min_slices=2, chips=1)
+    run = start("disturbed", settings, slices=3, min_slices=2, chips=1)
+    run.wait_for_step(5)
+    run.registry.send_signal(signal.SIGSTOP)
+    run.kill(2)
+    run.wait_for_slices([0, 1], 30)
+    run.wait_for_step(max(run.losses()) + 3)
+    run.registry.send_signal(signal.SIGCONT)
+    run.restart(2)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.recorded_steps() == list(range(1, 61)), "each step is recorded once"
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
 def test_too_few_slices_wait_for_the_registry_however_long(start: functools.partial[ElasticRun]) -> None:
     """They do not know whether others continue, and the only copy of the state may be theirs."""
     expected = undisturbed(start, hosts=2, chips=1)
@@ -257,7 +294,7 @@ def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: f
 
 
 @pytest.mark.slow
-def test_a_frozen_slice_is_dropped_and_exits_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
+def test_a_frozen_slice_is_dropped_and_joins_again_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
     run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
     run.wait_for_step(5)
     run.kill(1, signal_number=signal.SIGSTOP)
@@ -266,6 +303,11 @@ def test_a_frozen_slice_is_dropped_and_exits_when_it_wakes(start: functools.part
     run.kill(1, signal_number=signal.SIGCONT)
     assert run.processes[1, 0].wait(30) == 75
     assert "the other slices continue without this one" in run.logs()
+    run.restart(1)
+    run.wait_for_slices(ALL)
+    run.wait_for_step(max(run.losses()) + 3)
+    steps = run.recorded_steps()
+    assert steps == list(range(1, len(steps) + 1)), "each step is recorded once"
 
 
 @pytest.mark.slow

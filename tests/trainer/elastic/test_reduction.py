@@ -62,7 +62,7 @@ class Slice:
         self.views: queue.SimpleQueue[View] = queue.SimpleQueue()
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         self.membership = Membership(
-            Host(num_slices=slices, slice_id=number, min_slices=1), peers, on_dropped=lambda: None
+            Host(num_slices=slices, slice_id=number, min_slices=1), peers, on_dropped=lambda reason: None
         )
         self.membership.own = self.peer
         self.membership.adopt([(other, f"i{other}") for other in range(slices)], self.membership.commit)

@@ -12,6 +12,16 @@ from xpk_shared.slices.roster import ACTIVE, Entry, View
 OWN, OTHER = (0, "a"), (1, "b")
 
 
+def test_a_view_of_a_slice_itself_does_not_end_the_loss_of_the_registry() -> None:
+    """Slices of which nobody tells may be lost still, and the watchdog must not end the others that wait for them."""
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda reason: None)
+    view = View(2, {0: Entry("a", ACTIVE, ())}).as_json()
+    for message, is_current in ((view, True), ({"registry": "lost"}, False), (view | {"registry": "lost"}, False)):
+        peers.announce("slices", message)
+        assert membership.is_view_current is is_current
+
+
 @pytest.mark.parametrize(
     ("flags", "ends"),
     [
@@ -25,7 +35,7 @@ OWN, OTHER = (0, "a"), (1, "b")
 def test_a_dropped_slice_ends_unless_it_leaves_anyway(flags: dict[str, Any], ends: bool) -> None:
     dropped: list[bool] = []
     peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
-    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda: dropped.append(True))
+    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda reason: dropped.append(True))
     membership.own = OWN
     membership.adopt([OWN, OTHER], Commit(Seq(1, TRAIN), flags))
     peers.announce("slices", View(2, {1: Entry("b", ACTIVE, ())}).as_json())

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -98,6 +99,37 @@ def test_a_killed_host_is_detected_by_all(killed: int, knows: tuple[int, ...]) -
             stdout = hosts[n].stdout
             assert stdout is not None
             assert stdout.readline() == f"lost {killed}\n"
+    finally:
+        for process in hosts:
+            process.kill()
+            process.communicate()
+
+
+FIRST_OF_SLICE = """
+import sys, threading
+from trainer.hosts.peers import Peers
+from xpk_shared.slices.registry import BEATS
+peers = Peers(int(sys.argv[1]), 2, beats=BEATS, on_lost=lambda peer: print("lost", peer, flush=True), on_message=print)
+peers.connect("127.0.0.1", int(sys.argv[2]), 20)
+peers.limit_silence(1.5)
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_frozen_host_of_an_elastic_slice_is_detected_within_two_seconds() -> None:
+    port, env = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    command = [sys.executable, "-c", FIRST_OF_SLICE]
+    hosts = [
+        subprocess.Popen([*command, str(n), str(port)], env=env, stdout=subprocess.PIPE, text=True) for n in range(2)
+    ]
+    try:
+        assert [process.stdout.readline() for process in hosts if process.stdout] == ["up\n"] * 2
+        hosts[1].send_signal(signal.SIGSTOP)
+        stopped_at, stdout = time.monotonic(), hosts[0].stdout
+        assert stdout is not None
+        assert stdout.readline() == "lost 1\n"
+        assert time.monotonic() - stopped_at < 2.5
     finally:
         for process in hosts:
             process.kill()

@@ -19,7 +19,7 @@ from tests.waiting import until
 from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats
 from xpk_shared.slices.registry import Registry, silence_limit
-from xpk_shared.slices.roster import ACTIVE, READY, Entry, RosterLimits, View
+from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, RosterLimits, View
 
 PATH = f"import sys; sys.path.insert(0, {str(Path(xpk_shared.__file__).parents[1])!r})\n"
 # Arguments of both: the port, the secret, and the number of slices or the slice, its incarnation and its phase.
@@ -54,6 +54,8 @@ client.connect(lambda: "127.0.0.1", int(port))
 for order in sys.stdin:
     if order.strip() in ("waiting", "ready", "active"):
         client.update(Entry(incarnation, order.strip(), (("127.0.0.1", 1),)))
+    elif order.startswith("continue with "):
+        client.continue_with(order.removeprefix("continue with ").strip().split(", "))
     else:
         client.leave(is_done=order.strip() == "done")
         sys.exit()
@@ -61,6 +63,7 @@ for order in sys.stdin:
 SECRET = "s" * 64
 BEATS = Beats(seconds=0.1, silent_seconds=1.5)
 PATIENT = Beats(seconds=0.1, silent_seconds=60.0)
+_BUSY_SECONDS = 0.5  # for which a busy machine may delay a test
 
 
 class Program:
@@ -187,15 +190,51 @@ def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Pro
     assert {*again.view["slices"]} == {"0", "1"}
 
 
+def test_an_active_slice_is_dropped_after_less_than_two_seconds_of_silence(
+    start: Callable[..., Program], port: int
+) -> None:
+    Registry("job", SECRET.encode(), 2, 1).open("127.0.0.1", port)
+    slices = [start(number) for number in range(2)]
+    for each in slices:
+        each.sees(s0="waiting", s1="waiting")
+        each.order("active")
+    slices[0].sees(s0="active", s1="active")
+    slices[1].process.send_signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    slices[0].sees(s0="active")
+    assert time.monotonic() - stopped_at < 2.0 + _BUSY_SECONDS
+
+
+def test_a_registry_that_is_often_suspended_still_drops_a_silent_slice(
+    start: Callable[..., Program], tmp_path: Path, port: int
+) -> None:
+    """A busy machine runs its threads late again and again."""
+    server = Program(REGISTRY, tmp_path / "registry.json", port, SECRET, 3)
+    try:
+        first, _, frozen = three(start)
+        frozen.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 15.0
+        while "2" in first.view["slices"] and time.monotonic() < deadline:
+            server.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.4)
+            server.process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+        assert {*first.view["slices"]} == {"0", "1"}
+    finally:
+        server.kill()
+
+
 def slices_of(*phases: str) -> View:
     """Return a view of slices in these phases."""
     return View(1, {number: Entry(f"a{number}", phase, ()) for number, phase in enumerate(phases)})
 
 
 def test_the_limit_of_silence_is_short_only_for_slices_that_others_wait_for() -> None:
-    short, long = silence_limit(slices_of(ACTIVE, ACTIVE, READY), 0), silence_limit(View(), 0)
+    short, long = silence_limit(slices_of(ACTIVE, ACTIVE, WAITING), 0), silence_limit(View(), 0)
     assert short < long
-    assert silence_limit(slices_of(ACTIVE, ACTIVE, READY), 2) == silence_limit(slices_of(ACTIVE, READY), 0) == long
+    assert silence_limit(slices_of(ACTIVE, READY), 1) == short, "it may be receiving the state"
+    assert silence_limit(slices_of(READY, READY), 1) == long
+    assert silence_limit(slices_of(ACTIVE, ACTIVE, WAITING), 2) == silence_limit(slices_of(ACTIVE, READY), 0) == long
 
 
 def test_a_slice_leaves_on_request_and_the_end_of_the_run_is_announced(
@@ -236,6 +275,55 @@ def test_active_slices_stay_with_a_new_registry(start: Callable[..., Program], t
             assert all({"0", "1"} <= {*view["slices"]} for view in views), "neither was ever absent"
     finally:
         server.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path, port: int) -> Iterator[Program]:
+    """Yield a registry of three slices in a process of its own."""
+    program = Program(REGISTRY, tmp_path / "server.json", port, SECRET, 3)
+    yield program
+    program.process.send_signal(signal.SIGCONT)
+    program.kill()
+
+
+def three_active(start: Callable[..., Program]) -> list[Program]:
+    """Start three slices that are active."""
+    slices = three(start)
+    for each in slices:
+        each.order("active")
+    for each in slices:
+        each.sees(s0="active", s1="active", s2="active")
+    return slices
+
+
+def test_active_slices_stay_with_a_registry_that_was_frozen(server: Program, start: Callable[..., Program]) -> None:
+    slices = three_active(start)
+    views = [each.view["view"] for each in slices]
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(3.0)  # all slices have left it
+    server.process.send_signal(signal.SIGCONT)
+    for each, view in zip(slices, views, strict=True):
+        until(lambda each=each, view=view: each.view["view"] > view, report=lambda each=each: each.events)  # type: ignore[misc]
+        each.sees(s0="active", s1="active", s2="active")
+        assert "evicted" not in each.events
+        assert all({*view["slices"]} == {"0", "1", "2"} for view in each.events), "no slice was ever absent"
+
+
+def test_a_slice_that_was_frozen_with_the_registry_is_refused_if_the_others_have_continued(
+    server: Program, start: Callable[..., Program]
+) -> None:
+    slices = three_active(start)
+    for frozen in (server, slices[0]):
+        frozen.process.send_signal(signal.SIGSTOP)
+    time.sleep(3.0)
+    for each in slices[1:]:
+        each.order("continue with first 1, first 2")
+    for frozen in (server, slices[0]):
+        frozen.process.send_signal(signal.SIGCONT)
+    until(lambda: "evicted" in slices[0].events, report=lambda: slices[0].events)
+    for each in slices[1:]:
+        each.sees(s1="active", s2="active")
+        assert "evicted" not in each.events
 
 
 @pytest.mark.usefixtures("registry")

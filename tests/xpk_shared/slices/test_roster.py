@@ -109,6 +109,65 @@ def test_a_new_registry_does_not_wait_for_the_slice_that_was_lost_with_it() -> N
     assert {*view_of(slices, 5.0).slices} == {0, 1, 2}
 
 
+def all_active(slices: Roster, *numbers: int) -> None:
+    """Let these slices connect, all of them active."""
+    for number in numbers:
+        assert slices.take(number, entry(f"a{number}", ACTIVE), 0.0)
+
+
+def test_slices_return_to_a_registry_that_begins_again() -> None:
+    slices = roster(num_slices=4)
+    all_active(slices, 0, 1, 2, 3)
+    before = view_of(slices, 0.0)
+    slices.begin_again()
+    all_active(slices, 1, 2, 3)
+    assert slices.view(1.0) is None, "slice 0 was there, too"
+    all_active(slices, 0)
+    after = view_of(slices, 1.0)
+    assert after.slices == before.slices and after.number > before.number
+
+
+def test_a_slice_that_the_others_have_left_out_is_refused_whichever_connects_first() -> None:
+    for order in ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 1, 0)):
+        slices, refused = roster(num_slices=4, min_slices=3), list[tuple[int, str]]()
+        all_active(slices, 0, 1, 2, 3)
+        view_of(slices, 0.0)
+        slices.begin_again()
+        for number in order:
+            continued = ["a1", "a2", "a3"] if number else []
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 1.0, continued):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(0, "a0")]
+        assert {*view_of(slices, 1.0).slices} == {1, 2, 3}
+
+
+def test_too_few_slices_do_not_form_the_list_alone() -> None:
+    """The others may have continued, and are the only ones that have the newest steps."""
+    slices = roster(num_slices=4, min_slices=2)
+    slices.take(0, entry("a0", ACTIVE), 0.0)
+    assert slices.view(60.0) is None
+    slices.take(2, entry("a2", ACTIVE), 61.0)
+    assert {*view_of(slices, 61.0).slices} == {0, 2}
+
+
+def test_a_registry_with_too_few_slices_gives_way_to_those_that_have_continued() -> None:
+    slices = roster(num_slices=4, min_slices=3)
+    all_active(slices, 0, 1, 2, 3)
+    view_of(slices, 0.0)
+    returns = 1, entry("a1", ACTIVE), ["a1", "a2", "a3"]
+    slices.drop(1)
+    assert not slices.is_superseded(*returns), "three are left, which may train"
+    for number in (2, 3):
+        slices.drop(number)
+    view_of(slices, 1.0)
+    assert slices.is_superseded(*returns)
+    slices.supersede()
+    for number in (1, 2, 3):
+        assert slices.take(number, entry(f"a{number}", ACTIVE), 2.0, returns[2])
+    assert not slices.take(0, entry("a0", ACTIVE), 2.0)
+    assert {*view_of(slices, 2.0).slices} == {1, 2, 3}
+
+
 def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:
     slices = roster(min_slices=2)
     slices.take(0, entry("a0"), 0.0)
@@ -137,6 +196,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("drop"), SLICES),
     st.tuples(st.just("reconnect"), SLICES),  # with its former incarnation, however far it was
     st.tuples(st.just("finish"), SLICES),
+    st.tuples(st.just("suspend"), SLICES),
 )
 
 
@@ -171,6 +231,9 @@ def test_views_satisfy_their_invariants_for_any_changes(
                 dropped.add(present.pop(number))
         elif what == "finish":
             slices.finish()
+        elif what == "suspend":
+            slices.begin_again()
+            present.clear()
         view = slices.view(now)
         if view is None:
             assert slices.is_forming or not present

@@ -3,11 +3,15 @@
 The host of the slice with the higher number connects to the one with the lower number. Both prove that they know the
 workload's secret. After that, a frame is a header in JSON and a payload of bytes. A connection that breaks is opened
 again as long as the other slice is present; frames that were in transit are lost, so senders look at `generation`.
+
+The first hosts of slices send beats, which show that they are not frozen, and name the slices that they have dropped.
 """
 
 import contextlib
 import json
+import math
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -18,10 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.hosts.membership import Peer
+from trainer.hosts.membership import Membership, Peer
 from xpk_shared.links.connection import configure, listen
 from xpk_shared.links.handshake import HANDSHAKE_SECONDS, PROTOCOL_ERRORS, Identity, is_same
+from xpk_shared.slices.registry import BEATS
 
+_BEAT = "beat"  # key of a frame's header
 Frame = tuple[dict[str, Any], memoryview]
 _SIZES = struct.Struct(">IQ")  # of a frame's header and payload in bytes
 _MAX_HEADER_BYTES, _MAX_UNVERIFIED_BYTES = 1 << 24, 1 << 10
@@ -31,27 +37,29 @@ _UNVERIFIED = 64  # connections without a handshake at a time
 
 
 class Connections:
-    """This host's connections. `on_frame` and `on_change` are called on background threads."""
+    """This host's connections. `on_frame` is called on background threads, and `membership` is notified."""
 
     def __init__(
         self,
         identity: Identity,
         own: Peer,
         on_frame: Callable[[Peer, dict[str, Any], memoryview], None],
-        on_change: Callable[[], None],
+        membership: Membership,
     ) -> None:
         self._identity, self._own = identity, own
-        self._on_frame, self._on_change = on_frame, on_change
+        self._on_frame, self._membership = on_frame, membership
         self._expected: dict[Peer, tuple[str, int]] = {}
         self._open: dict[Peer, _Connection] = {}
         self._dialing: set[Peer] = set()
         self._lock, self._generations = threading.Lock(), 0
         self._unverified = threading.BoundedSemaphore(_UNVERIFIED)
 
-    def listen(self, address: str) -> int:
-        """Listen at an address of this host; return the port. Raises AddressError."""
+    def listen(self, address: str, *, beats: bool) -> int:
+        """Listen at an address of this host, and send beats if asked to; return the port. Raises AddressError."""
         listener = listen(address, 0)
         threading.Thread(target=self._accept, args=(listener,), name="exchange", daemon=True).start()
+        if beats:
+            threading.Thread(target=self._beat, name="exchange-beat", daemon=True).start()
         return int(listener.getsockname()[1])
 
     def expect(self, peers: Mapping[Peer, tuple[str, int]]) -> None:
@@ -77,6 +85,19 @@ class Connections:
             connection = self._open.get(peer)
         if connection:
             connection.send(header, payload)
+
+    def silence(self, peer: Peer) -> float:
+        """Return the seconds since a host has sent anything, infinity without a connection."""
+        with self._lock:
+            return time.monotonic() - self._open[peer].received_at if peer in self._open else math.inf
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEATS.seconds)
+            with self._lock:
+                connections = list(self._open.values())
+            for connection in connections:
+                connection.beat({_BEAT: self._membership.dropped})
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -119,16 +140,19 @@ class Connections:
             self._open[peer] = connection
         if former:
             former.close()
-        self._on_change()
+        self._membership.notify()
         with contextlib.suppress(OSError, *PROTOCOL_ERRORS):
             while True:
                 header, payload = connection.receive()
-                self._on_frame(peer, header, payload)
+                if _BEAT in header:
+                    self._membership.hear(peer, header[_BEAT])
+                else:
+                    self._on_frame(peer, header, payload)
         with self._lock:
             if self._open.get(peer) is connection:
                 del self._open[peer]
         connection.close()
-        self._on_change()
+        self._membership.notify()
 
 
 def as_bytes(vector: npt.NDArray[Any]) -> memoryview:
@@ -140,7 +164,7 @@ class _Connection:
     """One TCP connection that carries frames."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.generation = 0
+        self.generation, self.received_at = 0, time.monotonic()
         self._sock, self._sending = sock, threading.Lock()
         self._deadline: float | None = None
 
@@ -156,15 +180,17 @@ class _Connection:
 
     def send(self, header: dict[str, Any], payload: memoryview = _EMPTY) -> None:
         """Send a frame. An error ends the connection, which its reader detects."""
-        content = json.dumps(header).encode()
-        data = payload.cast("B") if payload.nbytes else payload
-        try:
-            with self._sending:
-                self._sock.sendall(_SIZES.pack(len(content), data.nbytes) + content)
-                if data.nbytes:
-                    self._sock.sendall(data)
-        except OSError:
-            self.close()
+        with self._sending:
+            self._send(header, payload)
+
+    def beat(self, header: dict[str, Any]) -> None:
+        """Send a frame without waiting, unless one is being sent or not read, whose bytes show the same."""
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._has_room():
+                    self._send(header, _EMPTY)
+            finally:
+                self._sending.release()
 
     def receive(self, max_header_bytes: int = _MAX_HEADER_BYTES, max_payload_bytes: int | None = None) -> Frame:
         """Return the next frame. Raises OSError when the connection ends, ValueError for an invalid frame."""
@@ -175,6 +201,25 @@ class _Connection:
         if not isinstance(header, dict):
             raise ValueError("the header is not an object")
         return header, self._read(payload_bytes)
+
+    def _send(self, header: dict[str, Any], payload: memoryview) -> None:
+        content = json.dumps(header).encode()
+        data = payload.cast("B") if payload.nbytes else payload
+        try:
+            self._sock.sendall(_SIZES.pack(len(content), data.nbytes) + content)
+            if data.nbytes:
+                self._sock.sendall(data)
+        except OSError:
+            self.close()
+
+    def _has_room(self) -> bool:
+        """Return whether the kernel takes a small frame at once: it says so if a third of its buffer is free."""
+        writable = select.poll()
+        try:
+            writable.register(self._sock, select.POLLOUT)
+        except (OSError, ValueError):  # closed
+            return False
+        return bool(writable.poll(0))
 
     def close(self) -> None:
         """End the connection, also for the thread that reads from it."""
@@ -196,6 +241,7 @@ class _Connection:
             if not count:
                 raise ConnectionError("the connection has ended")
             position += count
+            self.received_at = time.monotonic()
         return content
 
 

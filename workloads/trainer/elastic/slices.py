@@ -13,7 +13,7 @@ from trainer.hosts.job import Job
 from trainer.hosts.membership import Membership, new_incarnation
 from trainer.telemetry import metrics
 from xpk_shared.links.handshake import Identity
-from xpk_shared.slices.registry import silence_limit
+from xpk_shared.slices.registry import AWAITED_SECONDS, silence_limit
 from xpk_shared.slices.roster import ACTIVE
 
 RESOLVE_SECONDS = 300.0
@@ -39,12 +39,12 @@ class Slices:
             peers.announce("incarnation", new_incarnation())
         own = host.slice_id, str(peers.await_("incarnation"))
         identity = Identity(("exchange", host.job_id, str(host.worker_id)), 0, host.secret)
-        self.connections = Connections(identity, own, self._receive, self.membership.notify)
+        self.connections = Connections(identity, own, self._receive, self.membership)
         address = own_address(host, coordinator)
-        peers.report("exchange", [address, self.connections.listen(address)])
+        peers.report("exchange", [address, self.connections.listen(address, beats=job.is_first)])
         addresses = [(str(name), int(port)) for name, port in peers.collect("exchange")] if job.is_first else None
         self.membership.views += [self._connect, lambda view: peers.limit_silence(silence_limit(view, host.slice_id))]
-        self.membership.is_connected = lambda peer: bool(self.connections.generation(peer))
+        self.membership.is_heard = lambda peer: self.connections.silence(peer) < AWAITED_SECONDS
         registry = functools.partial(bootstrap.resolve, host.registry, RESOLVE_SECONDS, metrics.say)
         self.membership.enter(addresses, own[1], lambda: registry()[0])
         return self.membership.wait_for_role()  # without a time limit: there may be no capacity for the other slices

@@ -30,7 +30,7 @@ from trainer.hosts.bootstrap import Host, own_address, resolve
 from trainer.hosts.lease import Holder, Lease
 from trainer.hosts.measurements import Measurements
 from trainer.hosts.membership import Membership
-from trainer.hosts.peers import Peers
+from trainer.hosts.peers import BEATS, Peers
 from trainer.hosts.placement import read_placement
 from trainer.hosts.signals import Stop
 from trainer.hosts.stop_step import StopStep
@@ -38,6 +38,7 @@ from trainer.hosts.time_limits import TimeLimits
 from trainer.hosts.watchdog import Watchdog
 from trainer.storage import open_place
 from trainer.telemetry.metrics import Events, JsonLines, flush, say
+from xpk_shared.slices import registry
 from xpk_shared.storage import Place, in_bucket
 from xpk_shared.storage.errors import Unreachable
 from xpk_shared.supervisor import termination_message
@@ -92,6 +93,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     def on_lost(peer: int) -> None:
         if watchdog.hung:
             return  # the watchdog ends this host and reports the cause
+        if slices:
+            slices.leave(is_done=False)  # at once: the other slices need not wait until the records are flushed
         events.write("peer_lost", peer=peer)
         termination_message.write(termination_message.LOST + host.name(peer))
         say(f"{host.name(host.process_id)}: lost {host.name(peer)}; exiting so that the job can restart")
@@ -113,7 +116,8 @@ def open_job(config: Config, host: Host, on_end: Callable[[ExitCode, float], Non
     # New hosts may have the attempt number of earlier ones that were restarted in place.
     names = (host.workload, host.job_id, host.in_place, *([str(host.slice_id)] if host.is_elastic else []))
     identity = host.process_id, host.processes, host.attempt, names
-    peers = Peers(*identity, secret=host.secret, on_lost=on_lost, on_message=on_message)
+    beats = registry.BEATS if host.is_elastic else BEATS
+    peers = Peers(*identity, secret=host.secret, beats=beats, on_lost=on_lost, on_message=on_message)
     limits = TimeLimits(config, measurements, host.is_elastic)
     watchdog = Watchdog(host, limits, events, out, peers.broadcast, peers.reply, finish)
     stop, stop_step = _open_stop(host, lease, events, peers, finish, lambda: leave(job))
@@ -164,7 +168,7 @@ def _open_stop(
     return stop, stop_step
 
 
-def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[], None]) -> Membership | None:
+def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Callable[[str], None]) -> Membership | None:
     if not host.is_elastic:
         return None
     slices = Membership(host, peers, on_dropped)
@@ -178,9 +182,9 @@ def _abort(host: Host, events: Events, finish: Callable[[ExitCode, float], None]
     finish(ExitCode.INTERRUPTED if code == ExitCode.INTERRUPTED else ExitCode.CRASH, FLUSH_SECONDS)
 
 
-def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float], None]) -> None:
-    events.write("peer_lost", reason="the other slices continue without this one")
-    say(f"slice {host.slice_id}: the other slices continue without this one; exiting so that it can join again")
+def _end_dropped(host: Host, events: Events, finish: Callable[[ExitCode, float], None], cause: str) -> None:
+    events.write("peer_lost", reason=cause)
+    say(f"slice {host.slice_id}: {cause}; exiting so that it can join again")
     finish(ExitCode.PEER_LOST, FLUSH_SECONDS)
 
 

@@ -7,13 +7,13 @@ leads: it decides on stops, names the slices to grant and writes checkpoints and
 All hosts of a slice run the same programs in the same order. Therefore process 0 of the slice announces, in one order:
 
     view      the slices that are present
-    registry  the registry is lost: until the next view, the loss of another slice may not be known
+    registry  the registry is lost: until the next view, the loss of another slice may not be known; also with a view
     grant     slices that become active without a commit: the first one of a run
     order     shares of a reduction that this slice computes beside its own, because their slices are not active
     commit    a reduction is complete on all hosts of the slice
 """
 
-import dataclasses
+import functools
 import hashlib
 import secrets
 import threading
@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.peers import Peers
+from trainer.hosts.registry_loss import FROZEN, REGISTRY_SLICE, RegistryLoss
 from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import identity
 from xpk_shared.slices.roster import WAITING, Entry, View, read_view
 
 FOUNDER, JOINER, DONE = "founder", "joiner", "done"  # roles of a slice before it is active
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
-REGISTRY_SLICE = 0
-_REGISTRY_POLL_SECONDS, _REGISTRY_POLLS = 0.1, 3  # before a slice that is lost with the registry counts as lost
+_DROPPED = "the other slices continue without this one"
 
 
 Peer = tuple[int, str]  # slice and incarnation
@@ -64,7 +64,8 @@ def shares_of(number: int, active: Sequence[int], replicas: int) -> list[int]:
 class Membership:
     """One host's view of the slices. `changed` guards it, and is notified after every change."""
 
-    def __init__(self, host: Host, peers: Peers, on_dropped: Callable[[], None]) -> None:
+    def __init__(self, host: Host, peers: Peers, on_dropped: Callable[[str], None]) -> None:
+        """`on_dropped` ends this host for a reason."""
         self.changed = threading.Condition()
         self.view, self.own = View(), (host.slice_id, "")
         self.commit = Commit(Seq(-1, TRAIN), {})
@@ -72,7 +73,7 @@ class Membership:
         self.is_leading = False  # as decided in the newest commit
         self.version = 0  # of everything that a reduction waits for
         self.views: list[Callable[[View], None]] = []  # called with each new view
-        self.is_connected: Callable[[Peer], bool] = lambda peer: True  # to the host of equal number in a slice
+        self.is_heard: Callable[[Peer], bool] = lambda peer: True  # the host of equal number in another slice
         self._host, self._peers, self._on_dropped = host, peers, on_dropped
         self._granted: list[Peer] = []
         self._orders: dict[Seq, list[int]] = {}
@@ -142,6 +143,16 @@ class Membership:
         """Return whether so many slices may continue without the registry: the others are too few to do the same."""
         return count >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
 
+    @property
+    def dropped(self) -> list[str]:
+        """Incarnations that this slice has dropped while the registry is lost; known to process 0."""
+        return self._leader.dropped if self._leader else []
+
+    def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
+        """Take note of what another slice has dropped."""
+        if self._leader:
+            self._leader.hear(peer, dropped)
+
     def set_digest(self, active: Sequence[Peer]) -> str:
         """Return a name of a set of slices."""
         return hashlib.sha256(repr(sorted(active)).encode()).hexdigest()[:12]
@@ -172,7 +183,7 @@ class Membership:
         """Take an announcement of this slice's process 0."""
         with self.changed:
             if "view" in message:
-                self.view, self.is_view_current = read_view(message), True
+                self.view, self.is_view_current = read_view(message), "registry" not in message
             elif "registry" in message:
                 self.is_view_current = False
             elif "commit" in message:
@@ -192,10 +203,10 @@ class Membership:
         if is_dropped:
             self.end_dropped()
 
-    def end_dropped(self) -> None:
-        """End this host, whose slice the others have dropped, unless all hosts know that it leaves."""
+    def end_dropped(self, reason: str = _DROPPED) -> None:
+        """End this host, whose slice the others have dropped or can drop, unless all hosts know that it leaves."""
         if not self._is_leaving:
-            self._on_dropped()
+            self._on_dropped(reason)
 
     @property
     def _is_leaving(self) -> bool:
@@ -218,6 +229,7 @@ class _Leader:
         self._membership, self._host, self._peers = membership, host, peers
         self._announcing = threading.RLock()
         self._client: RegistryClient | None = None
+        self._loss: RegistryLoss | None = None
         self._entry = Entry("", WAITING, ())
         self._seq: Seq | None = None
         self._done: dict[int, Seq] = {}
@@ -235,7 +247,19 @@ class _Leader:
             on_evicted=self._membership.end_dropped,
             on_lost=self._lose_registry,
         )
+        is_own = self._host.slice_id == REGISTRY_SLICE and self._host.processes > 1  # else no host would end this one
+        on_frozen = functools.partial(self._membership.end_dropped, FROZEN) if is_own else None
+        self._loss = RegistryLoss(self._membership, self._client, self._continue_without, on_frozen)
+        self._loss.start()
         self._client.connect(resolve, port)
+
+    @property
+    def dropped(self) -> list[str]:
+        return self._loss.dropped if self._loss else []
+
+    def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
+        if self._loss:
+            self._loss.hear(peer, dropped)
 
     @property
     def is_connected(self) -> bool:
@@ -274,25 +298,16 @@ class _Leader:
         if view.number:
             self.announce(view.as_json())
 
+    def _continue_without(self, view: View) -> None:
+        """Announce a view of this slice, unless the registry is connected again."""
+        with self._announcing:
+            if not self.is_connected:
+                self.announce(view.as_json() | {"registry": "lost"})
+
     def _lose_registry(self) -> None:
         self.announce({"registry": "lost"})
-        threading.Thread(target=self._watch_registry, name="registry-lost", daemon=True).start()
-
-    def _watch_registry(self) -> None:
-        """Continue without the slice of the registry, if its hosts are lost together with the registry."""
-        losses = 0
-        while self._client and not self._client.is_connected:
-            time.sleep(_REGISTRY_POLL_SECONDS)
-            view = self._membership.view
-            entry = view.slices.get(REGISTRY_SLICE)
-            if entry is None or self._membership.is_connected((REGISTRY_SLICE, entry.incarnation)):
-                losses = 0
-                continue
-            losses += 1
-            rest = {number: other for number, other in view.slices.items() if number != REGISTRY_SLICE}
-            active = sum(peer[0] != REGISTRY_SLICE for peer in self._membership.active)
-            if losses >= _REGISTRY_POLLS and self._membership.is_quorum(active):
-                self.announce(dataclasses.replace(view, slices=rest).as_json())
+        if self._loss:
+            self._loss.begin()
 
     def _order_shares(self) -> None:
         """Order the shares of the reduction in progress whose slices are not active."""

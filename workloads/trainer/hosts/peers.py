@@ -1,7 +1,7 @@
 """Control connection between the hosts, beside JAX: liveness, stop requests and small agreements.
 
 Process 0 listens on the coordinator's port + 1, where the hosts keep the links of `xpk_shared.links`, with a beat every
-two seconds. Further messages:
+two seconds, or more often in elastic slices. Further messages:
 
     report   host -> hub   {"report": key, "value": v}    announce  hub -> hosts  {"announce": key, "value"}
     answer   host -> hub   {"answer": what}
@@ -18,6 +18,8 @@ from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
 from xpk_shared.links.member import Member
+
+BEATS = Beats()
 
 
 class Peers:
@@ -36,6 +38,7 @@ class Peers:
         *,
         secret: bytes = b"",
         max_message_bytes: int = MAX_HUB_MESSAGE_BYTES,
+        beats: Beats = BEATS,
         on_lost: Callable[[int], None],
         on_message: Callable[[str, int], None],
     ) -> None:
@@ -43,9 +46,9 @@ class Peers:
         self._on_message, self._max_message_bytes = on_message, max_message_bytes
         identity, handlers = Identity(job, attempt, secret), Handlers(on_lost, on_message, self._receive)
         self._link = (
-            Member(identity, process_id, handlers, beats=Beats())
+            Member(identity, process_id, handlers, beats=beats)
             if process_id
-            else Hub(identity, processes, handlers, beats=Beats())
+            else Hub(identity, processes, handlers, beats=beats)
         )
         self._reports: dict[str, dict[int, Any]] = {}
         self._announced: dict[str, Any] = {}

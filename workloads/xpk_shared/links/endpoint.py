@@ -63,10 +63,11 @@ class Endpoint:
         while not self._is_closing:
             time.sleep(beats.seconds)
             now = time.monotonic()
+            late = now - woke - 2 * beats.seconds
             for number, link in [(n, link) for n, link in list(self.links.items()) if not link.has_left]:
                 link.beat(beat)
-                if now - woke > 2 * beats.seconds:  # this host itself was suspended
-                    link.received_at = now
+                if late > 0:  # this host itself was suspended, so what others have sent may be unread
+                    link.received_at = min(now, link.received_at + late)
                 if (
                     now - link.received_at > self.silence_limits.get(number, self.silent_seconds)
                     and not self._is_closing

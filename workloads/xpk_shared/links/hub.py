@@ -56,6 +56,12 @@ class Hub(Endpoint):
         if link := self.links.get(number):
             link.send(line(message))
 
+    def shut_down(self, excluded: int = -1) -> None:
+        """End the connections of all hosts but one, which may connect again."""
+        for number, link in list(self.links.items()):
+            if number != excluded:
+                link.shut_down()
+
     def _serve(self, listener: socket.socket) -> None:
         """Accept hosts and read their messages."""
         with selectors.DefaultSelector() as selector:

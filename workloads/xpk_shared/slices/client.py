@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from xpk_shared.links.endpoint import Beats, Handlers
@@ -37,12 +37,13 @@ class RegistryClient:
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
         self._view = View()  # the newest one of this connection
+        self._continued: list[str] = []
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
 
     @property
     def is_connected(self) -> bool:
-        """True while this slice is connected to the registry."""
-        return self._member is not None
+        """True while this slice is connected to the registry, and is in the view that it has received."""
+        return self._member is not None and self._is_in_view
 
     def connect(self, resolve: Callable[[], str], port: int) -> None:
         """Connect in the background; `resolve` returns the registry's current address."""
@@ -52,7 +53,14 @@ class RegistryClient:
         """Tell the registry what has changed about this slice."""
         with self._lock:
             self._entry = entry
-            self._send({"slice": entry.as_json()})
+            self._send_entry()
+
+    def continue_with(self, incarnations: Iterable[str]) -> None:
+        """Tell the next registry which slices have continued without one."""
+        with self._lock:
+            if not self.is_connected:
+                self._continued = list(incarnations)
+                self._send_entry()
 
     def leave(self, *, is_done: bool) -> None:
         """Tell the registry that this slice leaves, and whether the run has finished."""
@@ -61,6 +69,13 @@ class RegistryClient:
             self._send({"done": True} if is_done else {"leave": True})
             if self._member:
                 self._member.leave()
+
+    @property
+    def _is_in_view(self) -> bool:
+        return self._view.has(self._number, self._entry.incarnation)
+
+    def _send_entry(self) -> None:
+        self._send({"slice": self._entry.as_json(), "continued": self._continued})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:
@@ -80,7 +95,7 @@ class RegistryClient:
             with self._lock:
                 self._member = member
                 self._limit_silence()
-                self._send({"slice": self._entry.as_json()})
+                self._send_entry()
             self._is_lost.wait()
             with self._lock:
                 self._member = None
@@ -100,6 +115,7 @@ class RegistryClient:
         if "view" in message:
             with self._lock:
                 self._view = read_view(message)
+                self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()
             self._on_view(self._view)
         elif message.get("evicted") == self._entry.incarnation:

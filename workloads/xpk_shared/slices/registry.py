@@ -2,14 +2,17 @@
 
 It runs in the supervisor of slice 0 host 0. The first host of every slice is connected to it:
 
-    slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"}}   after each change
+    slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
+                               "continued": incarnations}
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
     view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
     evicted registry -> host  {"evicted": incarnation}                       it was dropped before
 
-A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, the slices
-keep their last view until they have connected to its successor.
+A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
+the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
+not hear, if no others can train then; `continued` tells the successor which ones are left. A registry that was frozen
+is its own successor: it forgets who was present, and all slices connect again.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import ACTIVE, Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, Roster, RosterLimits, View, read_entry
 
-BEATS = Beats(seconds=0.5)
-_AWAITED_SECONDS = 2.5  # silence after which an active slice is dropped: it may be frozen while the others wait
+BEATS = Beats(seconds=0.25)
+AWAITED_SECONDS = 1.5  # silence after which an active slice is dropped: it may be frozen while the others wait
 _POLL_SECONDS = 0.1
+_SUSPENDED_SECONDS = 0.75  # for which this process did not run, so that slices may have left; less than they wait
+_LEAVING_SECONDS = 1.0  # after that, in which the losses of those slices become known
 
 
 def identity(job: str, secret: bytes) -> Identity:
@@ -39,12 +44,13 @@ def identity(job: str, secret: bytes) -> Identity:
 def silence_limit(view: View, number: int, beats: Beats = BEATS) -> float:
     """Return the seconds of silence after which a host of slice `number` is lost.
 
-    The limit is short only while other active slices wait for this one. A busy machine may keep a host silent for
-    seconds, above all while a slice starts, and the loss of the only active slice would undo steps.
+    The limit is short only while other active slices wait for this one, or may wait because it receives the state. A
+    busy machine may keep a host silent for seconds, above all while a slice starts, and the loss of the only active
+    slice would undo steps.
     """
-    active = [slice_id for slice_id, entry in view.slices.items() if entry.phase == ACTIVE]
-    is_awaited = number in active and len(active) > 1
-    return min(_AWAITED_SECONDS, beats.silent_seconds) if is_awaited else beats.silent_seconds
+    others = [entry for slice_id, entry in view.slices.items() if entry.phase == ACTIVE and slice_id != number]
+    is_awaited = bool(others) and number in view.slices and view.slices[number].phase in (READY, ACTIVE)
+    return min(AWAITED_SECONDS, beats.silent_seconds) if is_awaited else beats.silent_seconds
 
 
 class Registry:
@@ -67,6 +73,7 @@ class Registry:
         self._num_slices, self._beats = num_slices, beats
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
+        self._suspended_until = 0.0  # until when losses may be those of slices that left while this process did not run
         self._wake = threading.Event()
 
     def open(self, address: str, port: int) -> None:
@@ -80,10 +87,14 @@ class Registry:
         return len(self._finished) == self._num_slices
 
     def _run(self) -> None:
+        woke = time.monotonic()
         while True:
-            self._wake.wait(_POLL_SECONDS if self._roster.is_forming else None)
+            self._wake.wait(_POLL_SECONDS)
             self._wake.clear()
             has_changed, now = self._roster.is_forming, time.monotonic()
+            if now - woke > _SUSPENDED_SECONDS:
+                self._suspended_until = now + _LEAVING_SECONDS
+            woke = now
             while self._changes:
                 self._changes.popleft()(now)
                 has_changed = True
@@ -101,19 +112,37 @@ class Registry:
         self._wake.set()
 
     def _record_loss(self, number: int) -> None:
-        self._change(lambda now: self._roster.drop(number - 1))
+        self._change(lambda now: self._lose(number, now))
+
+    def _lose(self, number: int, now: float) -> None:
+        if now > self._suspended_until:
+            self._roster.drop(number - 1)
+            return
+        # The slices may have continued without this registry; what it knows of them is out of date.
+        self._suspended_until = 0.0
+        self._roster.begin_again()
+        self._disconnect()
+
+    def _disconnect(self, excluded: int = -1) -> None:
+        """End the connections of all slices but one, so that they register again, whatever they do by then."""
+        self._hub.silence_limits = {}
+        self._hub.shut_down(excluded)
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "slice" in message:
-            entry = read_entry(message["slice"])
-
-            def take(now: float) -> None:
-                if not self._roster.take(number - 1, entry, now):
-                    self._hub.reply(number, {"evicted": entry.incarnation})
-
-            self._change(take)
+            entry, continued = read_entry(message["slice"]), [str(name) for name in message.get("continued", ())]
+            self._change(lambda now: self._take(number, entry, continued, now))
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:
             self._finished.add(number)
             self._change(lambda now: self._roster.finish())
+
+    def _take(self, number: int, entry: Entry, continued: list[str], now: float) -> None:
+        if self._roster.is_superseded(number - 1, entry, continued):
+            self._roster.supersede()
+            self._disconnect(excluded=number)
+        if not self._roster.take(number - 1, entry, now, continued):
+            self._hub.reply(number, {"evicted": entry.incarnation})
+        for evicted, incarnation in self._roster.pop_evicted():
+            self._hub.reply(evicted + 1, {"evicted": incarnation})

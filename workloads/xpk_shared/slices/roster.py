@@ -8,6 +8,7 @@ storage; later slices receive it from an active one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,16 +86,22 @@ class Roster:
         self._first_at: float | None = None
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
+        self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
+        self._stale: set[str] = set()  # incarnations whose views others did not see
+        self._evicted: list[tuple[int, str]] = []
 
-    def take(self, number: int, entry: Entry, now: float) -> bool:
+    def take(self, number: int, entry: Entry, now: float, continued: Iterable[str] = ()) -> bool:
         """Record what a slice says of itself; return False if that incarnation was dropped before.
 
         A slice was also dropped if it became active under an earlier registry and connects after the first view of
-        this one: the others have continued without it.
+        this one, or if `continued` leaves it out: incarnations that have continued without a registry.
         """
+        if continued and not self._is_formed:
+            self._leave_out_others(set(continued) - self._stale)
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
-        if is_new and self._is_formed and entry.phase == ACTIVE:
+        is_left_out = self._continued is not None and entry.incarnation not in self._continued
+        if is_new and entry.phase == ACTIVE and (self._is_formed or is_left_out):
             self._dropped.add(entry.incarnation)
         if entry.incarnation in self._dropped:
             return False
@@ -105,6 +112,40 @@ class Roster:
         if entry.phase == ACTIVE and self._active_at is None:
             self._active_at = now
         return True
+
+    def is_superseded(self, number: int, entry: Entry, continued: Iterable[str]) -> bool:
+        """Return whether a slice and others have continued without this registry, where too few are left to train."""
+        former = self._slices.get(number)
+        is_new = former is None or former.incarnation != entry.incarnation
+        active = sum(each.phase == ACTIVE for each in self._slices.values())
+        return is_new and entry.incarnation in continued and self._is_formed and active < self._min_slices
+
+    def supersede(self) -> None:
+        """Begin again; the active slices here have followed views that others did not see, so they do not return."""
+        self._stale |= {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
+        self._dropped |= self._stale
+        self.begin_again()
+        self._continued = None
+
+    def begin_again(self) -> None:
+        """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
+        if self._is_formed:
+            self._continued = {entry.incarnation for entry in self._slices.values()}
+        self._slices, self._is_formed = {}, False
+        self._first_at = self._active_at = None
+
+    def pop_evicted(self) -> list[tuple[int, str]]:
+        """Return the slices, with their incarnations, that were dropped since because others have left them out."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def _leave_out_others(self, continued: set[str]) -> None:
+        self._continued = continued if self._continued is None else self._continued & continued
+        self._dropped -= self._continued
+        for number, entry in list(self._slices.items()):
+            if entry.phase == ACTIVE and entry.incarnation not in self._continued:
+                self._evicted.append((number, entry.incarnation))
+                self.drop(number)
 
     def drop(self, number: int) -> None:
         """Remove a slice that is lost or has left."""
@@ -124,7 +165,7 @@ class Roster:
         """Return a new view of the slices; None while slices that are expected may still connect."""
         if not self._is_formed and not self._forms(now):
             return None
-        self._is_formed = True
+        self._is_formed, self._continued = True, None
         incarnations = {entry.incarnation for entry in self._slices.values()}
         if self._has_active:
             self._founder = ""
@@ -146,9 +187,12 @@ class Roster:
         if not self._slices or self._first_at is None:
             return False
         is_complete = len(self._slices) == self._num_slices
+        if self._continued and self._continued <= {entry.incarnation for entry in self._slices.values()}:
+            return True
         if self._active_at is not None:
             # The former registry was lost with slice 0, so only the others may be active.
-            have_connected = self._slices.keys() >= set(range(1, self._num_slices))
-            return have_connected or now - self._active_at >= self._limits.settle_seconds
+            have_connected = self._continued is None and self._slices.keys() >= set(range(1, self._num_slices))
+            has_settled = now - self._active_at >= self._limits.settle_seconds
+            return have_connected or (has_settled and len(self._slices) >= self._min_slices)
         is_late = now - self._first_at >= self._limits.form_seconds and len(self._slices) >= self._min_slices
         return is_complete or is_late or self._is_done
