@@ -84,19 +84,22 @@ def test_masks_do_not_depend_on_the_other_examples_or_on_padding() -> None:
     np.testing.assert_array_equal(drop(jnp.ones((8, 2, 6, 6)), jnp.arange(6)), weights[:, :, :6, :6])
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def kept_of(site: Site, shape: tuple[int, ...], keys: Any, parts: list[Any]) -> Any:
+    """Return what is left of ones at a site of a part of a part of the model."""
+    own = functools.reduce(lambda own, part: own.part(part), parts, Dropout(trainer(BERT).how, RATE, keys))
+    if site.name.endswith("WEIGHTS"):
+        return own.of_weights(site)(jnp.ones(shape), jnp.arange(shape[2]))
+    return own(site, jnp.ones(shape), None, None)
+
+
 def drop_like(keys: Any, example: int) -> Any:
     """Return the dropping of one example for a reference: `place` is parts of the model, then the site."""
 
     def drop(place: str, activations: Floats) -> Floats:
         *parts, site = place.split()
-        own = Dropout(trainer(BERT).how, RATE, keys)
-        for part in parts:
-            own = own.part(int({"encoder": "0", "decoder": "1"}.get(part, part)))
-        shape = (len(keys), *activations.shape)
-        if site.endswith("weights"):
-            kept = own.of_weights(Site[site.upper()])(jnp.ones(shape), jnp.arange(shape[2]))
-        else:
-            kept = own(Site[site.upper()], jnp.ones(shape), None, None)
+        numbers = [int({"encoder": "0", "decoder": "1"}.get(part, part)) for part in parts]
+        kept = kept_of(Site[site.upper()], (len(keys), *activations.shape), keys, numbers)
         return activations * np.asarray(kept[example], np.float64)
 
     return drop

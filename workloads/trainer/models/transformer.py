@@ -2,7 +2,8 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   K beam
-Sentences and translations are padded to the same length T. The table embeds both and is the output projection.
+Sentences and translations are padded to the same length T, or several are packed (data/pair_records.py). The table
+embeds both and is the output projection.
 Dropout is applied to embeddings, attention's weights, the MLP's hidden activations and what layers add to their input.
 Parameters are float32; norms, softmax and loss are summed in float32.
 """
@@ -22,6 +23,7 @@ from trainer.models import beam_search, pairs
 from trainer.models.attention import attention
 from trainer.models.bert import is_gain, layer_norm
 from trainer.models.decoder import MATRICES, apply_layers
+from trainer.models.document_masks import Documents
 from trainer.models.dropout import Dropout, Site
 from trainer.models.family import Context, Params, Sums
 from trainer.models.vocabulary import TABLE, Vocabulary
@@ -110,34 +112,39 @@ class Network:
 
     def encode(self, source_BT: Array, key: Array | None = None) -> Array:
         """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
-        real_BT = pairs.is_real(source_BT).astype(jnp.int32)
+        packed = pairs.packed_sources(source_BT) if self.model.packed else None
+        number_BT = packed.number_BT if packed else pairs.is_real(source_BT).astype(jnp.int32)
 
         def layer(
             model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any, dropout: Dropout
         ) -> Array:
             keys = _keys(key, 4)
-            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=False, document_BT=real_BT)
+            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=False, document_BT=number_BT)
             return self._mlp(x_BTE, w, keys[2:], dropout)
 
         dropout = self.encoder_dropout
-        x_BTE = self._embedded(source_BT, dropout)
+        x_BTE = self._embedded(source_BT, packed, dropout)
         x_BTE = apply_layers(self.model, self.execution, layer, self.params["encoder"], x_BTE, key, dropout=dropout)
         return self._final_norm(x_BTE, "encoder")
 
     def decode(self, memory_BTE: Array, source_BT: Array, input_BT: Array, key: Array | None = None) -> Array:
         """Return the decoder's output [B, T, E] for complete inputs."""
-        real_BT = pairs.is_real(source_BT).astype(jnp.int32)
+        number_BS, number_BT, packed = pairs.is_real(source_BT).astype(jnp.int32), None, None
+        if self.model.packed:
+            source = pairs.packed_sources(source_BT)
+            packed = pairs.packed_inputs(input_BT, source)
+            number_BS, number_BT = source.number_BT, packed.number_BT
 
         def layer(
             model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any, dropout: Dropout
         ) -> Array:
             keys = _keys(key, 7)
-            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=True)
-            x_BTE = self._cross_attention(x_BTE, memory_BTE, real_BT, w, keys[2:5], dropout)
+            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=True, document_BT=number_BT)
+            x_BTE = self._cross_attention(x_BTE, memory_BTE, (number_BT, number_BS), w, keys[2:5], dropout)
             return self._mlp(x_BTE, w, keys[5:], dropout)
 
         dropout = self.decoder_dropout
-        x_BTE = self._embedded(input_BT, dropout)
+        x_BTE = self._embedded(input_BT, packed, dropout)
         x_BTE = apply_layers(self.model, self.execution, layer, self.params["decoder"], x_BTE, key, dropout=dropout)
         return self._final_norm(x_BTE, "decoder")
 
@@ -184,8 +191,9 @@ class Network:
         saved_as = MLP_PRODUCT if name in ("up", "down") else ATTENTION_PRODUCT
         return self.execution.product(saved_as, x, w[name].astype(self.dtype), _MATRICES[name], summed, key)
 
-    def _embedded(self, number_BT: Array, dropout: Dropout) -> Array:
-        x_BTE = self.table.look_up(number_BT) * math.sqrt(self.model.embed) + self.position_TE[: number_BT.shape[1]]
+    def _embedded(self, number_BT: Array, packed: Documents | None, dropout: Dropout) -> Array:
+        x_BTE = self.table.look_up(number_BT) * math.sqrt(self.model.embed)
+        x_BTE = x_BTE + self.position_TE[packed.position_BT if packed else slice(number_BT.shape[1])]
         x_BTE = self.execution.shard(x_BTE.astype(self.dtype), self.execution.batch, "tp", None)
         return dropout(Site.INPUT, x_BTE, "tp", None)
 
@@ -204,16 +212,24 @@ class Network:
         return shard(x_BTE + y_BTE, batch, "tp", None)
 
     def _cross_attention(
-        self, x_BTE: Array, memory_BTE: Array, real_BT: Array, w: Params, keys: Any, dropout: Dropout
+        self,
+        x_BTE: Array,
+        memory_BTE: Array,
+        documents: tuple[Array | None, Array],
+        w: Params,
+        keys: Any,
+        dropout: Dropout,
     ) -> Array:
         shard, batch = self.execution.shard, self.execution.batch
         y_BTE = layer_norm(x_BTE, w["cross_gain"], w["cross_bias"])
         q_BTHQ = shard(self._product(y_BTE, w, "query", 1, keys[0]), batch, None, "tp", None)
         kv_BT2HQ = self._product(memory_BTE, w, "key_value", 1, keys[1])
         k_BTHQ, v_BTHQ = shard(jnp.moveaxis(kv_BT2HQ, 2, 0), None, batch, None, "tp", None)
-        masks = {"document_BT": jnp.ones_like(real_BT), "key_document_BS": real_BT}
+        number_BT, number_BS = documents
+        number_BT = jnp.ones_like(number_BS) if number_BT is None else number_BT
+        masks: dict[str, Any] = {"causal": False, "document_BT": number_BT, "key_document_BS": number_BS}
         drop = dropout.of_weights(Site.CROSS_WEIGHTS)
-        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), causal=False, **masks, drop=drop)
+        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), **masks, drop=drop)
         y_BTE = dropout(Site.CROSS, self._product(y_BTHQ, w, "cross_out", 2, keys[2]), "tp", None)
         return shard(x_BTE + y_BTE, batch, "tp", None)
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data.records import record
+from trainer.data.records import Kind, record
 from trainer.errors import FatalError, Problem
 from trainer.hosts.job import Job
 from trainer.models.mfu import mfu
@@ -78,6 +78,7 @@ class Progress:
         self._arrays, self._mllog, self._accuracy = arrays, mllog, math.nan
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
+        self._eval_noun = "token" if example.kind is Kind.TRANSLATIONS else example.noun
         self._length = length
         self._lines = _metric_lines(job) if job.is_first else None
         self._board: EventFile | None = None
@@ -158,7 +159,7 @@ class Progress:
         self._accuracy = next((score for score in scores if score is not None), math.nan)
         if self._mllog is not None:
             self._mllog.record_evaluation(step, self._accuracy, seconds)
-        noun = "token" if self._noun == "pair" else self._noun
+        noun = self._eval_noun
         if self._lines is not None:
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
             known |= {} if bleu is None else {"eval_bleu": round(bleu, 3)}
