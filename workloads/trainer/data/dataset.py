@@ -5,16 +5,12 @@ integers; its index, with the suffix `.idx`, holds a checksum of every block and
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import struct
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import numpy as np
-import numpy.typing as npt
 
 from trainer.config import Config
 from trainer.data import local_copies
@@ -207,32 +203,6 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
         raise
     except OSError as error:
         raise StorageError(f"{place} cannot be copied to this host's disk: {reason(error)}") from error
-
-
-def read_index(data: Corpus, file: TokenFile) -> Index | None:
-    """Return the index of a file, if it has one. Raises FatalError if it is missing or damaged."""
-    if not file.index:
-        return None
-    place = data.place(f"{file.name}.idx")
-    try:
-        content = place.read()
-    except FileNotFoundError:
-        raise FatalError(Problem(f"{str(place)!r} does not exist", COPY_AGAIN)) from None
-    if not hashlib.sha256(content).hexdigest().startswith(file.index):
-        raise FatalError(
-            Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", COPY_AGAIN)
-        )
-    blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
-    sums, ends = content[: 4 * blocks], content[4 * blocks :]
-    if len(sums) != 4 * blocks or len(ends) % 8 or not _are_ends(np.frombuffer(ends, "<u8"), file.tokens):
-        message = f"{str(place)!r} is not an index of a file of {file.tokens:,} tokens"
-        raise FatalError(Problem(message, COPY_AGAIN))
-    return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
-
-
-def _are_ends(ends_D: npt.NDArray[np.uint64], tokens: int) -> bool:
-    """Return whether these are the ends of documents that fill a file of this many tokens."""
-    return not len(ends_D) or bool(ends_D[-1] == tokens and (ends_D[:-1] <= ends_D[1:]).all())
 
 
 def eval_records(config: Config, corpus: Corpus, records: int) -> int:

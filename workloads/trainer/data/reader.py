@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from trainer.config import Model
 from trainer.data import block_cache, dataset, local_copies, packing, pair_records
-from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile, read_index
+from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
+from trainer.data.file_index import read_index
 from trainer.data.image_decoding import Decoder
 from trainer.data.object_decoding import ObjectDecoder
 from trainer.data.objects import category_problem, object_format, unpack

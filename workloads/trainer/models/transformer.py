@@ -3,9 +3,8 @@
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   K beam
 Sentences and translations are padded to the same length T, or several are packed (data/pair_records.py). The table
-embeds both and is the output projection.
-Dropout is applied to embeddings, attention's weights, the MLP's hidden activations and what layers add to their input.
-Parameters are float32; norms, softmax and loss are summed in float32.
+embeds both and is the output projection. Dropout is applied to embeddings, attention's weights, the MLP's hidden
+activations and what layers add to their input. Parameters are float32; norms, softmax and loss are summed in float32.
 """
 
 # mypy: disallow-untyped-calls=False
