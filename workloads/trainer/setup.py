@@ -302,9 +302,8 @@ def _describe_pairs(config: Config, corpus: Corpus, counts: tuple[int, ...]) -> 
     if config.model.packed:
         tokens = sum(file.tokens for file in corpus.files if file.longest <= length)
         examples, trained = sum(counts[: len(corpus.files)]), used - sum(counts[len(corpus.files) :])
-        full = (
-            tokens * trained / used / (2 * length * examples)
-        )  # held-out pairs are as long as the others of their file
+        # Held-out pairs are about as long as the others.
+        full = tokens * trained / used / (2 * length * examples)
         metrics.say(f"data: {trained:,} pairs fill {full:.0%} of {examples:,} packed examples")
 
 

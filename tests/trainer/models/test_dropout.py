@@ -150,7 +150,7 @@ def test_logits_equal_the_reference_with_the_same_masks(settings: tuple[str, ...
 
 EXPLICIT = ("mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32")
 SPREAD = [
-    pytest.param(BERT, (2, 2, 1), ("optim.grad_accum_steps=2",), id="bert-accumulated"),
+    pytest.param(BERT, (2, 2, 1), ("optim.grad_accum_steps=2",), id="bert-accumulated", marks=pytest.mark.slow),
     pytest.param(BERT, (1, 2, 2), ("mesh.stages=2", "mesh.microbatches=2"), id="bert-pipeline", marks=pytest.mark.slow),
     pytest.param(
         TRANSFORMER,
