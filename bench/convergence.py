@@ -6,13 +6,15 @@ Every run sees the same number of examples, so that a larger batch has fewer ste
 of a sweep at the smallest batch. Larger batches take that rate times the quotient of the batches (LARS, SGD), or its
 square root (LAMB, AdamW). With one seed the sweep is repeated at every batch, from rates that are scaled likewise.
 Losses, gradients and updates are the trainer's, on one device of this machine. Writes
-bench/results/convergence-<date>.json after each model, and docs/pictures/convergence.svg.
+bench/results/convergence-<date>.json after each run, and docs/pictures/convergence.svg at the end. Runs that the file
+of this day already has are not repeated, so that a benchmark that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -97,24 +99,26 @@ class Learner:
         self.execution = Execution(Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1, 1), ALL))
         self.examples_NS = _records(self.config, study.trained + study.held_out)
         self.init = jax.jit(lambda key: self.family.init(self.config.model, key))
-        self.gradient, self.evaluate = jax.jit(self._gradient), jax.jit(self._evaluate)
-        self.updates = {name: jax.jit(lambda *a, n=name: self._update(n, *a)) for name in study.optimizers}
+        self.evaluate = jax.jit(self._evaluate)
+        self.steps = {
+            name: jax.jit(functools.partial(self._step, name), donate_argnums=(0, 1, 2)) for name in study.optimizers
+        }
 
     def train(self, optimizer: str, rate: float, batch: int, seed: int) -> dict[str, float]:
         """Return the held-out accuracy and loss after a run; the accuracy is 0 if the loss is not finite."""
         steps = self.study.examples // batch
         optim = dataclasses.replace(self.config.optim, name=optimizer, lr=rate, warmup=math.ceil(WARMUP * steps))
-        rate_at, random = learning_rate.schedule(optim, steps), np.random.default_rng(seed)
+        rates, random = np.asarray(learning_rate.schedule(optim, steps)(np.arange(steps))), np.random.default_rng(seed)
         params = self.init(jax.random.key(seed))
         averages = self.family.averages(self.config.model)
-        state = self._optimizer(optimizer, 0.0).init(params)
+        state = jax.jit(self._optimizer(optimizer, 0.0).init)(params)
         order = np.concatenate(
             [random.permutation(self.study.trained) for _ in range(-(-steps * batch // self.study.trained))]
         )
         for at in range(steps):
             rows = self.examples_NS[order[at * batch : (at + 1) * batch]]
-            grads, averages = self.gradient(params, averages, rows, jnp.int32(at))
-            params, state = self.updates[optimizer](params, state, grads, jnp.float32(rate_at(at)))
+            step = self.steps[optimizer]
+            params, state, averages = step(params, state, averages, rows, np.int32(at), np.float32(rates[at]))
         loss, accuracy = self._held_out(params, averages)
         return {"accuracy": accuracy if math.isfinite(loss) else 0.0, "loss": loss}
 
@@ -124,23 +128,22 @@ class Learner:
             sums += np.array(self.evaluate(params, averages, self.examples_NS[at : at + EVALUATED]))
         return float(sums[0] / sums[1]), float(sums[2] / sums[1])
 
-    def _gradient(self, params: Any, averages: Any, rows_BS: Any, at: Any) -> tuple[Any, Any]:
+    def _step(
+        self, name: str, params: Any, state: Any, averages: Any, rows_BS: Any, at: Any, rate: Any
+    ) -> tuple[Any, Any, Any]:
         def loss(params: Any) -> tuple[Any, Any]:
             context, weight_B = Context(averages, at, None), jnp.ones(rows_BS.shape[0])
             sums = self.family.sums(self.config.model, self.execution, params, context, rows_BS, weight_B)
             return sums.loss / sums.weight, sums.averages
 
-        gradient: tuple[Any, Any] = jax.grad(loss, has_aux=True)(params)
-        return gradient
+        grads, averages = jax.grad(loss, has_aux=True)(params)
+        updates, state = self._optimizer(name, rate).update(grads, state, params)
+        return optax.apply_updates(params, updates), state, averages
 
     def _evaluate(self, params: Any, averages: Any, rows_BS: Any) -> tuple[Any, Any, Any]:
         context, weight_B = Context(averages, None, None), jnp.ones(rows_BS.shape[0])
         sums = self.family.sums(self.config.model, self.execution, params, context, rows_BS, weight_B)
         return sums.loss, sums.weight, sums.correct
-
-    def _update(self, name: str, params: Any, state: Any, grads: Any, rate: Any) -> tuple[Any, Any]:
-        updates, state = self._optimizer(name, rate).update(grads, state, params)
-        return optax.apply_updates(params, updates), state
 
     def _optimizer(self, name: str, rate: Any) -> optax.GradientTransformation:
         """Return the optimizer with a rate that may be traced; the schedule is computed outside."""
@@ -158,25 +161,39 @@ def _records(asked: config.Config, count: int) -> Any:
     return pieces[np.random.default_rng(0).permutation(count)]
 
 
-def runs(study: Study, seeds: int) -> Iterator[dict[str, Any]]:
-    """Yield the runs of a study: the sweep at every batch, then the scaled rate with every other seed."""
+def runs(study: Study, seeds: int, earlier: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the runs of a study: the sweep at every batch, then the scaled rate with every other seed.
+
+    Those that are among the `earlier` ones are not repeated.
+    """
     learner, best = Learner(study), dict[str, float]()
+    known = {_key(run): run for run in earlier}
     for batch in study.batches:
         factor = (batch / study.batches[0]) ** study.exponent
         for name, first in study.optimizers.items():
             rates = [first * times * factor for times in SWEEP]
-            sweep = [_run(learner, name, rate, batch, 0) for rate in rates]
-            yield from sweep
+            sweep = list[dict[str, Any]]()
+            for rate in rates:
+                sweep.append(_run(learner, name, rate, batch, 0, known))
+                yield sweep[-1]
             if batch == study.batches[0]:
                 best[name] = max(sweep, key=lambda run: run["accuracy"])["rate"]
             for seed in range(1, seeds):
-                yield _run(learner, name, best[name] * factor, batch, seed)
+                yield _run(learner, name, best[name] * factor, batch, seed, known)
 
 
-def _run(learner: Learner, name: str, rate: float, batch: int, seed: int) -> dict[str, Any]:
+def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(run[name] for name in ("model", "optimizer", "batch", "rate", "seed"))
+
+
+def _run(
+    learner: Learner, name: str, rate: float, batch: int, seed: int, known: dict[tuple[Any, ...], dict[str, Any]]
+) -> dict[str, Any]:
+    size = {"model": learner.study.model, "optimizer": name, "batch": batch, "rate": rate, "seed": seed}
+    if _key(size) in known:
+        return known[_key(size)]
     began = time.monotonic()
     result = learner.train(name, rate, batch, seed)
-    size = {"model": learner.study.model, "optimizer": name, "batch": batch, "rate": rate, "seed": seed}
     print(*size.values(), f"{result['accuracy']:.1%} in {time.monotonic() - began:.0f} s", flush=True, file=sys.stderr)
     return size | result
 
@@ -220,23 +237,36 @@ def main() -> None:
     asked = parser.parse_args()
     file = RESULTS / f"convergence-{datetime.now(UTC).date().isoformat()}.json"
     chosen = [study for study in STUDIES if study.model in (asked.model or [study.model])]
-    earlier = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
-    done = [run for run in earlier if run["model"] not in [study.model for study in chosen]]
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": [], "studies": {}}
+    complete = [study for study in STUDIES if study not in chosen and study.model in content["studies"]]
     for study in chosen:
-        done += runs(study, asked.seeds)
-        content = report(done)
+        others = [run for run in content["runs"] if run["model"] != study.model]
+        own = [run for run in content["runs"] if run["model"] == study.model]
+        is_same = content["studies"].get(study.model) == _as_json(study)
+        done = list[dict[str, Any]]()
+        for run in runs(study, asked.seeds, own if is_same else []):
+            done.append(run)
+            rest = [run for run in own if _key(run) not in set(map(_key, done))] if is_same else []
+            content = report(others + done + rest, complete)
+            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        complete.append(study)
+        content = report(others + done, complete)
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     draw_convergence(content, PICTURE)
     print(*table(content["summary"]), sep="\n")
 
 
-def report(done: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the results: the machine, the studies, and their runs with a summary."""
+def _as_json(study: Study) -> Any:
+    return json.loads(json.dumps(dataclasses.asdict(study)))
+
+
+def report(done: list[dict[str, Any]], complete: list[Study]) -> dict[str, Any]:
+    """Return the content of the results: the machine, the studies and their runs, and a summary of complete ones."""
     studies = [study for study in STUDIES if study.model in {run["model"] for run in done}]
     return {
         "machine": {"cores": os.cpu_count(), "python": sys.version.split()[0], "jax": version("jax")},
         "studies": {study.model: dataclasses.asdict(study) for study in studies},
-        "summary": [row for study in studies for row in summary(study, done)],
+        "summary": [row for study in STUDIES if study in complete for row in summary(study, done)],
         "runs": done,
     }
 

@@ -122,6 +122,22 @@ class Trainer:
         return {name.partition(".mu")[2]: np.asarray(leaf) for name, leaf in leaves.items() if ".mu" in name}
 
 
+def losses_of_shares(made: Trainer, replicas: int, steps: int) -> list[float]:
+    """Return the losses of a run that adds the gradients of shares one after another, in the order of replicas."""
+    shares, state, losses = made.programs.shares, made.init(np.uint32(0)), []
+    for step in range(steps):
+        ids = step * replicas * made.batch + np.arange(replicas * made.batch)
+        total, loss, weight = np.zeros(shares.vectors.shape, np.float32), 0.0, 0.0
+        for replica in range(replicas):
+            blocks = made.blocks(ids[replica * made.batch : (replica + 1) * made.batch])
+            flat, sums = shares.share(state, blocks, np.uint32(replica))
+            total += np.asarray(flat)
+            loss, weight = loss + float(sums["loss"]), weight + float(sums["weight"])
+        state, out = shares.update(state, total, np.float32(loss), np.float32(weight))
+        losses.append(float(out["loss"]))
+    return losses
+
+
 def same_gradients(one: Trainer, other: Trainer) -> None:
     """Assert that two trainers have the same gradients, parameter by parameter, within float32 rounding."""
     expected = other.gradients()

@@ -45,7 +45,8 @@ class Model:
     unroll: int = 1  # layers per iteration of the scan over layers; more is faster on CPUs and GPUs; 0 = all, no scan
     attention_chunk: int = 0  # queries whose scores are in memory at a time; must divide seq_len; 0 = all
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
-    packed: bool = False  # pack whole documents, which attend only to themselves; false: examples cut running text
+    packed: bool = False  # pack whole documents, or pairs of sentences, which attend only to themselves
+    dropout: float = 0.0  # decoder, bert, translation: fraction of activations that are dropped in training
     mask_rate: float = 0.15  # bert: fraction of the tokens to predict
     mask_token: int = 0  # bert: number of the mask token; 0 = the last of the vocabulary
     next_sentence: bool = False  # bert: train on pairs of segments, and predict whether the second follows the first

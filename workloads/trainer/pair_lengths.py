@@ -40,8 +40,11 @@ def problems(config: Config) -> Iterator[Problem]:
     elif unequal := [length for length in valid if length % config.mesh.tp]:
         message = f"model.batch_lengths has {unequal[0]}, which is not divisible by mesh.tp = {config.mesh.tp}"
         yield Problem(message, f"Use multiples of {config.mesh.tp}")
+    if model.packed and model.family == "transformer" and texts:
+        message = f"model.packed = true has no use for model.batch_lengths = {model.batch_lengths!r}"
+        yield Problem(message, "Use --set model.batch_lengths= with model.packed, or omit model.packed")
     unsupported = {
-        "model.packed": model.packed,
+        "model.packed": model.family == "gnmt" and model.packed,
         "mesh.stages": config.mesh.stages > 1,
         "data.shuffle = files": config.data.shuffle == "files",
         "quant.matmuls": model.family == "gnmt" and bool(config.quant.products),

@@ -282,14 +282,29 @@ def _check_counts(job: Job, corpus: Corpus, batch: int) -> tuple[int, ...]:
     config = job.config
     counts = reader.counts(corpus, config.model, config.data.eval_fraction)
     checks.check_corpus(config, corpus, sum(counts), batch)
-    if corpus.has_translations and (longer := corpus.documents // 2 + corpus.skipped - sum(counts)):
-        metrics.say(f"data: {longer:,} pairs are longer than model.seq_len and left out, {sum(counts):,} used")
-    elif corpus.skipped:
+    if corpus.has_translations:
+        _describe_pairs(config, corpus, counts)
+        return counts
+    if corpus.skipped:
         metrics.say(f"data: {corpus.skipped} binary or unreadable files skipped, {corpus.documents} used")
     if config.model.packed:
         full = corpus.tokens / (sum(counts) * record(config.model).length // 2)
         metrics.say(f"data: {corpus.documents:,} documents fill {full:.0%} of {sum(counts):,} packed examples")
     return counts
+
+
+def _describe_pairs(config: Config, corpus: Corpus, counts: tuple[int, ...]) -> None:
+    """Print how many pairs are left out and, if they are packed, how full the examples to train on are."""
+    length = config.model.seq_len
+    used = corpus.pairs(length)
+    if longer := corpus.documents // 2 + corpus.skipped - used:
+        metrics.say(f"data: {longer:,} pairs are longer than model.seq_len and left out, {used:,} used")
+    if config.model.packed:
+        tokens = sum(file.tokens for file in corpus.files if file.longest <= length)
+        examples, trained = sum(counts[: len(corpus.files)]), used - sum(counts[len(corpus.files) :])
+        # Held-out pairs are about as long as the others.
+        full = tokens * trained / used / (2 * length * examples)
+        metrics.say(f"data: {trained:,} pairs fill {full:.0%} of {examples:,} packed examples")
 
 
 def _reader(

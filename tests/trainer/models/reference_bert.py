@@ -1,6 +1,7 @@
 """BERT in plain NumPy and float64, written from the paper and independent of the trainer's code."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Drop = Callable[[str, Floats], Floats]  # a place, such as "1 mlp" in the second layer, and the activations there
 
 
 def normalize(x: Floats, gain: Floats, bias: Floats) -> Floats:
@@ -25,20 +27,25 @@ def softmax(x: Floats) -> Floats:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def encode(params: Any, tokens: Ints, segments: Ints, length: int) -> Floats:
+def encode(
+    params: Any, tokens: Ints, segments: Ints, length: int, drop: Drop = lambda place, activations: activations
+) -> Floats:
     """Return the output [length, E] for one example without its padding."""
     inputs, layers = params["inputs"], params["layers"]
     x = inputs["embed"][tokens[:length]] + inputs["position"][:length] + inputs["segment"][segments[:length]]
-    x = normalize(x.astype(np.float64), inputs["gain"], inputs["bias"])
+    x = drop("input", normalize(x.astype(np.float64), inputs["gain"], inputs["bias"]))
     for n in range(len(layers["up"])):
         w = {name: value[n].astype(np.float64) for name, value in layers.items()}
-        heads = []
+        weights, values = [], []
         for head in range(w["qkv"].shape[2]):
             q, k, v = (x @ w["qkv"][:, part, head] + w["qkv_bias"][part, head] for part in range(3))
-            heads.append(softmax(q @ k.T / math.sqrt(q.shape[-1])) @ v @ w["out"][head])
-        x = normalize(x + sum(heads) + w["out_bias"], w["attention_gain"], w["attention_bias"])
+            weights.append(softmax(q @ k.T / math.sqrt(q.shape[-1])))
+            values.append(v @ w["out"][head])
+        weights_HTT = drop(f"{n} attention_weights", np.stack(weights))
+        attended = sum(weight @ value for weight, value in zip(weights_HTT, values, strict=True)) + w["out_bias"]
+        x = normalize(x + drop(f"{n} attention", attended), w["attention_gain"], w["attention_bias"])
         hidden = gelu(x @ w["up"] + w["up_bias"])
-        x = normalize(x + hidden @ w["down"] + w["down_bias"], w["mlp_gain"], w["mlp_bias"])
+        x = normalize(x + drop(f"{n} mlp", hidden @ w["down"] + w["down_bias"]), w["mlp_gain"], w["mlp_bias"])
     return x
 
 

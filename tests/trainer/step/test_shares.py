@@ -4,25 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.trainer.emulated import Trainer, on
-
-Vectors = npt.NDArray[np.float32]
-
-
-def losses_of_shares(made: Trainer, replicas: int, steps: int) -> list[float]:
-    """Return the losses of a run that adds the gradients of shares one after another, in the order of replicas."""
-    shares, state, losses = made.programs.shares, made.init(np.uint32(0)), []
-    for step in range(steps):
-        ids = step * replicas * made.batch + np.arange(replicas * made.batch)
-        total, loss, weight = np.zeros(shares.vectors.shape, np.float32), 0.0, 0.0
-        for replica in range(replicas):
-            blocks = made.blocks(ids[replica * made.batch : (replica + 1) * made.batch])
-            flat, sums = shares.share(state, blocks, np.uint32(replica))
-            total += np.asarray(flat)
-            loss, weight = loss + float(sums["loss"]), weight + float(sums["weight"])
-        state, out = shares.update(state, total, np.float32(loss), np.float32(weight))
-        losses.append(float(out["loss"]))
-    return losses
+from tests.trainer.emulated import Trainer, losses_of_shares, on
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,10 @@ class Corpus:
         """True if its documents are sentences, each followed by its translation."""
         return bool(self.files) and all(file.longest for file in self.files)
 
+    def pairs(self, longest: int) -> int:
+        """Return the number of pairs whose sentences have at most `longest` tokens, which must be a length of files."""
+        return sum(file.documents // 2 for file in self.files if file.longest <= longest)
+
     def place(self, name: str) -> Place:
         """Return the place of one of its files."""
         return open_place(f"{self.path.rpartition('/')[0] or '.'}/{name}")
@@ -203,6 +207,8 @@ def local(corpus: Corpus, file: TokenFile) -> Path:
 
 def eval_records(config: Config, corpus: Corpus, records: int) -> int:
     """Return the number of records held out for evaluation, the last ones of the data set."""
+    if corpus.has_translations and config.model.packed:  # pairs, which are not packed
+        records = corpus.pairs(config.model.seq_len)
     return corpus.held_out or int(records * config.data.eval_fraction)
 
 

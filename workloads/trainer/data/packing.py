@@ -30,12 +30,6 @@ def plan(ends: Sequence[int], room: int, stride: int) -> Longs:
     return np.array(ranges, np.int64).reshape(-1, 2)
 
 
-def pairs(ends: Sequence[int]) -> Longs:
-    """Return the ranges [N, 2] of a file's tokens that are pairs of documents."""
-    bounds_D = np.array([0, *ends], np.int64)
-    return np.stack([bounds_D[:-1:2], bounds_D[2::2]], axis=1)
-
-
 def segments(ends: Longs, start: int, end: int) -> npt.NDArray[np.int32]:
     """Return the document of each token in a range, counted from 1."""
     first, last = np.searchsorted(ends, (start, end), side="right")

@@ -9,7 +9,6 @@ extra reads.
 import hashlib
 import os
 import resource
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -20,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.config import Data, Model
-from trainer.data import block_cache, dataset, local_copies, packing
+from trainer.data import block_cache, dataset, local_copies, packing, pair_records
 from trainer.data.dataset import BLOCK, COPY_AGAIN, TOKEN_BYTES, Corpus, Index, TokenFile
+from trainer.data.file_index import read_index
 from trainer.data.image_decoding import Decoder
 from trainer.data.object_decoding import ObjectDecoder
 from trainer.data.objects import category_problem, object_format, unpack
-from trainer.data.records import END, FIRST_TOKEN, LABEL_BYTES, SEGMENT_NUMBERS, Kind, Record, record
+from trainer.data.pair_records import PairRecords
+from trainer.data.records import FIRST_TOKEN, LABEL_BYTES, SEGMENT_NUMBERS, Kind, Record, record
 from trainer.errors import FatalError, Problem, reason
 
 _MAX_CONCURRENT = 4  # files copied at a time
@@ -39,7 +40,8 @@ def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int,
     """Return the number of records of `model` in each file; reads only indexes, and only for packed records.
 
     Files of pairs are divided by length. For an evaluation of all lengths, `eval_fraction` of each is held out, and the
-    result has the training records of each file, then the held-out records of each; longer pairs are left out.
+    result has the training records of each file, then the held-out records of each, which are never packed; longer
+    pairs are left out.
 
     Raises FatalError if an index is damaged.
     """
@@ -49,36 +51,21 @@ def counts(data: Corpus, model: Model, eval_fraction: float = 0.0) -> tuple[int,
     if example.kind is Kind.TRANSLATIONS:
         pairs_F = np.array([file.documents // 2 * (file.longest <= model.seq_len) for file in data.files])
         held_F = np.diff((np.cumsum(pairs_F) * eval_fraction).astype(np.int64), prepend=0)
-        return (*(pairs_F - held_F).tolist(), *held_F.tolist())
+        trained = (pairs_F - held_F).tolist()
+        if example.packed:
+            trained = [
+                _packed_count(data, file, example, held) if pairs else 0
+                for file, pairs, held in zip(data.files, pairs_F.tolist(), held_F.tolist(), strict=True)
+            ]
+        return (*trained, *held_F.tolist())
     if not example.packed:
         return tuple(example.count(file.tokens) for file in data.files)
     return tuple(len(_plan(read_index(data, file), example)) for file in data.files)
 
 
-def read_index(data: Corpus, file: TokenFile) -> Index | None:
-    """Return the index of a file, if it has one. Raises FatalError if it is missing or damaged."""
-    if not file.index:
-        return None
-    place = data.place(f"{file.name}.idx")
-    try:
-        content = place.read()
-    except FileNotFoundError:
-        raise FatalError(Problem(f"{str(place)!r} does not exist", COPY_AGAIN)) from None
-    if not hashlib.sha256(content).hexdigest().startswith(file.index):
-        raise FatalError(
-            Problem(f"{str(place)!r} is damaged: its SHA-256 does not begin with {file.index}", COPY_AGAIN)
-        )
-    blocks = -(-file.tokens * TOKEN_BYTES[data.dtype] // BLOCK)
-    sums, ends = content[: 4 * blocks], content[4 * blocks :]
-    if len(sums) != 4 * blocks or len(ends) % 8 or not _are_ends(np.frombuffer(ends, "<u8"), file.tokens):
-        message = f"{str(place)!r} is not an index of a file of {file.tokens:,} tokens"
-        raise FatalError(Problem(message, COPY_AGAIN))
-    return Index(struct.unpack(f"<{blocks}I", sums), struct.unpack(f"<{len(ends) // 8}Q", ends))
-
-
-def _are_ends(ends_D: npt.NDArray[np.uint64], tokens: int) -> bool:
-    """Return whether these are the ends of documents that fill a file of this many tokens."""
-    return not len(ends_D) or bool(ends_D[-1] == tokens and (ends_D[:-1] <= ends_D[1:]).all())
+def _packed_count(data: Corpus, file: TokenFile, example: Record, held_out: int) -> int:
+    index = read_index(data, file)
+    return len(pair_records.plan(index.ends, example, held_out)) - held_out if index else 0
 
 
 def max_open_files() -> int:
@@ -105,6 +92,7 @@ class Reader:
         self._ends_P = np.cumsum(count_P)
         self._first_P = self._ends_P - count_P
         self._file_P = np.arange(len(count_P)) % files
+        self._held_out = counts[files:]  # of pairs, by file
         self._offset_P = np.concatenate([np.zeros(files, np.int64), count_P])[: len(count_P)]  # in the file
         self._files: dict[int, _File] = {}
         self._open: OrderedDict[int, _File] = OrderedDict()  # least recently used first
@@ -185,7 +173,9 @@ class Reader:
 
     def _file(self, nth: int) -> "_File":
         if nth not in self._files:
-            self._files[nth] = _File(self._data, self._data.files[nth], self._record, by_parts=self._by_parts)
+            held_out = self._held_out[nth] if self._held_out else 0
+            file = self._data.files[nth]
+            self._files[nth] = _File(self._data, file, self._record, held_out, by_parts=self._by_parts)
         return self._files[nth]
 
     def _opened(self, nth: int) -> "_File":
@@ -203,7 +193,9 @@ class Reader:
 class _File:
     """A file of a data set, open while it is read."""
 
-    def __init__(self, data: Corpus, file: TokenFile, example: Record, *, by_parts: bool = False) -> None:
+    def __init__(
+        self, data: Corpus, file: TokenFile, example: Record, held_out: int, *, by_parts: bool = False
+    ) -> None:
         self._data, self._file, self._record = data, file, example
         self._dtype = np.dtype(data.dtype).newbyteorder("<")
         self._name, self._size = str(data.place(file.name)), file.tokens * self._dtype.itemsize
@@ -213,9 +205,14 @@ class _File:
         self.bytes = len(index.pack()) if index else 0
         self._sums = index.sums if index else ()
         self._checked = np.zeros(len(self._sums), bool)
+        ends, self._pairs = index.ends if index else (), None
         has_documents = example.has_documents or data.has_encoded_images
-        self._plan = _plan(index, example, is_whole=data.has_encoded_images) if has_documents else None
-        self._ends_D = np.array(index.ends if index and example.has_documents else (), np.int64)
+        if example.kind is Kind.TRANSLATIONS:
+            self._pairs = PairRecords(self._name, file.longest, ends, example, held_out)
+            self._plan: npt.NDArray[np.int64] | None = self._pairs.tokens
+        else:
+            self._plan = _plan(index, example, is_whole=data.has_encoded_images) if has_documents else None
+        self._ends_D = np.array(ends if example.packed else (), np.int64)
         self.open()
         self.close()
 
@@ -273,25 +270,12 @@ class _File:
         if self._plan is None:
             row_S[:] = numbers
             return
-        first_half, second_half = np.split(row_S, 2)
-        if self._record.kind is Kind.TRANSLATIONS:
-            middle = self._ends_D[2 * number] - start
-            self._write_sentence(number, numbers[:middle], first_half)
-            self._write_sentence(number, numbers[middle:], second_half)
+        if self._pairs is not None:
+            self._pairs.write(number, numbers, row_S)
             return
+        first_half, second_half = np.split(row_S, 2)
         first_half[: end - start] = numbers
         second_half[: end - start] = packing.segments(self._ends_D, start, end)
-
-    def _write_sentence(self, number: int, sentence: Records, half_T: Records) -> None:
-        """Write a sentence of pair `number` as numbers of a record. Raises FatalError if it has an invalid length."""
-        size = len(sentence)
-        if not 0 < size <= self._file.longest:
-            message = (
-                f"pair {number:,} of {self._name!r} has a sentence of {size:,} tokens, not 1 to {self._file.longest:,}"
-            )
-            raise FatalError(Problem(message, "Prepare the data again"))
-        half_T[:size] = sentence.astype(half_T.dtype) + FIRST_TOKEN
-        half_T[size - 1] = END
 
     def read_image(self, number: int) -> bytes:
         """Return an encoded image and its label or annotations."""
@@ -326,7 +310,7 @@ class _File:
             reserved = FIRST_TOKEN if self._record.kind is Kind.TRANSLATIONS else 0
             below -= reserved
             value = int(numbers.max(initial=0)) if np.iinfo(self._dtype).max >= below else 0
-            noun = "pair" if reserved else "example"
+            noun = self._record.noun if reserved else "example"
             of_model = f"model.vocab = {below + reserved} allows 0 to {below - 1}"
             message = f"{noun} {number:,} of {name!r} has token {value}, {of_model}"
             hint = f"Use --set model.vocab={value + reserved + 1} or more, or prepare the data with another tokenizer"
@@ -391,6 +375,4 @@ def _plan(index: Index | None, example: Record, *, is_whole: bool = False) -> np
     if is_whole:
         ends_D = np.array(ends, np.int64)
         return np.stack([np.concatenate([[0], ends_D[:-1]]), ends_D], axis=1)
-    if example.kind is Kind.TRANSLATIONS:
-        return packing.pairs(ends)
     return packing.plan(ends, example.length // 2, example.stride)

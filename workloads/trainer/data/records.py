@@ -33,7 +33,7 @@ class Record:
     items: int  # tokens, images, pairs or examples in a record, the unit of throughput
     noun: str  # name of an item
     below: int = 2**31  # upper bound (exclusive) of its tokens, or its label
-    packed: bool = False  # the first half is tokens of whole documents, the second half their document numbers
+    packed: bool = False  # as many whole documents, or pairs of sentences, as fit
     kind: Kind = Kind.TEXT
     clicks: ClickFormat | None = None  # of a click log
 
@@ -58,11 +58,11 @@ def record(model: Model) -> Record:
     bert        seq_len tokens; with model.next_sentence, of two segments, then SEGMENT_NUMBERS numbers
     resnet      an image's pixels, row by row, red, green and blue, then its label; all of them bytes
     ssd, mask_rcnn   an image's pixels, boxes and bitmaps, all of them bytes (objects.py)
-    transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers
+    transformer, gnmt   a sentence and its translation, each with END and padded to seq_len numbers; packed: several
     dlrm        a label, integers, and ids of categories (clicks.py)
 
-    Packed records are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first document,
-    2 for the second, and so on, and 0 for padding.
+    Packed records of text are whole documents, as many as fit, then as many numbers again: 1 for tokens of the first
+    document, 2 for the second, and so on, and 0 for padding.
     """
     if model.family == "resnet":
         length = 3 * model.image * model.image + LABEL_BYTES
@@ -72,7 +72,8 @@ def record(model: Model) -> Record:
         return Record(length, length, "uint8", 1, "image", model.classes, kind=Kind.OBJECTS)
     if model.family in TRANSLATION_FAMILIES:
         length = 2 * model.seq_len
-        return Record(length, length, "int32", 1, "pair", model.vocab, kind=Kind.TRANSLATIONS)
+        noun = "example" if model.packed else "pair"
+        return Record(length, length, "int32", 1, noun, model.vocab, model.packed, kind=Kind.TRANSLATIONS)
     if model.family == "dlrm":
         form = click_format(model)
         return Record(form.length, form.length, "int32", 1, "example", kind=Kind.CLICKS, clicks=form)

@@ -9,7 +9,7 @@ from trainer.config import Config, Model
 from trainer.estimate.accelerators import Slice
 from trainer.estimate.closed_form import layer_products
 from trainer.estimate.fields import Work, memory_fields, size_fields, work_fields
-from trainer.estimate.memory import Memory, moment_width, saved_bytes, vector_width
+from trainer.estimate.memory import Memory, mask_bytes, moment_width, saved_bytes, vector_width
 from trainer.estimate.traffic import Traffic, sent_fraction
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
@@ -132,7 +132,7 @@ def _saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     numbers = width * (5 * hidden + 4 * heads + 3 * stream) + 4 * 5 * stream
     scores = 0.0 if model.attention_chunk else model.seq_len * model.heads / sizes.tp * (4 + width)
     ticks = (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
-    return model.layers / sizes.stages * ticks * tokens * (numbers + scores)
+    return model.layers / sizes.stages * ticks * (tokens * (numbers + scores) + mask_bytes(model, sizes, tokens))
 
 
 def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:

@@ -86,7 +86,19 @@ def saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float
     if model.remat == "none" and not model.attention_chunk:
         scores = tokens * model.seq_len * model.heads / sizes.tp * (4 + width)
     ticks = (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
-    return model.layers / sizes.stages * ticks * (tokens * numbers * width + scores)
+    kept = tokens * numbers * width + scores + mask_bytes(model, sizes, tokens)
+    return model.layers / sizes.stages * ticks * kept
+
+
+def mask_bytes(model: Model, sizes: Layout, tokens: float) -> float:
+    """Return the bytes of dropout's masks that a layer keeps: those of both its outputs and of attention's weights.
+
+    A number is a byte. Masks that are recomputed are not kept, and neither are those of attention in chunks.
+    """
+    if not model.dropout or model.remat != "none":
+        return 0.0
+    weights = 0 if model.attention_chunk else model.seq_len * model.heads
+    return tokens * (2 * model.embed + weights) / sizes.tp
 
 
 def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float:

@@ -96,6 +96,9 @@ def _transformer(model: Model, sizes: Layout, tokens: float) -> tuple[float, flo
     numbers = sum(E + part + mlp + other for part, other in zip(attention, others, strict=True))
     scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp * (4 + _width(model))
     kept = 3 * scores if model.remat == "none" and not model.attention_chunk else 0.0
+    if model.dropout and model.remat == "none":  # masks of a byte a number
+        weights = 0 if model.attention_chunk else model.seq_len * model.heads / sizes.tp
+        kept += tokens * (3 * weights + 5 * E + 2 * M)
     layer = _width(model) * tokens * (2 * M + 8 * W + 4 * E) + 2 * scores
     return model.layers * (_width(model) * tokens * numbers + kept) + 2 * _width(model) * tokens * model.embed, layer
 
@@ -110,5 +113,7 @@ def _gnmt(model: Model, sizes: Layout, tokens: float) -> tuple[float, float]:
     layers = 2 * model.layers + 1
     inputs = tokens * width * model.embed * (layers + 1 + model.layers)  # of 2 E after the first layers
     gates = tokens * (width * 5 * E + 4 * E)
+    if model.dropout:  # masks of a byte a number; those of the loops over layers are recomputed with rematerialization
+        inputs += tokens * E * (4 if model.remat != "none" else 3 * model.layers)
     saved = inputs + (layers * gates if model.remat == "none" else 0.0)
     return saved, 2 * gates + 2 * width * 4 * E * tokens

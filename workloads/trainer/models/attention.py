@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 Shard = Callable[..., Array]  # array, mesh axes of each dimension -> the array, sharded along them
+Drop = Callable[[Array, Array], Array]  # weights [B, H, C, S], positions [C] of the queries -> weights
 
 
 def attention(
@@ -24,11 +25,13 @@ def attention(
     causal: bool = True,
     document_BT: Array | None = None,
     key_document_BS: Array | None = None,
+    drop: Drop = lambda weight_BHCS, time_C: weight_BHCS,
 ) -> Array:
     """Return softmax attention, over the past if `causal`, else over all positions; scores and softmax in float32.
 
     `batch` is the mesh axes of B. With `document_BT`, positions attend only to their own document; the keys are of the
-    same ones unless `key_document_BS` has others. The keys may be those of another sequence, of S positions.
+    same ones unless `key_document_BS` has others. The keys may be those of another sequence, of S positions. `drop` is
+    applied to the weights.
 
     With a `chunk`, which must divide T, that many queries are processed at a time and their scores are recomputed in
     the backward pass: memory for scores [B, H, chunk, S] instead of [B, H, T, S] (Rabe and Staats, Self-attention Does
@@ -48,6 +51,7 @@ def attention(
             same_BCS = document_BC[:, :, None] == key_document_BS[:, None, :]
             score_BHCS = jnp.where(same_BCS[:, None], score_BHCS, -jnp.inf)
         weight_BHCS = jax.nn.softmax(score_BHCS, axis=-1).astype(v_BSHQ.dtype)
+        weight_BHCS = drop(weight_BHCS, time_C)
         return shard(jnp.einsum("BHCS,BSHQ->BCHQ", weight_BHCS, v_BSHQ), batch, None, "tp", None)
 
     if chunk in (0, T):

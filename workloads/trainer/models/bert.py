@@ -21,6 +21,7 @@ from trainer.data.records import SEGMENT_NUMBERS
 from trainer.models.attention import attention
 from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
+from trainer.models.dropout import Dropout, Site
 from trainer.models.family import Context, Params, Sums
 from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
@@ -173,21 +174,26 @@ def layer(
     w: Params,
     key: Array | None = None,
     packed: Documents | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Apply one layer: attention, then the MLP, each added to its input and normalized; sharded as in decoder.py."""
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
+    dropout = dropout or Dropout(execution)
     dtype, shard, batch = jnp.dtype(model.compute_dtype), execution.shard, execution.batch
     qkv, out, up, down = (w[name].astype(dtype) for name in ("qkv", "out", "up", "down"))
     bias = {name: w[f"{name}_bias"].astype(dtype) for name in ("qkv", "out", "up", "down")}
     qkv_BT3HQ = execution.product(ATTENTION_PRODUCT, x_BTE, qkv, MATRICES["qkv"], 1, keys[0]) + bias["qkv"]
     q_BTHQ, k_BTHQ, v_BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
-    number_BT = packed.number_BT if packed else None
-    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, causal=False, document_BT=number_BT)
+    masks: dict[str, Any] = {"causal": False, "document_BT": packed.number_BT if packed else None}
+    drop = dropout.of_weights(Site.ATTENTION_WEIGHTS)
+    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, **masks, drop=drop)
     y_BTE = execution.product(ATTENTION_PRODUCT, y_BTHQ, out, MATRICES["out"], 2, keys[1]) + bias["out"]
+    y_BTE = dropout(Site.ATTENTION, y_BTE, "tp", None)
     x_BTE = shard(layer_norm(x_BTE + y_BTE, w["attention_gain"], w["attention_bias"]), batch, "tp", None)
     y_BTM = execution.product(MLP_PRODUCT, x_BTE, up, MATRICES["up"], 1, keys[2])
     y_BTM = jax.nn.gelu(shard(y_BTM, batch, None, "tp") + bias["up"])
     y_BTE = execution.product(MLP_PRODUCT, y_BTM, down, MATRICES["down"], 1, keys[3]) + bias["down"]
+    y_BTE = dropout(Site.MLP, y_BTE, "tp", None)
     return shard(layer_norm(x_BTE + y_BTE, w["mlp_gain"], w["mlp_bias"]), batch, "tp", None)
 
 
@@ -205,6 +211,7 @@ def encode(
     packed: Documents | None = None,
     segment_BT: Array | None = None,
     table: Vocabulary | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Return the encoder's output [B, T, E]. The key is for stochastic rounding; the table is gathered if not given."""
     dtype, inputs = jnp.dtype(model.compute_dtype), params["inputs"]
@@ -214,7 +221,8 @@ def encode(
     if segment_BT is not None:
         x_BTE += inputs["segment"].astype(dtype)[segment_BT]
     x_BTE = execution.shard(layer_norm(x_BTE, inputs["gain"], inputs["bias"]), execution.batch, "tp", None)
-    return apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
+    x_BTE = (dropout or Dropout(execution))(Site.INPUT, x_BTE, "tp", None)
+    return apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed, dropout)
 
 
 def sums(
@@ -236,7 +244,8 @@ def sums(
     input_BT, position_BG, counted_BG = mask_tokens(model, tokens_BT, context.step, maskable_BT)
     segment_BT = None if pairs is None else pairs.segment_BT
     table = vocabulary(model, execution, params)
-    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT), segment_BT, table)
+    dropout = Dropout(execution, model.dropout, context.example_key_B)
+    x_BTE = encode(model, execution, params, input_BT, context.key, documents(number_BT), segment_BT, table, dropout)
     logits_BGV = token_logits(params, table, x_BTE, position_BG)
     target_BG = jnp.take_along_axis(tokens_BT, position_BG, axis=1)
     weight_BG = weight_B[:, None] * counted_BG

@@ -9,6 +9,7 @@ summed in float32.
 
 # mypy: disallow-untyped-calls=False
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from trainer.config import Model
 from trainer.models.attention import attention
 from trainer.models.document_masks import Documents, documents, next_token_weights, unpack
+from trainer.models.dropout import Dropout, Site
 from trainer.models.loss import Project, cross_entropies
 from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
@@ -145,6 +147,7 @@ def layer(
     w: Params,
     key: Array | None = None,
     packed: Documents | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Apply one layer: attention and MLP, each added to the residual stream. The key is for stochastic rounding.
 
@@ -155,6 +158,7 @@ def layer(
     """
     keys = [None] * 4 if key is None else jax.random.split(key, 4)
     dtype, shard, batch, specs = jnp.dtype(model.compute_dtype), execution.shard, execution.batch, matrices(model)
+    dropout = dropout or Dropout(execution)
 
     def product(x: Array, name: str, summed: int, key: Array | None) -> Array:
         saved_as = ATTENTION_PRODUCT if name in ("qkv", "out") else MLP_PRODUCT
@@ -164,15 +168,18 @@ def layer(
     qkv_JBTKQ = shard(jnp.moveaxis(product(y_BTE, "qkv", 1, keys[0]), 2, 0), None, batch, None, "tp", None)
     number_BT, position_BT = packed or (None, None)
     q_BTHQ, k_BTHQ, v_BTHQ = _heads(qkv_JBTKQ, position_BT)
-    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT)
-    x_BTE = shard(x_BTE + product(y_BTHQ, "out", 2, keys[1]), batch, "tp", None)
+    drop = dropout.of_weights(Site.ATTENTION_WEIGHTS)
+    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT, drop=drop)
+    y_BTE = dropout(Site.ATTENTION, product(y_BTHQ, "out", 2, keys[1]), "tp", None)
+    x_BTE = shard(x_BTE + y_BTE, batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
     if model.mlp_input_matrices == 1:
         y_BTM = jax.nn.gelu(shard(product(y_BTE, "up", 1, keys[2]), batch, None, "tp"))
     else:
         y_BT2M = shard(product(y_BTE, "gate_up", 1, keys[2]), batch, None, None, "tp")
         y_BTM = jax.nn.silu(y_BT2M[:, :, 0]) * y_BT2M[:, :, 1]
-    return shard(x_BTE + product(y_BTM, "down", 1, keys[3]), batch, "tp", None)
+    y_BTE = dropout(Site.MLP, product(y_BTM, "down", 1, keys[3]), "tp", None)
+    return shard(x_BTE + y_BTE, batch, "tp", None)
 
 
 def _heads(qkv_JBTKQ: Array, position_BT: Array | None) -> tuple[Array, Array, Array]:
@@ -193,22 +200,28 @@ def apply_layers(
     x_BTE: Array,
     key: Array | None,
     packed: Documents | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Return the residual stream [B, T, E] after all layers, stage by stage if the mesh has stages.
 
-    `layer(model, execution, x_BTE, parameters, key, packed)` is one of them, `layers` holds the parameters of all
-    layers [L, ...].
+    `layer(model, execution, x_BTE, parameters, key, packed, dropout)` is one of them, `layers` holds the parameters of
+    all layers [L, ...].
     """
+    dropout = dropout or Dropout(execution)
 
-    def stack(x_BTE: Array, layers: tuple[Params, Array | None], packed: Documents | None) -> Array:
-        def apply_layer(x_BTE: Array, layer_and_key: tuple[Params, Array | None]) -> tuple[Array, None]:
-            return layer(model, execution, x_BTE, *layer_and_key, packed), None
+    def stack(x_BTE: Array, layers: Any, examples: tuple[Documents | None, Array | None]) -> Array:
+        packed, of_stack = examples[0], dataclasses.replace(dropout, key_B=examples[1])
+
+        def apply_layer(x_BTE: Array, one: tuple[Params, Array | None, Array]) -> tuple[Array, None]:
+            w, key, number = one
+            return layer(model, execution, x_BTE, w, key, packed, of_stack.part(number)), None
 
         scan_body = rematerialize(model.remat, apply_layer, looped=model.unroll == 1)
         return jax.lax.scan(scan_body, x_BTE, layers, unroll=model.unroll or True)[0]
 
     keys_L = None if key is None else jax.random.split(key, model.layers)
-    return apply_pipeline(execution, stack, x_BTE, (layers, keys_L), packed)
+    numbers_L = None if dropout.key_B is None else jnp.arange(model.layers)
+    return apply_pipeline(execution, stack, x_BTE, (layers, keys_L, numbers_L), (packed, dropout.key_B))
 
 
 def hidden(
@@ -218,13 +231,15 @@ def hidden(
     tokens_BT: Array,
     key: Array | None = None,
     packed: Documents | None = None,
+    dropout: Dropout | None = None,
 ) -> tuple[Array, Project]:
     """Return (output of the layers [B, T, E], function that projects it to float32 logits)."""
     dtype = jnp.dtype(model.compute_dtype)
     table = Vocabulary(execution, params["embed"].astype(dtype))
     x_BTE = table.look_up(tokens_BT) * math.sqrt(model.embed)
     x_BTE = execution.shard(x_BTE, execution.batch, "tp", None).astype(dtype)
-    x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed)
+    x_BTE = (dropout or Dropout(execution))(Site.INPUT, x_BTE, "tp", None)
+    x_BTE = apply_layers(model, execution, layer, params["layers"], x_BTE, key, packed, dropout)
 
     def project(y_BTE: Array) -> Array:
         return execution.shard(table.project(y_BTE), execution.batch, "stage", "tp")
@@ -239,7 +254,13 @@ def logits(model: Model, execution: Execution, params: Params, tokens_BT: Array,
 
 
 def loss_sums(
-    model: Model, execution: Execution, params: Params, record_BS: Array, weight_B: Array, key: Array | None = None
+    model: Model,
+    execution: Execution,
+    params: Params,
+    record_BS: Array,
+    weight_B: Array,
+    key: Array | None = None,
+    dropout: Dropout | None = None,
 ) -> tuple[Array, Array]:
     """Return (sum of the weighted cross entropies in nats, sum of the weights), over all tokens.
 
@@ -248,7 +269,7 @@ def loss_sums(
     """
     tokens, number_BS = unpack(record_BS, packed=model.packed)
     packed = None if number_BS is None else documents(number_BS[:, :-1])
-    y_BTE, project = hidden(model, execution, params, tokens[:, :-1], key, packed)
+    y_BTE, project = hidden(model, execution, params, tokens[:, :-1], key, packed, dropout)
     if number_BS is None:
         loss_B = cross_entropies(execution, project, y_BTE, tokens[:, 1:], model.loss_chunk)
         return jnp.sum(loss_B * weight_B), jnp.sum(weight_B) * y_BTE.shape[1]

@@ -19,6 +19,7 @@ class Context(NamedTuple):
     averages: Params  # running statistics, such as batch norm's; empty for most models
     step: Array | None  # finished steps, int32; None in an evaluation
     key: Array | None  # for stochastic rounding; None if it is not used
+    example_key_B: Array | None = None  # of each example, for dropout; None if it is not used
 
 
 class Predictions(NamedTuple):

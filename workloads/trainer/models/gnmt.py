@@ -4,7 +4,8 @@ Dimensions are the suffix of a name:
     B batch   T time   E embed   V vocab   L layers   K beam   G gates
 The encoder's first layer reads in both directions; from the third layer of each stack on, a layer's input is added to
 its output. The first layer of the decoder asks for the context that all later ones get. One table embeds both
-languages. There is no dropout. Parameters are float32; gates, states, softmax and loss are computed in float32.
+languages. Dropout is applied to the input of each layer. Parameters are float32; gates, states, softmax and loss are
+computed in float32.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -21,6 +22,7 @@ from trainer.config import Model
 from trainer.models import beam_search, lstm, pairs
 from trainer.models.bert import is_gain
 from trainer.models.decoder import rematerialize
+from trainer.models.dropout import Dropout, Site
 from trainer.models.family import Context, Params, Sums
 from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, Execution
@@ -96,38 +98,43 @@ def init(model: Model, key: Array) -> Params:
 class Network:
     """The model with its parameters."""
 
-    def __init__(self, model: Model, execution: Execution, params: Params) -> None:
+    def __init__(self, model: Model, execution: Execution, params: Params, example_key_B: Array | None = None) -> None:
+        """Gather the table. The keys of the examples are for dropout; without them nothing is dropped."""
         self.model, self.execution, self.params = model, execution, params
+        dropout = Dropout(execution, model.dropout, example_key_B)
+        self.encoder_dropout, self.decoder_dropout = dropout.part(0), dropout.part(1)
         self.dtype = jnp.dtype(model.compute_dtype)
         self.table = Vocabulary(execution, params["embed"].astype(self.dtype))
 
     def encode(self, source_BT: Array) -> Array:
         """Return the encoder's output [B, T, E], zeros in padding."""
-        real_BT, w = pairs.is_real(source_BT), self.params["encoder"]
-        x_BTE = self._embedded(source_BT)
+        real_BT, w, dropout = pairs.is_real(source_BT), self.params["encoder"], self.encoder_dropout
+        x_BTE = _drop(dropout, 0, self._embedded(source_BT))
         both = self._layer(x_BTE, w["first"], real_BT), self._layer(x_BTE, w["backwards"], real_BT, backwards=True)
-        x_BTE = self._layer(jnp.concatenate(both, axis=-1), w["second"], real_BT)
+        x_BTE = self._layer(_drop(dropout, 1, jnp.concatenate(both, axis=-1)), w["second"], real_BT)
         if "later" not in w:
             return x_BTE
 
-        def scan_body(x_BTE: Array, w: Params) -> tuple[Array, None]:
-            return x_BTE + lstm.layer(self.execution, x_BTE, w, real_BT), None
+        def scan_body(x_BTE: Array, layer: tuple[Params, Array]) -> tuple[Array, None]:
+            w, number = layer
+            return x_BTE + lstm.layer(self.execution, _drop(dropout, number, x_BTE), w, real_BT), None
 
-        return jax.lax.scan(rematerialize(self.model.remat, scan_body), x_BTE, w["later"])[0]
+        body = rematerialize(self.model.remat, scan_body)
+        return jax.lax.scan(body, x_BTE, (w["later"], self._numbers(dropout, 2)))[0]
 
     def decode(self, memory_BTE: Array, source_BT: Array, input_BT: Array) -> Array:
         """Return the decoder's output [B, T, E] for complete inputs."""
-        w, every_BT = self.params["decoder"], jnp.ones(input_BT.shape, bool)
-        y_BTE = self._layer(self._embedded(input_BT), w["first"], every_BT)
+        w, every_BT, dropout = self.params["decoder"], jnp.ones(input_BT.shape, bool), self.decoder_dropout
+        y_BTE = self._layer(_drop(dropout, 0, self._embedded(input_BT)), w["first"], every_BT)
         context_BTE = self.attend(y_BTE, self.keys(memory_BTE), memory_BTE, pairs.is_real(source_BT))
 
-        def scan_body(x_BTE: Array, layer: tuple[Params, Array]) -> tuple[Array, None]:
-            w, is_added = layer
-            y_BTE = lstm.layer(self.execution, jnp.concatenate([x_BTE, context_BTE], axis=-1), w, every_BT)
-            return y_BTE + x_BTE * is_added, None
+        def scan_body(x_BTE: Array, layer: tuple[Params, Array, Array]) -> tuple[Array, None]:
+            w, is_added, number = layer
+            input_BTE = _drop(dropout, number, jnp.concatenate([x_BTE, context_BTE], axis=-1))
+            return lstm.layer(self.execution, input_BTE, w, every_BT) + x_BTE * is_added, None
 
         body = rematerialize(self.model.remat, scan_body)
-        return jax.lax.scan(body, y_BTE, (w["later"], self._added()))[0]
+        return jax.lax.scan(body, y_BTE, (w["later"], self._added(), self._numbers(dropout, 1)))[0]
 
     def keys(self, memory_BTE: Array) -> Array:
         """Return the keys [B, T, E] of the encoder's output."""
@@ -194,6 +201,10 @@ class Network:
         y_BTE: Array = remade(x_BTE, w)
         return y_BTE
 
+    def _numbers(self, dropout: Dropout, first: int) -> Array | None:
+        """Return the numbers of a stack's layers from `first` on, which dropout needs."""
+        return None if dropout.key_B is None else jnp.arange(first, self.model.layers)
+
     def _added(self) -> Array:
         """Return 1.0 for each of the decoder's later layers whose input is added to its output, or 0.0."""
         return (jnp.arange(self.model.layers - 1) > 0).astype(self.dtype)
@@ -212,7 +223,8 @@ def sums(
     """Return the sums over the tokens of translations. Targets are smoothed in training only."""
 
     def of_pairs(params: Params, shared: tuple[Context, Array], source_BT: Array, target_BT: Array) -> Sums:
-        (context, weight_B), network = shared, Network(model, execution, params)
+        context, weight_B = shared
+        network = Network(model, execution, params, context.example_key_B)
         y_BTE = network.decode(network.encode(source_BT), source_BT, pairs.shifted(target_BT))
         return pairs.loss_sums(model, execution, network.project, y_BTE, target_BT, weight_B, context)
 
@@ -238,3 +250,8 @@ def flops_per_item(model: Model) -> float:
     decoder = 8 + 12 * (model.layers - 1)
     weights = (encoder + decoder + 2) * E * E + E * model.vocab
     return 6.0 * weights * T + 12.0 * T * T * E
+
+
+def _drop(dropout: Dropout, layer: int | Array, x_BTD: Array) -> Array:
+    """Return the input of a layer of a stack, dropped; the chips of "tp" each draw a part of the masks."""
+    return dropout.part(layer)(Site.INPUT, x_BTD, None, "tp")

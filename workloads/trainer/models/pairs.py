@@ -15,6 +15,7 @@ from jax import Array
 
 from trainer.config import Model
 from trainer.data.records import END, PADDING
+from trainer.models.document_masks import Documents, documents
 from trainer.models.family import Context, Params, Sums
 from trainer.models.loss import Project, cross_entropies
 from trainer.pair_lengths import batch_lengths
@@ -123,6 +124,28 @@ def chunk(size: int, length: int) -> int:
 def shifted(target_BT: Array) -> Array:
     """Return the decoder's input: END, then the translation without its last number."""
     return jnp.pad(target_BT[:, :-1], ((0, 0), (1, 0)), constant_values=END)
+
+
+def packed_sources(source_BT: Array) -> Documents:
+    """Return the pair of each position of packed sentences, each of which ends with END; 0 is padding."""
+    is_end_BT = (source_BT == END).astype(jnp.int32)
+    number_BT = 1 + jnp.cumsum(is_end_BT, axis=1) - is_end_BT
+    return _documents(jnp.where(is_real(source_BT), number_BT, 0))
+
+
+def packed_inputs(input_BT: Array, source: Documents) -> Documents:
+    """Return the same of the decoder's input, in which each translation begins with END.
+
+    Padding counts as part of the last translation, so that it attends to a sentence.
+    """
+    number_BT = jnp.cumsum((input_BT == END).astype(jnp.int32), axis=1)
+    return _documents(jnp.minimum(number_BT, jnp.max(source.number_BT, axis=1, keepdims=True)))
+
+
+def _documents(number_BT: Array) -> Documents:
+    packed = documents(number_BT)
+    assert packed is not None
+    return packed
 
 
 def is_real(number_BT: Array) -> Array:

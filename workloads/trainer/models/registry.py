@@ -8,6 +8,7 @@ from jax import Array
 from trainer.config import Model
 from trainer.data.records import record
 from trainer.models import bert, decoder, dlrm, gnmt, mask_rcnn, resnet, ssd, transformer
+from trainer.models.dropout import Dropout
 from trainer.models.family import Context, Family, Params, Sums
 from trainer.models.mfu import flops_per_token
 from trainer.parallel import table_placement
@@ -33,7 +34,8 @@ def flops_per_record(model: Model) -> float:
 def _decoder_sums(
     model: Model, execution: Execution, params: Params, context: Context, tokens_BS: Array, weight_B: Array
 ) -> Sums:
-    loss, weight = decoder.loss_sums(model, execution, params, tokens_BS, weight_B, context.key)
+    dropout = Dropout(execution, model.dropout, context.example_key_B)
+    loss, weight = decoder.loss_sums(model, execution, params, tokens_BS, weight_B, context.key, dropout)
     return Sums(loss, weight, None, context.averages)
 
 

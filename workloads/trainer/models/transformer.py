@@ -2,8 +2,9 @@
 
 Dimensions are the suffix of a name:
     B batch   T time   E embed   H heads   Q head_dim   M mlp   V vocab   L layers   K beam
-Sentences and translations are padded to the same length T. The table embeds both and is the output projection. There is
-no dropout. Parameters are float32; norms, softmax and loss are summed in float32.
+Sentences and translations are padded to the same length T, or several are packed (data/pair_records.py). The table
+embeds both and is the output projection. Dropout is applied to embeddings, attention's weights, the MLP's hidden
+activations and what layers add to their input. Parameters are float32; norms, softmax and loss are summed in float32.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -21,6 +22,8 @@ from trainer.models import beam_search, pairs
 from trainer.models.attention import attention
 from trainer.models.bert import is_gain, layer_norm
 from trainer.models.decoder import MATRICES, apply_layers
+from trainer.models.document_masks import Documents
+from trainer.models.dropout import Dropout, Site
 from trainer.models.family import Context, Params, Sums
 from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
@@ -97,37 +100,51 @@ def positions(length: int, embed: int) -> Array:
 class Network:
     """The model with its parameters."""
 
-    def __init__(self, model: Model, execution: Execution, params: Params) -> None:
+    def __init__(self, model: Model, execution: Execution, params: Params, example_key_B: Array | None = None) -> None:
+        """Gather the table. The keys of the examples are for dropout; without them nothing is dropped."""
         self.model, self.execution, self.params = model, execution, params
+        dropout = Dropout(execution, model.dropout, example_key_B)
+        self.encoder_dropout, self.decoder_dropout = dropout.part(0), dropout.part(1)
         self.dtype = jnp.dtype(model.compute_dtype)
         self.table = Vocabulary(execution, params["embed"].astype(self.dtype))
         self.position_TE = positions(model.seq_len, model.embed)
 
     def encode(self, source_BT: Array, key: Array | None = None) -> Array:
         """Return the encoder's output [B, T, E]. The key is for stochastic rounding."""
-        real_BT = pairs.is_real(source_BT).astype(jnp.int32)
+        packed = pairs.packed_sources(source_BT) if self.model.packed else None
+        number_BT = packed.number_BT if packed else pairs.is_real(source_BT).astype(jnp.int32)
 
-        def layer(model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any) -> Array:
+        def layer(
+            model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any, dropout: Dropout
+        ) -> Array:
             keys = _keys(key, 4)
-            x_BTE = self._self_attention(x_BTE, w, keys[:2], causal=False, document_BT=real_BT)
-            return self._mlp(x_BTE, w, keys[2:])
+            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=False, document_BT=number_BT)
+            return self._mlp(x_BTE, w, keys[2:], dropout)
 
-        x_BTE = self._embedded(source_BT)
-        x_BTE = apply_layers(self.model, self.execution, layer, self.params["encoder"], x_BTE, key)
+        dropout = self.encoder_dropout
+        x_BTE = self._embedded(source_BT, packed, dropout)
+        x_BTE = apply_layers(self.model, self.execution, layer, self.params["encoder"], x_BTE, key, dropout=dropout)
         return self._final_norm(x_BTE, "encoder")
 
     def decode(self, memory_BTE: Array, source_BT: Array, input_BT: Array, key: Array | None = None) -> Array:
         """Return the decoder's output [B, T, E] for complete inputs."""
-        real_BT = pairs.is_real(source_BT).astype(jnp.int32)
+        number_BS, number_BT, packed = pairs.is_real(source_BT).astype(jnp.int32), None, None
+        if self.model.packed:
+            source = pairs.packed_sources(source_BT)
+            packed = pairs.packed_inputs(input_BT, source)
+            number_BS, number_BT = source.number_BT, packed.number_BT
 
-        def layer(model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any) -> Array:
+        def layer(
+            model: Model, execution: Execution, x_BTE: Array, w: Params, key: Array | None, _: Any, dropout: Dropout
+        ) -> Array:
             keys = _keys(key, 7)
-            x_BTE = self._self_attention(x_BTE, w, keys[:2], causal=True)
-            x_BTE = self._cross_attention(x_BTE, memory_BTE, real_BT, w, keys[2:5])
-            return self._mlp(x_BTE, w, keys[5:])
+            x_BTE = self._self_attention(x_BTE, w, keys[:2], dropout, causal=True, document_BT=number_BT)
+            x_BTE = self._cross_attention(x_BTE, memory_BTE, (number_BT, number_BS), w, keys[2:5], dropout)
+            return self._mlp(x_BTE, w, keys[5:], dropout)
 
-        x_BTE = self._embedded(input_BT)
-        x_BTE = apply_layers(self.model, self.execution, layer, self.params["decoder"], x_BTE, key)
+        dropout = self.decoder_dropout
+        x_BTE = self._embedded(input_BT, packed, dropout)
+        x_BTE = apply_layers(self.model, self.execution, layer, self.params["decoder"], x_BTE, key, dropout=dropout)
         return self._final_norm(x_BTE, "decoder")
 
     def project(self, y_BTE: Array) -> Array:
@@ -157,7 +174,7 @@ class Network:
                 k_BTHQ, v_BTHQ = memory_LBTHQ[0][n], memory_LBTHQ[1][n]
                 y_BKHQ = _attend("BKHQ,BTHQ->BKHT", q_BKHQ, k_BTHQ, v_BTHQ, real_BT[:, None, None])
                 x_BKE = x_BKE + self._product(y_BKHQ, w, "cross_out", 2)
-                x_BKE = self._mlp(x_BKE, w, _keys(None, 2))
+                x_BKE = self._mlp(x_BKE, w, _keys(None, 2), Dropout(self.execution))
             return self.project(self._final_norm(x_BKE, "decoder")), (k_BKLTHQ, v_BKLTHQ)
 
         return decode_next
@@ -173,39 +190,55 @@ class Network:
         saved_as = MLP_PRODUCT if name in ("up", "down") else ATTENTION_PRODUCT
         return self.execution.product(saved_as, x, w[name].astype(self.dtype), _MATRICES[name], summed, key)
 
-    def _embedded(self, number_BT: Array) -> Array:
-        x_BTE = self.table.look_up(number_BT) * math.sqrt(self.model.embed) + self.position_TE[: number_BT.shape[1]]
-        return self.execution.shard(x_BTE.astype(self.dtype), self.execution.batch, "tp", None)
+    def _embedded(self, number_BT: Array, packed: Documents | None, dropout: Dropout) -> Array:
+        x_BTE = self.table.look_up(number_BT) * math.sqrt(self.model.embed)
+        x_BTE = x_BTE + self.position_TE[packed.position_BT if packed else slice(number_BT.shape[1])]
+        x_BTE = self.execution.shard(x_BTE.astype(self.dtype), self.execution.batch, "tp", None)
+        return dropout(Site.INPUT, x_BTE, "tp", None)
 
     def _final_norm(self, x_BTE: Array, part: str) -> Array:
         final = self.params["final"]
         return layer_norm(x_BTE, final[f"{part}_gain"], final[f"{part}_bias"])
 
-    def _self_attention(self, x_BTE: Array, w: Params, keys: Any, **mask: Any) -> Array:
+    def _self_attention(self, x_BTE: Array, w: Params, keys: Any, dropout: Dropout, **mask: Any) -> Array:
         shard, batch = self.execution.shard, self.execution.batch
         y_BTE = layer_norm(x_BTE, w["attention_gain"], w["attention_bias"])
         qkv_BT3HQ = self._product(y_BTE, w, "qkv", 1, keys[0])
         q_BTHQ, k_BTHQ, v_BTHQ = shard(jnp.moveaxis(qkv_BT3HQ, 2, 0), None, batch, None, "tp", None)
-        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), **mask)
-        return shard(x_BTE + self._product(y_BTHQ, w, "out", 2, keys[1]), batch, "tp", None)
+        drop = dropout.of_weights(Site.ATTENTION_WEIGHTS)
+        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), **mask, drop=drop)
+        y_BTE = dropout(Site.ATTENTION, self._product(y_BTHQ, w, "out", 2, keys[1]), "tp", None)
+        return shard(x_BTE + y_BTE, batch, "tp", None)
 
-    def _cross_attention(self, x_BTE: Array, memory_BTE: Array, real_BT: Array, w: Params, keys: Any) -> Array:
+    def _cross_attention(
+        self,
+        x_BTE: Array,
+        memory_BTE: Array,
+        documents: tuple[Array | None, Array],
+        w: Params,
+        keys: Any,
+        dropout: Dropout,
+    ) -> Array:
         shard, batch = self.execution.shard, self.execution.batch
         y_BTE = layer_norm(x_BTE, w["cross_gain"], w["cross_bias"])
         q_BTHQ = shard(self._product(y_BTE, w, "query", 1, keys[0]), batch, None, "tp", None)
         kv_BT2HQ = self._product(memory_BTE, w, "key_value", 1, keys[1])
         k_BTHQ, v_BTHQ = shard(jnp.moveaxis(kv_BT2HQ, 2, 0), None, batch, None, "tp", None)
-        masks = {"document_BT": jnp.ones_like(real_BT), "key_document_BS": real_BT}
-        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), causal=False, **masks)
-        return shard(x_BTE + self._product(y_BTHQ, w, "cross_out", 2, keys[2]), batch, "tp", None)
+        number_BT, number_BS = documents
+        number_BT = jnp.ones_like(number_BS) if number_BT is None else number_BT
+        masks: dict[str, Any] = {"causal": False, "document_BT": number_BT, "key_document_BS": number_BS}
+        drop = dropout.of_weights(Site.CROSS_WEIGHTS)
+        y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, self._chunk(x_BTE), **masks, drop=drop)
+        y_BTE = dropout(Site.CROSS, self._product(y_BTHQ, w, "cross_out", 2, keys[2]), "tp", None)
+        return shard(x_BTE + y_BTE, batch, "tp", None)
 
-    def _mlp(self, x_BTE: Array, w: Params, keys: Any) -> Array:
+    def _mlp(self, x_BTE: Array, w: Params, keys: Any, dropout: Dropout) -> Array:
         shard, batch = self.execution.shard, self.execution.batch
         y_BTE = layer_norm(x_BTE, w["mlp_gain"], w["mlp_bias"])
         y_BTM = shard(self._product(y_BTE, w, "up", 1, keys[0]), batch, None, "tp")
-        y_BTM = jax.nn.relu(y_BTM + w["up_bias"].astype(self.dtype))
+        y_BTM = dropout(Site.HIDDEN, jax.nn.relu(y_BTM + w["up_bias"].astype(self.dtype)), None, "tp")
         y_BTE = self._product(y_BTM, w, "down", 1, keys[1]) + w["down_bias"].astype(self.dtype)
-        return shard(x_BTE + y_BTE, batch, "tp", None)
+        return shard(x_BTE + dropout(Site.MLP, y_BTE, "tp", None), batch, "tp", None)
 
     def _chunk(self, x_BTE: Array) -> int:
         """Return the queries to process at a time; a batch that is shorter or not divisible is processed whole."""
@@ -218,7 +251,8 @@ def sums(
     """Return the sums over the tokens of translations. Targets are smoothed in training only."""
 
     def of_pairs(params: Params, shared: tuple[Context, Array], source_BT: Array, target_BT: Array) -> Sums:
-        (context, weight_B), network = shared, Network(model, execution, params)
+        context, weight_B = shared
+        network = Network(model, execution, params, context.example_key_B)
         keys = _keys(context.key, 2)
         memory_BTE = network.encode(source_BT, keys[0])
         y_BTE = network.decode(memory_BTE, source_BT, pairs.shifted(target_BT), keys[1])

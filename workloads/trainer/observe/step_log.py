@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data.records import record
+from trainer.data.records import Kind, record
 from trainer.errors import FatalError, Problem
 from trainer.hosts.job import Job
 from trainer.models.mfu import mfu
@@ -79,6 +79,7 @@ class Progress:
         self._accuracy, self._mask_accuracy = math.nan, math.nan
         example = record(job.config.model)
         self._items, self._noun = batch * example.items, example.noun
+        self._eval_noun = "token" if example.kind is Kind.TRANSLATIONS else example.noun
         self._length = length
         self._lines = _metric_lines(job) if job.is_first else None
         self._board: EventFile | None = None
@@ -162,7 +163,7 @@ class Progress:
         self._mask_accuracy = precisions.get("mask_map", math.nan)
         if self._mllog is not None:
             self._mllog.record_evaluation(step, self._accuracy, seconds, mask_accuracy=self._mask_accuracy)
-        noun = "token" if self._noun == "pair" else self._noun
+        noun = self._eval_noun
         if self._lines is not None:
             known = {} if accuracy is None else {"eval_accuracy": round(accuracy, 6)}
             known |= {} if bleu is None else {"eval_bleu": round(bleu, 3)}

@@ -40,7 +40,7 @@ MIN_SEGMENTS = 8  # tokens of a pair of segments
 MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose sum always fits an int32
 _MAY_BE_ZERO = {
     *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
-    *("model.beam", "model.length_penalty", "model.mask", "model.detections"),
+    *("model.beam", "model.length_penalty", "model.mask", "model.detections", "model.dropout"),
     *("model.image_width", "model.short_side", "model.long_side"),
     *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
     *("mesh.dp", "mesh.microbatches"),
@@ -53,7 +53,7 @@ _MAY_BE_ZERO = {
     *("observe.hang_seconds", "observe.straggler_check_every", "observe.checksum_every", "observe.profile_start"),
 }
 _BELOW_ONE = {
-    *("model.mask_rate", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
+    *("model.mask_rate", "model.dropout", "data.eval_fraction", "optim.b1", "optim.b2", "optim.momentum"),
     *("checkpoint.auto_max_share", "run.target_accuracy", "run.target_mask_accuracy"),
     *("optim.warmup_factor", "optim.decay_factor"),
 }
@@ -352,6 +352,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family != "decoder" and (model.kv_heads or model.activation != "gelu"):
         message = f"model.kv_heads and model.activation are not supported by {model.family}"
         yield Problem(message, "Omit them")
+    if model.dropout and model.family in (*IMAGE_FAMILIES, "dlrm"):
+        yield Problem(f"model.dropout = {model.dropout} is not supported by {model.family}", "Omit model.dropout")
     if model.family == "bert" and model.loss_chunk:
         message = f"model.loss_chunk = {model.loss_chunk} is not supported by bert: only masked tokens have logits"
         yield Problem(message, "Omit model.loss_chunk")

@@ -23,8 +23,8 @@ Stage = Callable[[Array, Any, Any], Array]  # activations [b, T, E], a stage's l
 def apply_pipeline(execution: Execution, stage: Stage, x_BTE: Array, layers: Any, example_arrays: Any = None) -> Array:
     """Apply `stage` to `x_BTE` with each stage's share of `layers` (arrays [L, ...]) in turn; return the result.
 
-    `example_arrays` is arrays [B, T] of the examples, or None; every stage gets them unchanged. B must be divisible by
-    the microbatches, each of them by the chips on the batch's axes, and L by the stages.
+    `example_arrays` is arrays [B, ...] of the examples, or None; every stage gets them unchanged. B must be divisible
+    by the microbatches, each of them by the chips on the batch's axes, and L by the stages.
     """
     if execution.stages == 1:
         return stage(x_BTE, layers, example_arrays)
@@ -45,7 +45,7 @@ def apply_pipeline(execution: Execution, stage: Stage, x_BTE: Array, layers: Any
     # In tick n stage s has microbatch n - s, or one that is discarded.
     microbatch_NS = jnp.clip(jnp.arange(M + S - 1)[:, None] - jnp.arange(S), 0, M - 1)
     arrays_NSbT = jax.tree.map(
-        lambda x: execution.shard(split_microbatches(x)[microbatch_NS], None, "stage", execution.batch, None),
+        lambda x: execution.shard(split_microbatches(x)[microbatch_NS], None, "stage", execution.batch),
         example_arrays,
     )
 

@@ -41,10 +41,11 @@ def sum_gradients(
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(split_params)
         return sums, grads
 
-    def add(totals: Any, part_and_key: tuple[Rows, Array | None]) -> tuple[Any, None]:
+    def add(totals: Any, part_and_keys: tuple[Rows, Array | None, Array | None]) -> tuple[Any, None]:
         total, weight, averages, grads = totals
-        part, key = part_and_key
-        sums, part_grads = sums_and_gradients(context._replace(averages=averages, key=key), part)
+        part, key, key_B = part_and_keys
+        part_context = context._replace(averages=averages, key=key, example_key_B=key_B)
+        sums, part_grads = sums_and_gradients(part_context, part)
         return (total + sums.loss, weight + sums.weight, sums.averages, jax.tree.map(jnp.add, grads, part_grads)), None
 
     if parts == 1:
@@ -54,7 +55,8 @@ def sum_gradients(
         zeros = jnp.zeros(()), jnp.zeros(()), context.averages, jax.tree.map(jnp.zeros_like, split_params)
         row_parts: Rows = (split(rows[0], parts, reduction.execution), split(rows[1], parts, reduction.execution))
         keys = None if context.key is None else jax.random.split(context.key, parts)
-        (total, weight, averages, grads), _ = jax.lax.scan(add, zeros, (row_parts, keys))
+        key_PB = jax.tree.map(lambda key_B: split(key_B, parts, reduction.execution), context.example_key_B)
+        (total, weight, averages, grads), _ = jax.lax.scan(add, zeros, (row_parts, keys, key_PB))
     return total, weight, reduction.add(grads), averages
 
 

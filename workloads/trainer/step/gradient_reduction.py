@@ -74,13 +74,17 @@ class Explicit:
             self.execution, batch=tuple(axis for axis in self.execution.batch if axis != "dp"), replicas="replica"
         )
 
-        def replica_sums(params: Any, record_bS: Array, weight_b: Array, key: Array | None) -> Sums:
-            return self.sums_of(execution, params, context._replace(key=key), record_bS, weight_b)
+        def replica_sums(
+            params: Any, record_bS: Array, weight_b: Array, key: Array | None, key_b: Array | None
+        ) -> Sums:
+            own = context._replace(key=key, example_key_B=key_b)
+            return self.sums_of(execution, params, own, record_bS, weight_b)
 
         rows = (self._replicas, -1)
         shares = record_BS.reshape(*rows, record_BS.shape[1]), weight_B.reshape(rows)
         key_R = None if context.key is None else jax.random.split(context.key, self._replicas)
-        sums_R = jax.vmap(replica_sums, axis_name="replica", spmd_axis_name="dp")(params_R, *shares, key_R)
+        keys = key_R, jax.tree.map(lambda key_B: key_B.reshape(rows), context.example_key_B)
+        sums_R = jax.vmap(replica_sums, axis_name="replica", spmd_axis_name="dp")(params_R, *shares, *keys)
         averages = jax.tree.map(lambda x_R: jnp.mean(x_R, axis=0), sums_R.averages)
         total: Sums = jax.tree.map(jnp.sum, sums_R._replace(averages={}))
         return total._replace(averages=averages)

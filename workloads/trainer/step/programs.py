@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainer.config import Config
 from trainer.data.batches import Blocks, Slots
 from trainer.data.records import Record, record
+from trainer.models.dropout import example_keys
 from trainer.models.family import Context, Detections, Family, Params, Sums
 from trainer.models.pairs import halves
 from trainer.models.registry import family
@@ -137,7 +138,8 @@ class _Functions:
 
     def train(self, state: State, blocks: Blocks, flags: Array) -> tuple[State, dict[str, Array]]:
         config, reduction = self.config, _reduction(self.config, self.execution, self.sizes, self.model)
-        context = Context(state.get("averages", {}), state["step"], _rounding_key(config, state["step"]))
+        step, key_B = state["step"], self._example_keys(state["step"], 0)
+        context = Context(state.get("averages", {}), step, _rounding_key(config, step), key_B)
         parts = config.optim.grad_accum_steps
         loss, grads, averages = mean_gradients(reduction, state["params"], context, self.gather(blocks), parts)
         after, metrics = self._update(state, loss, grads, averages)
@@ -149,7 +151,8 @@ class _Functions:
     ) -> tuple[Array, dict[str, Array]]:
         key = _rounding_key(self.config, state["step"])
         key = None if key is None else jax.random.fold_in(key, replica)
-        context = Context(state.get("averages", {}), state["step"], key)
+        key_B = self._example_keys(state["step"], replica * self.sizes.global_batch)
+        context = Context(state.get("averages", {}), state["step"], key, key_B)
         automatic = Automatic(self.execution, functools.partial(self.model.sums, self.config.model))
         parts = self.config.optim.grad_accum_steps
         loss, weight, grads, averages = sum_gradients(automatic, state["params"], context, self.gather(blocks), parts)
@@ -188,6 +191,13 @@ class _Functions:
         shardings = {"grads": self.update_specs, "averages": replicated}
         dtype = jnp.bfloat16 if self.config.mesh.sums_in_bfloat16 else jnp.float32
         return Flattening(self.mesh, shapes, shardings, dtype)
+
+    def _example_keys(self, step: Array, first: Any) -> Array | None:
+        """Return the keys of the examples that these programs compute, of which `first` is the first in the batch."""
+        if not self.config.model.dropout:
+            return None
+        key_B = example_keys(self.config.run.seed, step, first, self.sizes.global_batch)
+        return self.execution.shard(key_B, self.execution.batch)
 
     def _update(self, state: State, loss: Array, grads: Params, averages: Params) -> tuple[State, dict[str, Array]]:
         # Each chip has its part of the gradients, and updates that part of the parameters alone.
