@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import shutil
 import types
 from collections.abc import Callable
@@ -38,10 +39,12 @@ SETTINGS = {
 
 def numbered(tree: Any) -> Any:
     """Return arrays with different numbers."""
-    leaves, form = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, tuple))
-    return form.unflatten(
-        [jnp.full(np.shape(leaf) if hasattr(leaf, "shape") else leaf, n + 0.5) for n, leaf in enumerate(leaves)]
-    )
+    numbers = itertools.count()
+
+    def fill(leaf: Any) -> Any:
+        return jnp.full(np.shape(leaf) if hasattr(leaf, "shape") else leaf, next(numbers) + 0.5)
+
+    return jax.tree.map(fill, tree, is_leaf=lambda x: isinstance(x, tuple))
 
 
 def write_run(out: Path, block: str, steps: tuple[int, ...] = (4,), **others: Any) -> Any:
