@@ -234,14 +234,14 @@ def test_a_restart_after_a_request_to_end_is_not_counted(api: LocalApi) -> None:
 
 
 def test_hosts_that_exit_with_143_after_a_request_to_end_are_not_counted(api: LocalApi, tmp_path: Path) -> None:
-    first = "trap 'exit 143' TERM; echo up; while :; do sleep 0.02; done"
+    # The other host ends by itself, after the request and before the host that was asked.
+    first = f"trap \"touch '{tmp_path}/told'; sleep 0.2; exit 143\" TERM; echo up; while :; do sleep 0.02; done"
     other = f"echo up; until [ -e '{tmp_path}/told' ]; do sleep 0.02; done; exit 143"
     saves = f'if [ "$TPU_WORKER_ID" = 0 ]; then {first}; else {other}; fi'
     api.create(jobset("a", f'[ "$XPK_RESTART_ATTEMPT" = 1 ] || {{ {saves}; }}', slices=1, grace=30))
     pods = running(api, "a", 2)
     until(lambda: all(list(api.logs(p)) for p in pods))
     slow = next(pod for pod in pods if pod["metadata"]["name"].startswith("a-slice-job-0-0"))
-    (tmp_path / "told").touch()
     api.delete("Pod", slow["metadata"]["name"])
     assert ended(api, "a") == "Completed"
     assert status(api, "a")["restartsCountTowardsMax"] == 0

@@ -18,7 +18,7 @@ from xpk.model.status import Phase, WorkloadStatus
 _PAUSE = 0.5  # seconds between requests to an unreachable server
 _PICKUP_SECONDS = 10.0  # maximum time for Kueue to pick up a new workload
 _LOOK_AGAIN = 10.0  # seconds after which the status is read despite a silent watch; a read takes several requests
-_READ_SECONDS = 5.0  # for the first read, also within a shorter time limit: the status may be final already
+_READ_SECONDS = 5.0  # for the only read with a time limit of 0: the status may be final already
 _PULL_GRACE_SECONDS = 30.0  # grace period of a refused image pull: kubelet retries after 10 s and 20 s
 
 
@@ -97,7 +97,7 @@ def wait(
     WorkloadFailedError for an image that cannot be pulled. Callers check for failure by `check_succeeded`.
     """
     status, last_told, refused_since = None, None, dict[str, float]()
-    with time_limit(None if timeout is None else max(timeout, _READ_SECONDS)):
+    with time_limit(_READ_SECONDS if timeout == 0 else timeout):
         for status in _looks(api, name, namespace, timeout):
             if status != last_told:
                 tell(status)

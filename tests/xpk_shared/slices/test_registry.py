@@ -197,6 +197,7 @@ def test_an_active_slice_is_dropped_after_less_than_two_seconds_of_silence(
     slices = [start(number) for number in range(2)]
     for each in slices:
         each.sees(s0="waiting", s1="waiting")
+    for each in slices:
         each.order("active")
     slices[0].sees(s0="active", s1="active")
     slices[1].process.send_signal(signal.SIGSTOP)
