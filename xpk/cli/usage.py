@@ -74,11 +74,11 @@ def usage(
 
     A chip that a workload holds is either productive or lost to a cause. Held and free chips are the capacity.
     """
-    problems = Problems()
+    problems, now = Problems(), datetime.now(UTC)
     begin = problems.read(None, parse_since, since)
     end = problems.read(None, parse_since, until, "--until")
     columns = problems.read((), parse_columns, by)
-    if begin and begin >= (end or datetime.now(UTC)):
+    if begin and begin >= (end or now):
         problems.add(f"--since '{since}' must be before {'--until' if end else 'now'}", hint="use 2h or 7d")
     problems.check("the request is invalid", hint="`xpk usage --help`")
     console = console.choosing(output)
