@@ -68,7 +68,7 @@ AUDIT := $(VENV)/audit
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate mutation chaos e2e e2e-all e2e-kind e2e-here e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
+.PHONY: help install demo test fuzz simulate mutation chaos e2e e2e-all e2e-kind e2e-here e2e-slow e2e-here-and-slow e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -119,13 +119,11 @@ chaos: $(STAMP)
 	@echo "==> every kind of fault on local hosts"
 	@PATH="$${XPK_E2E_CACHE:-$$HOME/.cache/xpk-e2e}/bin:$$PATH" $(BIN)/python -m e2e.matrix --platform local
 
-# Drills on kind run one after another and leave a core to the other drills.
+# Drills on kind run one after another and leave a core to the other drills, and then to the slow tests.
 e2e: $(STAMP)
 	@echo "==> environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
-	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here; \
-	  echo "==> slow local tests"; \
-	  $(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	  $(MAKE) --no-print-directory --keep-going --jobs 2 e2e-kind e2e-here-and-slow
 	@$(MAKE) --no-print-directory e2e-compiler
 
 e2e-all: $(STAMP)
@@ -147,6 +145,13 @@ e2e-kind:
 e2e-here:
 	@echo "==> drills with real processes, a real object store and the GKE emulator"
 	@$(BIN)/python -m pytest $(filter-out $(ON_KIND),$(wildcard e2e/test_*.py)) $(WITH_BUCKET) $(DRILLS) $(PYTEST_ARGS)
+
+e2e-slow:
+	@echo "==> slow local tests"
+	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+
+e2e-here-and-slow:
+	@status=0; for target in e2e-here e2e-slow; do $(MAKE) --no-print-directory $$target || status=1; done; exit $$status
 
 e2e-local: $(STAMP)
 	@echo "==> drills with real processes"
