@@ -157,7 +157,7 @@ SPREAD = [
         (2, 2, 1),
         ("model.batch_lengths=8", "optim.grad_accum_steps=2", "model.attention_chunk=4", *EXPLICIT),
         id="transformer-explicit",
-        marks=pytest.mark.slow,
+        marks=[pytest.mark.slow, pytest.mark.extended],
     ),
     pytest.param(GNMT, (1, 2, 2), (), id="gnmt-fsdp2-tp2", marks=pytest.mark.slow),
     pytest.param((DROPOUT,), (2, 1, 2), ("model.remat=full",), id="decoder-dp2-tp2", marks=pytest.mark.slow),
@@ -173,6 +173,7 @@ def test_losses_are_the_same_on_any_mesh(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_recomputed_masks_are_those_of_the_forward_pass() -> None:
     for settings in (BERT, TRANSFORMER):
         same_gradients(trainer((*settings, "model.remat=full")), trainer((*settings, "model.remat=none")))
