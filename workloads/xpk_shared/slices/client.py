@@ -32,7 +32,9 @@ class RegistryClient:
         on_evicted: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
         beats: Beats = BEATS,
+        member: Callable[..., Member] = Member,
     ) -> None:
+        self._make_member = member
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
@@ -83,25 +85,38 @@ class RegistryClient:
 
     def _run(self, resolve: Callable[[], str], port: int) -> None:
         while not self._is_closed:
-            self._is_lost.clear()
-            handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
-            self._view = View()
-            member = Member(self._identity, self._number + 1, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
+            member = self._begin()
             try:
                 member.join(resolve(), port, math.inf, resolve)
             except (OSError, PeerAbsent):  # the name does not resolve while the registry's pod is replaced
                 time.sleep(_RETRY_SECONDS)
                 continue
-            with self._lock:
-                self._member = member
-                self._limit_silence()
-                self._send_entry()
+            self._enter(member)
             self._is_lost.wait()
-            with self._lock:
-                self._member = None
-            member.leave()  # ends its thread of heartbeats
-            if not self._is_closed:
-                self._on_lost()
+            self._leave_lost(member)
+
+    def _begin(self) -> Member:
+        """Return the end of a new connection."""
+        self._is_lost.clear()
+        self._view = View()
+        handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
+        number = self._number + 1
+        return self._make_member(self._identity, number, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
+
+    def _enter(self, member: Member) -> None:
+        """Register this slice on a new connection."""
+        with self._lock:
+            self._member = member
+            self._limit_silence()
+            self._send_entry()
+
+    def _leave_lost(self, member: Member) -> None:
+        """Give up a connection that is lost."""
+        with self._lock:
+            self._member = None
+        member.leave()  # ends its thread of heartbeats
+        if not self._is_closed:
+            self._on_lost()
 
     def _limit_silence(self) -> None:
         if self._member:

@@ -65,14 +65,16 @@ class Registry:
         *,
         limits: RosterLimits | None = None,
         beats: Beats = BEATS,
+        hub: Callable[..., Hub] = Hub,
     ) -> None:
         handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
         # The registry itself is number 0, slice N is number N + 1.
-        self._hub = Hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
+        self._hub = hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
         self._num_slices, self._beats = num_slices, beats
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
+        self._woke: float | None = None  # when the latest turn began
         self._suspended_until = 0.0  # until when losses may be those of slices that left while this process did not run
         self._wake = threading.Event()
 
@@ -87,20 +89,24 @@ class Registry:
         return len(self._finished) == self._num_slices
 
     def _run(self) -> None:
-        woke = time.monotonic()
+        self._woke = time.monotonic()
         while True:
             self._wake.wait(_POLL_SECONDS)
             self._wake.clear()
-            has_changed, now = self._roster.is_forming, time.monotonic()
-            if now - woke > _SUSPENDED_SECONDS:
-                self._suspended_until = now + _LEAVING_SECONDS
-            woke = now
-            while self._changes:
-                self._changes.popleft()(now)
-                has_changed = True
-            view = self._roster.view(now) if has_changed else None
-            if view:
-                self._publish(view)
+            self._turn(time.monotonic())
+
+    def _turn(self, now: float) -> None:
+        """Make all changes since the latest turn, and send the slices the new view."""
+        has_changed = self._roster.is_forming
+        if self._woke is not None and now - self._woke > _SUSPENDED_SECONDS:
+            self._suspended_until = now + _LEAVING_SECONDS
+        self._woke = now
+        while self._changes:
+            self._changes.popleft()(now)
+            has_changed = True
+        view = self._roster.view(now) if has_changed else None
+        if view:
+            self._publish(view)
 
     def _publish(self, view: View) -> None:
         limits = {number + 1: silence_limit(view, number, self._beats) for number in view.slices}
