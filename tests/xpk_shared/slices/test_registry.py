@@ -278,6 +278,25 @@ def test_active_slices_stay_with_a_new_registry(start: Callable[..., Program], t
         server.kill()
 
 
+def test_a_slice_that_was_dropped_is_refused_by_a_new_registry_too(
+    start: Callable[..., Program], tmp_path: Path, port: int
+) -> None:
+    server = Program(REGISTRY, tmp_path / "first.json", port, SECRET, 3)
+    try:
+        slices = three_active(start)
+        slices[1].process.send_signal(signal.SIGSTOP)
+        for each in (slices[0], slices[2]):
+            each.sees(s0="active", s2="active")
+        server.kill()
+        slices[0].kill()
+        slices[1].process.send_signal(signal.SIGCONT)
+        server = Program(REGISTRY, tmp_path / "second.json", port, SECRET, 3)
+        until(lambda: "evicted" in slices[1].events, report=lambda: slices[1].events)
+        assert "evicted" not in slices[2].events
+    finally:
+        server.kill()
+
+
 @pytest.fixture
 def server(tmp_path: Path, port: int) -> Iterator[Program]:
     """Yield a registry of three slices in a process of its own."""

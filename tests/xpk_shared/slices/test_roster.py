@@ -127,6 +127,31 @@ def test_slices_return_to_a_registry_that_begins_again() -> None:
     assert after.slices == before.slices and after.number > before.number
 
 
+def test_a_slice_that_is_lost_before_the_list_is_formed_may_connect_again() -> None:
+    """A registry that begins again ends connections, also those over which slices have just registered."""
+    slices = roster(num_slices=2)
+    all_active(slices, 0, 1)
+    view_of(slices, 0.0)
+    slices.begin_again()
+    all_active(slices, 0)
+    slices.drop(0)
+    all_active(slices, 0, 1)
+    assert {*view_of(slices, 1.0).slices} == {0, 1}
+
+
+def test_a_new_registry_refuses_slices_that_the_former_one_has_dropped() -> None:
+    """The others have trained without it; together they would wait for each other forever."""
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            dropped = ["a1", "b1"] if number == 3 else []
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, dropped=dropped):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
+        assert slices.take(1, entry("c1"), 1.0)
+        assert {*view_of(slices, 1.0).slices} == {1, 2, 3}
+
+
 def test_a_slice_that_the_others_have_left_out_is_refused_whichever_connects_first() -> None:
     for order in ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 1, 0)):
         slices, refused = roster(num_slices=4, min_slices=3), list[tuple[int, str]]()

@@ -13,7 +13,7 @@ from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
 from xpk_shared.slices.registry import BEATS, silence_limit
-from xpk_shared.slices.roster import Entry, View, read_view
+from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
 _DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
@@ -39,6 +39,8 @@ class RegistryClient:
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
         self._view = View()  # the newest one of this connection
+        self._known = View()  # the newest one of any connection
+        self._dropped: dict[int, str] = {}  # incarnations of active slices that the registry has dropped, by slice
         self._continued: list[str] = []
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
 
@@ -77,7 +79,8 @@ class RegistryClient:
         return self._view.has(self._number, self._entry.incarnation)
 
     def _send_entry(self) -> None:
-        self._send({"slice": self._entry.as_json(), "continued": self._continued})
+        dropped = list(self._dropped.values())
+        self._send({"slice": self._entry.as_json(), "continued": self._continued, "dropped": dropped})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:
@@ -130,6 +133,12 @@ class RegistryClient:
         if "view" in message:
             with self._lock:
                 self._view = read_view(message)
+                self._dropped |= {
+                    slice_id: entry.incarnation
+                    for slice_id, entry in self._known.slices.items()
+                    if entry.phase == ACTIVE and not self._view.has(slice_id, entry.incarnation)
+                }
+                self._known = self._view
                 self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()
             self._on_view(self._view)

@@ -3,7 +3,7 @@
 It runs in the supervisor of slice 0 host 0. The first host of every slice is connected to it:
 
     slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
-                               "continued": incarnations}
+                               "continued": incarnations, "dropped": incarnations}
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
     view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
@@ -11,7 +11,8 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
-not hear, if no others can train then; `continued` tells the successor which ones are left. A registry that was frozen
+not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones the registry itself
+had dropped before. A registry that was frozen
 is its own successor: it forgets who was present, and all slices connect again.
 """
 
@@ -136,19 +137,20 @@ class Registry:
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "slice" in message:
-            entry, continued = read_entry(message["slice"]), [str(name) for name in message.get("continued", ())]
-            self._change(lambda now: self._take(number, entry, continued, now))
+            entry = read_entry(message["slice"])
+            continued, dropped = ([str(name) for name in message.get(key, ())] for key in ("continued", "dropped"))
+            self._change(lambda now: self._take(number, entry, continued, dropped, now))
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:
             self._finished.add(number)
             self._change(lambda now: self._roster.finish())
 
-    def _take(self, number: int, entry: Entry, continued: list[str], now: float) -> None:
+    def _take(self, number: int, entry: Entry, continued: list[str], dropped: list[str], now: float) -> None:
         if self._roster.is_superseded(number - 1, entry, continued):
             self._roster.supersede()
             self._disconnect(excluded=number)
-        if not self._roster.take(number - 1, entry, now, continued):
+        if not self._roster.take(number - 1, entry, now, continued, dropped):
             self._hub.reply(number, {"evicted": entry.incarnation})
         for evicted, incarnation in self._roster.pop_evicted():
             self._hub.reply(evicted + 1, {"evicted": incarnation})

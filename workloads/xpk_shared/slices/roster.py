@@ -90,14 +90,20 @@ class Roster:
         self._stale: set[str] = set()  # incarnations whose views others did not see
         self._evicted: list[tuple[int, str]] = []
 
-    def take(self, number: int, entry: Entry, now: float, continued: Iterable[str] = ()) -> bool:
+    def take(
+        self, number: int, entry: Entry, now: float, continued: Iterable[str] = (), dropped: Iterable[str] = ()
+    ) -> bool:
         """Record what a slice says of itself; return False if that incarnation was dropped before.
 
         A slice was also dropped if it became active under an earlier registry and connects after the first view of
-        this one, or if `continued` leaves it out: incarnations that have continued without a registry.
+        this one, or if `continued` leaves it out: incarnations that have continued without a registry. `dropped`: those
+        that an earlier registry has dropped.
         """
-        if continued and not self._is_formed:
-            self._leave_out_others(set(continued) - self._stale)
+        if not self._is_formed:
+            self._dropped |= set(dropped) - (self._continued or set())
+            if continued:
+                self._continue_with(set(continued) - self._stale)
+            self._evict()
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
         is_left_out = self._continued is not None and entry.incarnation not in self._continued
@@ -139,18 +145,23 @@ class Roster:
         evicted, self._evicted = self._evicted, []
         return evicted
 
-    def _leave_out_others(self, continued: set[str]) -> None:
+    def _continue_with(self, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
         self._dropped -= self._continued
+        active = {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
+        self._dropped |= active - self._continued
+
+    def _evict(self) -> None:
+        """Remove the slices of which it has become known that they were dropped."""
         for number, entry in list(self._slices.items()):
-            if entry.phase == ACTIVE and entry.incarnation not in self._continued:
+            if entry.incarnation in self._dropped:
                 self._evicted.append((number, entry.incarnation))
                 self.drop(number)
 
     def drop(self, number: int) -> None:
-        """Remove a slice that is lost or has left."""
+        """Remove a slice that is lost or has left. It may connect again until a view tells others that it is absent."""
         entry = self._slices.pop(number, None)
-        if entry:
+        if entry and self._is_formed:
             self._dropped.add(entry.incarnation)
         if not self._has_active:
             self._active_at = None
