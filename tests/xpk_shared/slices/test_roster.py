@@ -166,6 +166,20 @@ def test_a_slice_that_the_others_have_left_out_is_refused_whichever_connects_fir
         assert {*view_of(slices, 1.0).slices} == {1, 2, 3}
 
 
+def test_a_slice_that_was_dropped_before_does_not_say_which_ones_have_continued() -> None:
+    """It was frozen while the registry was not, so it does not know which slices there are."""
+    slices = roster(num_slices=4)
+    all_active(slices, 0, 1, 2, 3)
+    slices.view(0.0)
+    slices.drop(3)
+    slices.view(1.0)
+    slices.begin_again()
+    all_active(slices, 1)
+    assert not slices.take(3, entry("a3", ACTIVE), 2.0, ["a0", "a2", "a3"])
+    all_active(slices, 0, 2)
+    assert {*view_of(slices, 2.0).slices} == {0, 1, 2} and slices.pop_evicted() == []
+
+
 def test_too_few_slices_do_not_form_the_list_alone() -> None:
     """The others may have continued, and are the only ones that have the newest steps."""
     slices = roster(num_slices=4, min_slices=2)
@@ -251,9 +265,9 @@ def test_views_satisfy_their_invariants_for_any_changes(
                 assert said.incarnation in dropped or said.phase == ACTIVE
                 dropped.add(said.incarnation)
         elif what == "drop":
+            lost = {present.pop(number)} if number in present else set()
+            dropped |= set() if slices.is_forming else lost
             slices.drop(number)
-            if number in present:
-                dropped.add(present.pop(number))
         elif what == "finish":
             slices.finish()
         elif what == "suspend":

@@ -265,7 +265,7 @@ class Reductions:
                 for _, _, peer in pieces.values()
             }
             self._inbox.drop(attempt.seq)
-        for peer in waiting:
+        for peer in sorted(waiting):
             self._asked.put(peer)
         self._membership.report_done(attempt.seq, result.flags)
 

@@ -155,7 +155,7 @@ class Membership:
 
     @property
     def dropped(self) -> list[str]:
-        """Incarnations that this slice has dropped while the registry is lost; known to process 0."""
+        """Incarnations that the registry has dropped, or this slice while it is lost; known to process 0."""
         return self._leader.dropped if self._leader else []
 
     def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
@@ -273,7 +273,7 @@ class _Leader:
 
     @property
     def dropped(self) -> list[str]:
-        return self._loss.dropped if self._loss else []
+        return [*self._client.dropped, *self._loss.dropped] if self._client and self._loss else []
 
     def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
         if self._loss:

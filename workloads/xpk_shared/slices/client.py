@@ -40,7 +40,7 @@ class RegistryClient:
         self._member: Member | None = None
         self._view = View()  # the newest one of this connection
         self._known = View()  # the newest one of any connection
-        self._dropped: dict[int, str] = {}  # incarnations of active slices that the registry has dropped, by slice
+        self._dropped: dict[int, str] = {}
         self._continued: list[str] = []
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
 
@@ -48,6 +48,11 @@ class RegistryClient:
     def is_connected(self) -> bool:
         """True while this slice is connected to the registry, and is in the view that it has received."""
         return self._member is not None and self._is_in_view
+
+    @property
+    def dropped(self) -> list[str]:
+        """Incarnations of active slices that the registry has dropped, one for each slice."""
+        return list(self._dropped.values())
 
     def connect(self, resolve: Callable[[], str], port: int) -> None:
         """Connect in the background; `resolve` returns the registry's current address."""
@@ -79,8 +84,7 @@ class RegistryClient:
         return self._view.has(self._number, self._entry.incarnation)
 
     def _send_entry(self) -> None:
-        dropped = list(self._dropped.values())
-        self._send({"slice": self._entry.as_json(), "continued": self._continued, "dropped": dropped})
+        self._send({"slice": self._entry.as_json(), "continued": self._continued, "dropped": self.dropped})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:

@@ -11,9 +11,9 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
-not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones the registry itself
-had dropped before. A registry that was frozen
-is its own successor: it forgets who was present, and all slices connect again.
+not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones its
+predecessor had dropped. A registry that was frozen is its own successor: it forgets who was present, and all slices
+connect again.
 """
 
 from __future__ import annotations

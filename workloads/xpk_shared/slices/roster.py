@@ -101,7 +101,7 @@ class Roster:
         """
         if not self._is_formed:
             self._dropped |= set(dropped) - (self._continued or set())
-            if continued:
+            if continued and (self._continued is None or entry.incarnation in self._continued):
                 self._continue_with(set(continued) - self._stale)
             self._evict()
         former = self._slices.get(number)
