@@ -73,6 +73,7 @@ class Registry:
         self._hub = hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
         self._num_slices, self._beats = num_slices, beats
+        self._ended = dict.fromkeys(range(1, num_slices + 1), 0)  # by this registry: connections of each
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
         self._woke: float | None = None  # when the latest turn began
@@ -132,6 +133,7 @@ class Registry:
 
     def _disconnect(self, excluded: int = -1) -> None:
         """End the connections of all slices but one, so that they register again, whatever they do by then."""
+        self._ended = {slice_number: ended + (slice_number != excluded) for slice_number, ended in self._ended.items()}
         self._hub.silence_limits = {}
         self._hub.shut_down(excluded)
 
@@ -139,7 +141,13 @@ class Registry:
         if "slice" in message:
             entry = read_entry(message["slice"])
             continued, dropped = ([str(name) for name in message.get(key, ())] for key in ("continued", "dropped"))
-            self._change(lambda now: self._take(number, entry, continued, dropped, now))
+            ended = self._ended[number]
+
+            def take(now: float) -> None:
+                if ended == self._ended[number]:  # else said on a connection that has been ended since
+                    self._take(number, entry, continued, dropped, now)
+
+            self._change(take)
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:
