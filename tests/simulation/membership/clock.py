@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 _WAKE_SECONDS = 0.05  # at most, in which the threads of a process run again after it was frozen
+_KEEPALIVE_SECONDS = 25.0
 _SWITCH_SECONDS = 0.0001  # between two events of a thread
 
 Action = Callable[[], None]
@@ -53,10 +54,10 @@ class Process:
         self.frozen_until = max(self.frozen_until, self.clock.now + seconds)
 
     def kill(self, *, with_node: bool = False) -> None:
-        """End it; with its node, nothing tells the others."""
+        """End it; with its node, nothing tells the others before their kernels find its connections dead."""
         self.is_alive = False
-        for action in () if with_node else self.on_kill:
-            action()
+        for action in self.on_kill:
+            self.clock.at(self.clock.now + (_KEEPALIVE_SECONDS if with_node else 0.0), action)
 
 
 class Lane:

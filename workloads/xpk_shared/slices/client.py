@@ -126,8 +126,10 @@ class RegistryClient:
             self._on_lost()
 
     def _limit_silence(self) -> None:
+        """Wait for the registry as long as for a slice; before its first view, as before the former one was lost."""
         if self._member:
-            self._member.silent_seconds = silence_limit(self._view, self._number, self._beats)
+            view = self._view if self._view.number else self._known
+            self._member.silent_seconds = silence_limit(view, self._number, self._beats)
 
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views
