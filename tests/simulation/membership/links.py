@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ class _Link:
     def __init__(self, end: End) -> None:
         self.end, self.peer, self.has_left, self.max_bytes = end, -1, False, 0
         self.sock = self
-        self.received_at = end.process.clock.now
+        self.received_at, self.is_welcome = end.process.clock.now, False
 
     def getsockname(self) -> tuple[str]:
         """Return an address."""
@@ -137,7 +138,7 @@ class _Member(Member):
         end.on_message, end.on_end = lambda content: self._shake(link, content), lambda: self._fail(link)
         hub.accept(end)
         clock = self._process.clock
-        clock.at(clock.now + 2 * HANDSHAKE_SECONDS, lambda: None if 0 in self.links else end.close())
+        clock.at(clock.now + self._handshake_seconds, lambda: None if link.is_welcome else end.close())
 
     def _fail(self, link: Any) -> None:
         self.links.pop(0, None)
@@ -149,6 +150,7 @@ class _Member(Member):
             self._greet(link, line({"hello": self.number}))
             return
         self.absent.clear()
+        link.is_welcome = True
         link.end.on_message, link.end.on_end = lambda content: self._read(link, content), self._lose
         self._woke = self._process.clock.now
         self._beating.put(BEATS.seconds, self._beat_once)
@@ -177,7 +179,7 @@ class Client(RegistryClient):
     """A slice's connection to the registry."""
 
     def __init__(self, process: Process, world: World, *args: Any, **options: Any) -> None:
-        super().__init__(*args, member=lambda *a, dial_seconds, **o: _Member(process, *a, **o), **options)
+        super().__init__(*args, member=functools.partial(_Member, process), **options)
         self._process, self._world, self._lane = process, world, Lane(process)
         self._joined: Member | None = None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import AWAITED_SECONDS, BEATS, identity
-from xpk_shared.slices.roster import ACTIVE, Entry, View
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, View
 
 
 class _Member:
@@ -46,7 +46,7 @@ def test_an_active_slice_soon_finds_that_a_new_registry_is_silent_too() -> None:
 
 
 def test_a_slice_tells_the_next_registry_whom_the_former_one_has_dropped() -> None:
-    own, lost = Entry("a0", ACTIVE, ()), Entry("a1", ACTIVE, ())
+    own, lost = Entry("a0", ACTIVE, ()), Entry("a1", READY, ())
     client = RegistryClient(identity("job", b""), 0, own, on_view=lambda view: None, on_evicted=lambda: None)
     first = connect(client)
     for number, slices in enumerate(({0: own, 1: lost}, {0: own}, {0: own, 1: Entry("b1", ACTIVE, ())})):

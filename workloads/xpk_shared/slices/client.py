@@ -13,9 +13,10 @@ from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
 from xpk_shared.slices.registry import BEATS, silence_limit
-from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
+from xpk_shared.slices.roster import Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
+_HANDSHAKE_SECONDS = 2.0  # the registry may be lost meanwhile, and its successor waits only some seconds for the slices
 _DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
 
 
@@ -51,7 +52,7 @@ class RegistryClient:
 
     @property
     def dropped(self) -> list[str]:
-        """Incarnations of active slices that the registry has dropped, one for each slice."""
+        """Incarnations that the registry has dropped, one for each slice."""
         return list(self._dropped.values())
 
     def connect(self, resolve: Callable[[], str], port: int) -> None:
@@ -108,7 +109,8 @@ class RegistryClient:
         self._view = View()
         handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
         number = self._number + 1
-        return self._make_member(self._identity, number, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
+        limits = {"dial_seconds": _DIAL_SECONDS, "handshake_seconds": _HANDSHAKE_SECONDS}
+        return self._make_member(self._identity, number, handlers, beats=self._beats, **limits)
 
     def _enter(self, member: Member) -> None:
         """Register this slice on a new connection."""
@@ -142,7 +144,7 @@ class RegistryClient:
                 self._dropped |= {
                     slice_id: entry.incarnation
                     for slice_id, entry in self._known.slices.items()
-                    if entry.phase == ACTIVE and not self._view.has(slice_id, entry.incarnation)
+                    if not self._view.has(slice_id, entry.incarnation)
                 }
                 self._known = self._view
                 self._continued = [] if self._is_in_view else self._continued
