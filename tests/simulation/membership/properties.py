@@ -114,7 +114,8 @@ class Properties:
         ]
         sets = {frozenset(world.trainers[n].membership.active) for n, _ in healthy}
         is_one_group = len(sets) == 1 and all(peer in members for members in sets for peer in healthy)
-        self._required = healthy if is_one_group and len(healthy) >= world.quorum else []
+        is_held = any(world.trainers[n].is_held for n, _ in healthy)
+        self._required = healthy if is_one_group and not is_held and len(healthy) >= world.quorum else []
 
     def check_progress(self) -> None:
         """Check that slices that were not affected by the newest faults have finished a step since."""

@@ -125,6 +125,11 @@ class Trainer:
         """True while this slice is one of the active ones that it knows."""
         return self.process.is_alive and self.is_joined and self.own in self.membership.active
 
+    @property
+    def is_held(self) -> bool:
+        """True while this slice waits for others before the next step."""
+        return self._is_start or bool(self._flags.get("hold"))
+
     def _end(self, reason: str = "") -> None:
         if self.process.is_alive:
             self.world.on_end(self, reason)

@@ -180,6 +180,16 @@ def test_a_slice_that_was_dropped_before_does_not_say_which_ones_have_continued(
     assert {*view_of(slices, 2.0).slices} == {0, 1, 2} and slices.pop_evicted() == []
 
 
+def test_a_new_registry_does_not_believe_a_slice_that_the_former_one_has_dropped() -> None:
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            continued, dropped = (["a1", "a2", "a3"], []) if number == 1 else ([], ["a1"])
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, continued, dropped):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
+
+
 def test_too_few_slices_do_not_form_the_list_alone() -> None:
     """The others may have continued, and are the only ones that have the newest steps."""
     slices = roster(num_slices=4, min_slices=2)

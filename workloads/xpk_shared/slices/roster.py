@@ -87,6 +87,8 @@ class Roster:
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
+        self._former: set[str] = set()  # incarnations that were present before this registry began again
+        self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
         self._evicted: list[tuple[int, str]] = []
 
@@ -100,8 +102,10 @@ class Roster:
         that an earlier registry has dropped.
         """
         if not self._is_formed:
-            self._dropped |= set(dropped) - (self._continued or set())
-            if continued and (self._continued is None or entry.incarnation in self._continued):
+            self._reported |= set(dropped) - self._former
+            self._dropped |= self._reported
+            is_believed = self._continued is None or entry.incarnation in self._continued
+            if continued and is_believed and entry.incarnation not in self._reported:
                 self._continue_with(set(continued) - self._stale)
             self._evict()
         former = self._slices.get(number)
@@ -136,7 +140,7 @@ class Roster:
     def begin_again(self) -> None:
         """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
         if self._is_formed:
-            self._continued = {entry.incarnation for entry in self._slices.values()}
+            self._former = self._continued = {entry.incarnation for entry in self._slices.values()}
         self._slices, self._is_formed = {}, False
         self._first_at = self._active_at = None
 
@@ -147,7 +151,7 @@ class Roster:
 
     def _continue_with(self, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
-        self._dropped -= self._continued
+        self._dropped -= self._continued - self._reported
         active = {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
         self._dropped |= active - self._continued
 
