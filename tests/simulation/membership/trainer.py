@@ -112,7 +112,7 @@ class Trainer:
             client=functools.partial(Client, self.process, world),
             registry_loss=functools.partial(_Loss, self.process),
         )
-        self.membership.wake = self._wake  # type: ignore[method-assign]
+        self.membership.wake = self._wake
         job: Any = SimpleNamespace(host=host, stop=SimpleNamespace(requested=False))
         self._decisions = Decisions(job, self.membership, SimpleNamespace(decide=lambda at: None))  # type: ignore[arg-type]
         self.receiver = Receiver(self.membership, lambda: world.clock.now)

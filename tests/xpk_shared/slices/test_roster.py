@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, Roster, RosterLimits, View, read_view
+from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, Progress, Roster, RosterLimits, View, read_view
 
 LIMITS = RosterLimits(form_seconds=60.0, settle_seconds=2.0)
 
@@ -186,6 +186,18 @@ def test_a_new_registry_does_not_believe_a_slice_that_the_former_one_has_dropped
         for number in order:
             continued, dropped = (["a1", "a2", "a3"], []) if number == 1 else ([], ["a1"])
             if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, continued, dropped):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
+
+
+def test_a_new_registry_refuses_active_slices_that_those_with_newer_steps_have_left_out() -> None:
+    """The ones that knew that slice 1 was dropped have started again since."""
+    left = {1: Progress((5, 0, 0), frozenset({"a1", "a2", "a3"}))}
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            progress = left.get(number, Progress((9, 0, 0), frozenset({"a2", "a3"})))
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, progress=progress):
                 refused.append((number, f"a{number}"))
         assert refused + slices.pop_evicted() == [(1, "a1")]
 

@@ -264,6 +264,7 @@ class _Leader:
             on_view=self._take_view,
             on_evicted=self._membership.end_dropped,
             on_lost=self._lose_registry,
+            progress=self._progress,
         )
         is_own = self._host.slice_id == REGISTRY_SLICE and self._host.processes > 1  # else no host would end this one
         on_frozen = functools.partial(self._membership.end_dropped, FROZEN) if is_own else None
@@ -315,6 +316,10 @@ class _Leader:
     def _take_view(self, view: View) -> None:
         if view.number:
             self.announce(view.as_json())
+
+    def _progress(self) -> tuple[Sequence[int], Sequence[str]]:
+        membership = self._membership
+        return membership.commit.seq, [incarnation for _, incarnation in membership.active]
 
     def _continue_without(self, view: View) -> None:
         """Announce a view of this slice, unless the registry is connected again."""

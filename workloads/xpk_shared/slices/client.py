@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xpk_shared.links.endpoint import Beats, Handlers
@@ -32,10 +32,12 @@ class RegistryClient:
         on_view: Callable[[View], None],
         on_evicted: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
+        progress: Callable[[], tuple[Sequence[int], Sequence[str]]] = lambda: ((), ()),
         beats: Beats = BEATS,
         member: Callable[..., Member] = Member,
     ) -> None:
-        self._make_member = member
+        """`progress` returns the position of this slice in the run, and the incarnations of the active slices."""
+        self._make_member, self._progress = member, progress
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
@@ -85,7 +87,8 @@ class RegistryClient:
         return self._view.has(self._number, self._entry.incarnation)
 
     def _send_entry(self) -> None:
-        self._send({"slice": self._entry.as_json(), "continued": self._continued, "dropped": self.dropped})
+        said = {"continued": self._continued, "dropped": self.dropped, "progress": self._progress()}
+        self._send({"slice": self._entry.as_json()} | said)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:

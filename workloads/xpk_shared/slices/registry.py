@@ -3,7 +3,8 @@
 It runs in the supervisor of slice 0 host 0. The first host of every slice is connected to it:
 
     slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
-                               "continued": incarnations, "dropped": incarnations}
+                               "continued": incarnations, "dropped": incarnations,
+                               "progress": [seq, incarnations]}
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
     view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
@@ -12,8 +13,8 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
 not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones its
-predecessor had dropped. A registry that was frozen is its own successor: it forgets who was present, and all slices
-connect again.
+predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train. A registry that
+was frozen is its own successor: it forgets who was present, and all slices connect again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import ACTIVE, READY, Entry, Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, Progress, Roster, RosterLimits, View, read_entry
 
 BEATS = Beats(seconds=0.25)
 AWAITED_SECONDS = 1.5  # silence after which an active slice is dropped: it may be frozen while the others wait
@@ -141,11 +142,13 @@ class Registry:
         if "slice" in message:
             entry = read_entry(message["slice"])
             continued, dropped = ([str(name) for name in message.get(key, ())] for key in ("continued", "dropped"))
+            seq, active = message.get("progress", ((), ()))
+            progress = Progress(tuple(int(part) for part in seq), frozenset(str(name) for name in active))
             ended = self._ended[number]
 
             def take(now: float) -> None:
                 if ended == self._ended[number]:  # else said on a connection that has been ended since
-                    self._take(number, entry, continued, dropped, now)
+                    self._take(number, entry, continued, dropped, progress, now)
 
             self._change(take)
         elif "leave" in message:
@@ -154,11 +157,13 @@ class Registry:
             self._finished.add(number)
             self._change(lambda now: self._roster.finish())
 
-    def _take(self, number: int, entry: Entry, continued: list[str], dropped: list[str], now: float) -> None:
+    def _take(
+        self, number: int, entry: Entry, continued: list[str], dropped: list[str], progress: Progress, now: float
+    ) -> None:
         if self._roster.is_superseded(number - 1, entry, continued):
             self._roster.supersede()
             self._disconnect(excluded=number)
-        if not self._roster.take(number - 1, entry, now, continued, dropped):
+        if not self._roster.take(number - 1, entry, now, continued, dropped, progress):
             self._hub.reply(number, {"evicted": entry.incarnation})
         for evicted, incarnation in self._roster.pop_evicted():
             self._hub.reply(evicted + 1, {"evicted": incarnation})
