@@ -12,8 +12,8 @@ from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
-from xpk_shared.slices.registry import BEATS, silence_limit
-from xpk_shared.slices.roster import Entry, View, read_view
+from xpk_shared.slices.registry import AWAITED_SECONDS, BEATS, silence_limit
+from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
 _HANDSHAKE_SECONDS = 2.0  # the registry may be lost meanwhile, and its successor waits only some seconds for the slices
@@ -131,10 +131,11 @@ class RegistryClient:
             self._on_lost()
 
     def _limit_silence(self) -> None:
-        """Wait for the registry as long as for a slice; before its first view, as before the former one was lost."""
+        """Wait for the registry as long as for a slice; without a view, it may form one without this active slice."""
         if self._member:
-            view = self._view if self._view.number else self._known
-            self._member.silent_seconds = silence_limit(view, self._number, self._beats)
+            limit = silence_limit(self._view, self._number, self._beats)
+            is_awaited = not self._view.number and self._entry.phase == ACTIVE
+            self._member.silent_seconds = min(AWAITED_SECONDS, limit) if is_awaited else limit
 
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views
