@@ -20,9 +20,11 @@ import yaml
 
 from tests.simulation.checkpoints import world as checkpoints
 from tests.simulation.lives import live
+from tests.simulation.membership import world as membership
 
 MUTANT_HOURS = 200.0  # of each life
 _LIVES = 200
+_MEMBERSHIP = ("xpk_shared.slices.", "trainer.hosts.", "trainer.elastic.")  # modules of the membership of slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ def _pairs(module: types.ModuleType, changed: types.ModuleType) -> Iterator[tupl
 
 def relive(mutant: Mutant, seed: str) -> None:
     """Simulate the life of a seed in which a mutant may show. Raises what it violates."""
-    if mutant.module.startswith("trainer."):
+    if mutant.module.startswith(_MEMBERSHIP):
+        membership.live(seed)
+    elif mutant.module.startswith("trainer."):
         checkpoints.live(seed)
     else:
         live(seed, MUTANT_HOURS, mutant.queues)

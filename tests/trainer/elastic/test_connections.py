@@ -43,3 +43,19 @@ def test_a_slice_that_sends_nothing_else_is_heard_and_says_what_it_has_dropped()
     assert both[0].silence(peers[1]) > 1.0, "the other one sends no beats"
     for connections in both:
         connections.expect({})
+
+
+def test_a_slice_is_heard_once_it_has_said_what_it_has_dropped() -> None:
+    """Until then it may have dropped the slice that has connected to it."""
+    identity, own, other = Identity(("job",), 0, b"s"), (1, "b"), (0, "a")
+    known: list[Any] = [Slices(), Slices()]
+    silent, dialing = (
+        Connections(identity, peer, lambda peer, header, payload: None, slices)
+        for peer, slices in zip((other, own), known, strict=True)
+    )
+    dialing.expect({other: (HERE, silent.listen(HERE, beats=False))})
+    until(lambda: dialing.generation(other) and silent.generation(own))
+    assert dialing.silence(other) == float("inf")
+    silent.send(own, {"kind": "piece"}, memoryview(b""))
+    until(lambda: dialing.silence(other) < 1.0)
+    dialing.expect({})

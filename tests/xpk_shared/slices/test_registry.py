@@ -278,6 +278,73 @@ def test_active_slices_stay_with_a_new_registry(start: Callable[..., Program], t
         server.kill()
 
 
+class _Hub:
+    """The registry's end of connections that a test makes."""
+
+    def __init__(self) -> None:
+        self.silence_limits: dict[int, float] = {}
+        self.views: list[dict[str, Any]] = []
+        self.replies: list[tuple[int, dict[str, Any]]] = []
+        self.has_shut_down = False
+
+    def send(self, content: bytes) -> None:
+        """Keep a view."""
+        self.views.append(json.loads(content))
+
+    def reply(self, number: int, message: dict[str, Any]) -> None:
+        """Keep an answer."""
+        self.replies.append((number, message))
+
+    def shut_down(self, excluded: int) -> None:
+        """End all connections."""
+        self.has_shut_down = True
+
+
+def test_what_slices_say_on_connections_that_a_thawed_registry_ends_does_not_count() -> None:
+    """They connect again while it is frozen; it ends these connections as well when it finds that others are lost."""
+    hub: Any = _Hub()
+    registry = Registry("job", b"", 2, 1, hub=lambda *arguments, **options: hub)
+
+    def say(number: int) -> None:
+        registry._receive({"slice": Entry(f"a{number}", ACTIVE, ()).as_json()}, number + 1)
+
+    for number in range(2):
+        say(number)
+    registry._turn(0.0)
+    for number in range(2):
+        registry._record_loss(number + 1)
+    for number in range(2):
+        say(number)
+    registry._turn(5.0)
+    assert hub.has_shut_down
+    for number in range(2):
+        registry._record_loss(number + 1)
+    registry._turn(5.1)
+    for number in range(2):
+        say(number)
+    registry._turn(5.2)
+    assert hub.replies == [] and {*hub.views[-1]["slices"]} == {"0", "1"}
+
+
+def test_a_slice_that_was_dropped_is_refused_by_a_new_registry_too(
+    start: Callable[..., Program], tmp_path: Path, port: int
+) -> None:
+    server = Program(REGISTRY, tmp_path / "first.json", port, SECRET, 3)
+    try:
+        slices = three_active(start)
+        slices[1].process.send_signal(signal.SIGSTOP)
+        for each in (slices[0], slices[2]):
+            each.sees(s0="active", s2="active")
+        server.kill()
+        slices[0].kill()
+        slices[1].process.send_signal(signal.SIGCONT)
+        server = Program(REGISTRY, tmp_path / "second.json", port, SECRET, 3)
+        until(lambda: "evicted" in slices[1].events, report=lambda: slices[1].events)
+        assert "evicted" not in slices[2].events
+    finally:
+        server.kill()
+
+
 @pytest.fixture
 def server(tmp_path: Path, port: int) -> Iterator[Program]:
     """Yield a registry of three slices in a process of its own."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, Roster, RosterLimits, View, read_view
+from xpk_shared.slices.roster import ACTIVE, READY, WAITING, Entry, Progress, Roster, RosterLimits, View, read_view
 
 LIMITS = RosterLimits(form_seconds=60.0, settle_seconds=2.0)
 
@@ -127,6 +127,31 @@ def test_slices_return_to_a_registry_that_begins_again() -> None:
     assert after.slices == before.slices and after.number > before.number
 
 
+def test_a_slice_that_is_lost_before_the_list_is_formed_may_connect_again() -> None:
+    """A registry that begins again ends connections, also those over which slices have just registered."""
+    slices = roster(num_slices=2)
+    all_active(slices, 0, 1)
+    view_of(slices, 0.0)
+    slices.begin_again()
+    all_active(slices, 0)
+    slices.drop(0)
+    all_active(slices, 0, 1)
+    assert {*view_of(slices, 1.0).slices} == {0, 1}
+
+
+def test_a_new_registry_refuses_slices_that_the_former_one_has_dropped() -> None:
+    """The others have trained without it; together they would wait for each other forever."""
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            dropped = ["a1", "b1"] if number == 3 else []
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, dropped=dropped):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
+        assert slices.take(1, entry("c1"), 1.0)
+        assert {*view_of(slices, 1.0).slices} == {1, 2, 3}
+
+
 def test_a_slice_that_the_others_have_left_out_is_refused_whichever_connects_first() -> None:
     for order in ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 1, 0)):
         slices, refused = roster(num_slices=4, min_slices=3), list[tuple[int, str]]()
@@ -139,6 +164,42 @@ def test_a_slice_that_the_others_have_left_out_is_refused_whichever_connects_fir
                 refused.append((number, f"a{number}"))
         assert refused + slices.pop_evicted() == [(0, "a0")]
         assert {*view_of(slices, 1.0).slices} == {1, 2, 3}
+
+
+def test_a_slice_that_was_dropped_before_does_not_say_which_ones_have_continued() -> None:
+    """It was frozen while the registry was not, so it does not know which slices there are."""
+    slices = roster(num_slices=4)
+    all_active(slices, 0, 1, 2, 3)
+    slices.view(0.0)
+    slices.drop(3)
+    slices.view(1.0)
+    slices.begin_again()
+    all_active(slices, 1)
+    assert not slices.take(3, entry("a3", ACTIVE), 2.0, ["a0", "a2", "a3"])
+    all_active(slices, 0, 2)
+    assert {*view_of(slices, 2.0).slices} == {0, 1, 2} and slices.pop_evicted() == []
+
+
+def test_a_new_registry_does_not_believe_a_slice_that_the_former_one_has_dropped() -> None:
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            continued, dropped = (["a1", "a2", "a3"], []) if number == 1 else ([], ["a1"])
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, continued, dropped):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
+
+
+def test_a_new_registry_refuses_active_slices_that_those_with_newer_steps_have_left_out() -> None:
+    """The ones that knew that slice 1 was dropped have started again since."""
+    left = {1: Progress((5, 0, 0), frozenset({"a1", "a2", "a3"}))}
+    for order in ((1, 2, 3), (2, 1, 3), (3, 2, 1)):
+        slices, refused = roster(num_slices=4), list[tuple[int, str]]()
+        for number in order:
+            progress = left.get(number, Progress((9, 0, 0), frozenset({"a2", "a3"})))
+            if not slices.take(number, entry(f"a{number}", ACTIVE), 0.0, progress=progress):
+                refused.append((number, f"a{number}"))
+        assert refused + slices.pop_evicted() == [(1, "a1")]
 
 
 def test_too_few_slices_do_not_form_the_list_alone() -> None:
@@ -226,9 +287,9 @@ def test_views_satisfy_their_invariants_for_any_changes(
                 assert said.incarnation in dropped or said.phase == ACTIVE
                 dropped.add(said.incarnation)
         elif what == "drop":
+            lost = {present.pop(number)} if number in present else set()
+            dropped |= set() if slices.is_forming else lost
             slices.drop(number)
-            if number in present:
-                dropped.add(present.pop(number))
         elif what == "finish":
             slices.finish()
         elif what == "suspend":

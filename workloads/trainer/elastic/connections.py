@@ -52,12 +52,14 @@ class Connections:
         self._open: dict[Peer, _Connection] = {}
         self._dialing: set[Peer] = set()
         self._lock, self._generations = threading.Lock(), 0
+        self._sends_beats = False
         self._unverified = threading.BoundedSemaphore(_UNVERIFIED)
 
     def listen(self, address: str, *, beats: bool) -> int:
         """Listen at an address of this host, and send beats if asked to; return the port. Raises AddressError."""
         listener = listen(address, 0)
         threading.Thread(target=self._accept, args=(listener,), name="exchange", daemon=True).start()
+        self._sends_beats = beats
         if beats:
             threading.Thread(target=self._beat, name="exchange-beat", daemon=True).start()
         return int(listener.getsockname()[1])
@@ -133,6 +135,7 @@ class Connections:
     def _serve(self, peer: Peer, connection: "_Connection") -> None:
         """Register a verified connection and read its frames until it ends."""
         connection.configure()
+        connection.received_at = -math.inf  # until the other host says whom its slice has dropped
         with self._lock:
             self._generations += 1
             connection.generation = self._generations
@@ -141,6 +144,8 @@ class Connections:
         if former:
             former.close()
         self._membership.notify()
+        if self._sends_beats:
+            connection.beat({_BEAT: self._membership.dropped})
         with contextlib.suppress(OSError, *PROTOCOL_ERRORS):
             while True:
                 header, payload = connection.receive()

@@ -74,8 +74,8 @@ def send(
 class Receiver:
     """The state that this host receives while it joins."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
+    def __init__(self, membership: Membership, clock: Callable[[], float] = time.monotonic) -> None:
+        self._membership, self._clock = membership, clock
         self._parts: dict[int, memoryview] = {}
         self._position: dict[str, Any] = {}
         self._expected, self._progressed_at = 0, 0.0
@@ -85,7 +85,7 @@ class Receiver:
         with self._membership.changed:
             self._parts[int(header["nth"])] = payload
             self._expected, self._position = int(header["of"]), header["position"]
-            self._progressed_at = time.monotonic()
+            self._progressed_at = self._clock()
         self._membership.notify()
 
     def wait(self, abstract: State, is_awaited: Callable[[], bool]) -> tuple[State, Position] | None:
@@ -107,7 +107,7 @@ class Receiver:
 
     def _check_progress(self, senders: Sequence[tuple[int, Entry]], *, is_awaited: bool) -> None:
         """Raise HandoverLost if the rest of the state will not come."""
-        now = time.monotonic()
+        now = self._clock()
         if not (is_awaited or self._parts):
             self._progressed_at = now
             return

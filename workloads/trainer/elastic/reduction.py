@@ -70,6 +70,19 @@ class _Attempt:
         return slice(nth * size // count, (nth + 1) * size // count)
 
 
+@dataclasses.dataclass
+class _Call:
+    """A reduction in progress on this host."""
+
+    seq: Seq
+    read_facts: Callable[[], Facts]
+    decide: Decide
+    shares: dict[int, Share] = dataclasses.field(default_factory=dict)  # computed so far
+    facts: Facts | None = None
+    attempt: _Attempt | None = None
+    version: int = -1  # of the membership, at the newest look at it
+
+
 class _Inbox:
     """Frames received for reductions that this host has not completed."""
 
@@ -94,6 +107,7 @@ class Reductions:
         self._inbox = _Inbox()
         self._newest: tuple[Seq, Result] | None = None  # the newest result of this host
         self._asked: queue.SimpleQueue[Peer] = queue.SimpleQueue()  # slices that need the newest result
+        self._answered: set[tuple[Peer, Seq, int]] = set()  # with the number of the connection
         threading.Thread(target=self._answer, name="exchange-answer", daemon=True).start()
 
     @property
@@ -109,31 +123,42 @@ class Reductions:
         All hosts of the slice call it with the same `seq`, and compute the same shares in the same order. The facts
         are read once the shares are computed. `decide` counts on the host of number 0 in the leading slice.
         """
-        facts: Facts | None = None
-        membership, shares = self._membership, dict[int, Share]()
-        membership.begin(seq)
-        attempt: _Attempt | None = None
+        call, membership = self._begin(seq, read_facts, decide), self._membership
         while True:
-            with membership.changed:
-                version = membership.version
-                missing = [replica for replica in membership.orders(seq) if replica not in shares]
-                is_committed = membership.commit.seq == seq
-                active = membership.active
-            if missing:
-                shares[missing[0]] = compute(missing[0])
+            missing, result = self._advance(call)
+            if result is not None:
+                return result
+            if missing is not None:
+                call.shares[missing] = compute(missing)
                 continue
-            if is_committed and self._newest:
-                return Result(*self._newest[1][:2], membership.commit.flags)
-            is_complete = self._newest is not None and self._newest[0] == seq
-            if not is_complete and membership.own in active:  # else the others continue without this slice
-                digest = membership.set_digest(active)
-                if attempt is None or attempt.digest != digest:
-                    attempt = _Attempt(seq, sorted(active), active[0], membership.own, digest)
-                facts = read_facts() if facts is None else facts
-                self._exchange(attempt, shares, facts, decide)
             with membership.changed:
-                if membership.version == version:
+                if membership.version == call.version:
                     membership.changed.wait(_POLL_SECONDS)
+
+    def _begin(self, seq: Seq, read_facts: Callable[[], Facts], decide: Decide) -> _Call:
+        self._membership.begin(seq)
+        return _Call(seq, read_facts, decide)
+
+    def _advance(self, call: _Call) -> tuple[int | None, Result | None]:
+        """Do what can be done now; return a replica to compute first, or the result once it is committed."""
+        membership = self._membership
+        with membership.changed:
+            call.version = membership.version
+            missing = [replica for replica in membership.orders(call.seq) if replica not in call.shares]
+            is_committed = membership.commit.seq == call.seq
+            active = membership.active
+        if missing:
+            return missing[0], None
+        if is_committed and self._newest:
+            return None, Result(*self._newest[1][:2], membership.commit.flags)
+        is_complete = self._newest is not None and self._newest[0] == call.seq
+        if not is_complete and membership.own in active:  # else the others continue without this slice
+            digest = membership.set_digest(active)
+            if call.attempt is None or call.attempt.digest != digest:
+                call.attempt = _Attempt(call.seq, sorted(active), active[0], membership.own, digest)
+            call.facts = call.read_facts() if call.facts is None else call.facts
+            self._exchange(call.attempt, call.shares, call.facts, call.decide)
+        return None, None
 
     def receive(self, peer: Peer, header: dict[str, Any], payload: memoryview) -> None:
         """Take a frame from another slice; on a background thread."""
@@ -240,21 +265,22 @@ class Reductions:
                 for _, _, peer in pieces.values()
             }
             self._inbox.drop(attempt.seq)
-        for peer in waiting:
+        for peer in sorted(waiting):
             self._asked.put(peer)
         self._membership.report_done(attempt.seq, result.flags)
 
     def _answer(self) -> None:
         """Send the newest result to slices that need it, once on each connection."""
-        answered: set[tuple[Peer, Seq, int]] = set()
         while True:
-            peer, newest = self._asked.get(), self._newest
-            generation = self._connections.generation(peer)
-            if newest and generation and (peer, newest[0], generation) not in answered:
-                seq, result = newest
-                answered = {key for key in answered if key[1] == seq} | {(peer, seq, generation)}
-                header = {"kind": "whole", "seq": list(seq), "scalars": result.scalars, "flags": result.flags}
-                self._connections.send(peer, header, as_bytes(result.vector))
+            self._send_newest(self._asked.get())
+
+    def _send_newest(self, peer: Peer) -> None:
+        newest, generation = self._newest, self._connections.generation(peer)
+        if newest and generation and (peer, newest[0], generation) not in self._answered:
+            seq, result = newest
+            self._answered = {key for key in self._answered if key[1] == seq} | {(peer, seq, generation)}
+            header = {"kind": "whole", "seq": list(seq), "scalars": result.scalars, "flags": result.flags}
+            self._connections.send(peer, header, as_bytes(result.vector))
 
     def adopt(self, commit: Commit) -> None:
         """Continue after a reduction in which this slice did not take part."""

@@ -64,7 +64,15 @@ def shares_of(number: int, active: Sequence[int], replicas: int) -> list[int]:
 class Membership:
     """One host's view of the slices. `changed` guards it, and is notified after every change."""
 
-    def __init__(self, host: Host, peers: Peers, on_dropped: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        peers: Peers,
+        on_dropped: Callable[[str], None],
+        *,
+        client: Callable[..., RegistryClient] = RegistryClient,
+        registry_loss: Callable[..., RegistryLoss] = RegistryLoss,
+    ) -> None:
         """`on_dropped` ends this host for a reason."""
         self.changed = threading.Condition()
         self.view, self.own = View(), (host.slice_id, "")
@@ -77,7 +85,9 @@ class Membership:
         self._host, self._peers, self._on_dropped = host, peers, on_dropped
         self._granted: list[Peer] = []
         self._orders: dict[Seq, list[int]] = {}
-        self._leader = _Leader(self, host, peers) if host.process_id == 0 else None
+        self._leader: _Leader | None = None
+        if host.process_id == 0:
+            self._leader = _Leader(self, host, peers, client, registry_loss)
         peers.handle(_KEY, self._leader.take_report if self._leader else lambda process, value: None, self._take)
 
     def enter(self, addresses: list[tuple[str, int]] | None, incarnation: str, resolve: Callable[[], str]) -> None:
@@ -145,7 +155,7 @@ class Membership:
 
     @property
     def dropped(self) -> list[str]:
-        """Incarnations that this slice has dropped while the registry is lost; known to process 0."""
+        """Incarnations that the registry has dropped, or this slice while it is lost; known to process 0."""
         return self._leader.dropped if self._leader else []
 
     def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
@@ -225,8 +235,16 @@ class Membership:
 class _Leader:
     """Process 0 of a slice: decides on the order of announcements."""
 
-    def __init__(self, membership: Membership, host: Host, peers: Peers) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        host: Host,
+        peers: Peers,
+        client: Callable[..., RegistryClient],
+        registry_loss: Callable[..., RegistryLoss],
+    ) -> None:
         self._membership, self._host, self._peers = membership, host, peers
+        self._make_client, self._make_loss = client, registry_loss
         self._announcing = threading.RLock()
         self._client: RegistryClient | None = None
         self._loss: RegistryLoss | None = None
@@ -239,23 +257,24 @@ class _Leader:
     def register(self, entry: Entry, resolve: Callable[[], str]) -> None:
         self._entry = entry
         port = int(self._host.registry.rpartition(":")[2])
-        self._client = RegistryClient(
+        self._client = self._make_client(
             identity(self._host.job_id, self._host.secret),
             self._host.slice_id,
             entry,
             on_view=self._take_view,
             on_evicted=self._membership.end_dropped,
             on_lost=self._lose_registry,
+            progress=self._progress,
         )
         is_own = self._host.slice_id == REGISTRY_SLICE and self._host.processes > 1  # else no host would end this one
         on_frozen = functools.partial(self._membership.end_dropped, FROZEN) if is_own else None
-        self._loss = RegistryLoss(self._membership, self._client, self._continue_without, on_frozen)
+        self._loss = self._make_loss(self._membership, self._client, self._continue_without, on_frozen)
         self._loss.start()
         self._client.connect(resolve, port)
 
     @property
     def dropped(self) -> list[str]:
-        return self._loss.dropped if self._loss else []
+        return [*self._client.dropped, *self._loss.dropped] if self._client and self._loss else []
 
     def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
         if self._loss:
@@ -297,6 +316,10 @@ class _Leader:
     def _take_view(self, view: View) -> None:
         if view.number:
             self.announce(view.as_json())
+
+    def _progress(self) -> tuple[Sequence[int], Sequence[str]]:
+        membership = self._membership
+        return membership.commit.seq, [incarnation for _, incarnation in membership.active]
 
     def _continue_without(self, view: View) -> None:
         """Announce a view of this slice, unless the registry is connected again."""

@@ -87,9 +87,17 @@ class RegistryLoss:
             lost_at = time.monotonic()
             while not self._client.is_connected:
                 time.sleep(_POLL_SECONDS)
-                self._drop_lost()
-                self._end_if_frozen(time.monotonic() - lost_at)
-            self._dropped, self._told, self._polls = set(), {}, {}
+                self._poll(time.monotonic() - lost_at)
+            self._forget()
+
+    def _poll(self, seconds: float) -> None:
+        """Drop slices that are lost; the registry has been lost for so many seconds."""
+        self._drop_lost()
+        self._end_if_frozen(seconds)
+
+    def _forget(self) -> None:
+        """Forget what belongs to a loss that has ended."""
+        self._dropped, self._told, self._polls = set(), {}, {}
 
     def _drop_lost(self) -> None:
         slices = self._slices

@@ -59,18 +59,19 @@ class Endpoint:
 
     def _beat(self, beats: Beats) -> None:
         """Send heartbeats, and shut down the connections of silent hosts."""
-        beat, woke = line({"beat": self.number}), time.monotonic()
+        woke = time.monotonic()
         while not self._is_closing:
             time.sleep(beats.seconds)
             now = time.monotonic()
-            late = now - woke - 2 * beats.seconds
-            for number, link in [(n, link) for n, link in list(self.links.items()) if not link.has_left]:
-                link.beat(beat)
-                if late > 0:  # this host itself was suspended, so what others have sent may be unread
-                    link.received_at = min(now, link.received_at + late)
-                if (
-                    now - link.received_at > self.silence_limits.get(number, self.silent_seconds)
-                    and not self._is_closing
-                ):
-                    link.shut_down()
+            self._send_beats(now, now - woke - 2 * beats.seconds)
             woke = now
+
+    def _send_beats(self, now: float, late: float) -> None:
+        """Send a heartbeat on each connection, and shut down silent ones. This thread runs `late` seconds too late."""
+        beat = line({"beat": self.number})
+        for number, link in [(n, link) for n, link in list(self.links.items()) if not link.has_left]:
+            link.beat(beat)
+            if late > 0:  # this host itself was suspended, so what others have sent may be unread
+                link.received_at = min(now, link.received_at + late)
+            if now - link.received_at > self.silence_limits.get(number, self.silent_seconds) and not self._is_closing:
+                link.shut_down()

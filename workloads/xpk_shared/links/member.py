@@ -28,9 +28,11 @@ class Member(Endpoint):
         *,
         beats: Beats | None = None,
         dial_seconds: float = DIAL_SECONDS,
+        handshake_seconds: float = math.inf,
     ) -> None:
         super().__init__(identity, number, {0}, handlers, beats)
         self._dial_seconds = dial_seconds  # for an attempt to connect
+        self._handshake_seconds = handshake_seconds  # for one that is connected
         self._sent: list[bytes] = []  # messages of this host to the hub, before or after it connected
 
     def join(
@@ -44,7 +46,8 @@ class Member(Endpoint):
             sock = dial(address, port, deadline, resolve, self._dial_seconds)
             with contextlib.suppress(OSError):  # it may be closed already
                 link, hub = Link(sock), str(sock.getpeername()[0])
-                messages = shake_hands(link, self._identity, self.number, deadline, self._greet)
+                limit = min(deadline, time.monotonic() + self._handshake_seconds)
+                messages = shake_hands(link, self._identity, self.number, limit, self._greet)
                 if messages is not None:
                     link.max_bytes = MAX_HUB_MESSAGE_BYTES
                     self.hub_address = hub

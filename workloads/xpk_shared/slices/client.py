@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
-from xpk_shared.slices.registry import BEATS, silence_limit
-from xpk_shared.slices.roster import Entry, View, read_view
+from xpk_shared.slices.registry import AWAITED_SECONDS, BEATS, silence_limit
+from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
+_HANDSHAKE_SECONDS = 2.0  # the registry may be lost meanwhile, and its successor waits only some seconds for the slices
 _DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
 
 
@@ -31,12 +32,18 @@ class RegistryClient:
         on_view: Callable[[View], None],
         on_evicted: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
+        progress: Callable[[], tuple[Sequence[int], Sequence[str]]] = lambda: ((), ()),
         beats: Beats = BEATS,
+        member: Callable[..., Member] = Member,
     ) -> None:
+        """`progress` returns the position of this slice in the run, and the incarnations of the active slices."""
+        self._make_member, self._progress = member, progress
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
         self._member: Member | None = None
         self._view = View()  # the newest one of this connection
+        self._known = View()  # the newest one of any connection
+        self._dropped: dict[int, str] = {}
         self._continued: list[str] = []
         self._lock, self._is_lost, self._is_closed = threading.Lock(), threading.Event(), False
 
@@ -44,6 +51,11 @@ class RegistryClient:
     def is_connected(self) -> bool:
         """True while this slice is connected to the registry, and is in the view that it has received."""
         return self._member is not None and self._is_in_view
+
+    @property
+    def dropped(self) -> list[str]:
+        """Incarnations that the registry has dropped, one for each slice."""
+        return list(self._dropped.values())
 
     def connect(self, resolve: Callable[[], str], port: int) -> None:
         """Connect in the background; `resolve` returns the registry's current address."""
@@ -75,7 +87,8 @@ class RegistryClient:
         return self._view.has(self._number, self._entry.incarnation)
 
     def _send_entry(self) -> None:
-        self._send({"slice": self._entry.as_json(), "continued": self._continued})
+        said = {"continued": self._continued, "dropped": self.dropped, "progress": self._progress()}
+        self._send({"slice": self._entry.as_json()} | said)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:
@@ -83,29 +96,46 @@ class RegistryClient:
 
     def _run(self, resolve: Callable[[], str], port: int) -> None:
         while not self._is_closed:
-            self._is_lost.clear()
-            handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
-            self._view = View()
-            member = Member(self._identity, self._number + 1, handlers, beats=self._beats, dial_seconds=_DIAL_SECONDS)
+            member = self._begin()
             try:
                 member.join(resolve(), port, math.inf, resolve)
             except (OSError, PeerAbsent):  # the name does not resolve while the registry's pod is replaced
                 time.sleep(_RETRY_SECONDS)
                 continue
-            with self._lock:
-                self._member = member
-                self._limit_silence()
-                self._send_entry()
+            self._enter(member)
             self._is_lost.wait()
-            with self._lock:
-                self._member = None
-            member.leave()  # ends its thread of heartbeats
-            if not self._is_closed:
-                self._on_lost()
+            self._leave_lost(member)
+
+    def _begin(self) -> Member:
+        """Return the end of a new connection."""
+        self._is_lost.clear()
+        self._view = View()
+        handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
+        number = self._number + 1
+        limits = {"dial_seconds": _DIAL_SECONDS, "handshake_seconds": _HANDSHAKE_SECONDS}
+        return self._make_member(self._identity, number, handlers, beats=self._beats, **limits)
+
+    def _enter(self, member: Member) -> None:
+        """Register this slice on a new connection."""
+        with self._lock:
+            self._member = member
+            self._limit_silence()
+            self._send_entry()
+
+    def _leave_lost(self, member: Member) -> None:
+        """Give up a connection that is lost."""
+        with self._lock:
+            self._member = None
+        member.leave()  # ends its thread of heartbeats
+        if not self._is_closed:
+            self._on_lost()
 
     def _limit_silence(self) -> None:
+        """Wait for the registry as long as for a slice; without a view, it may form one without this active slice."""
         if self._member:
-            self._member.silent_seconds = silence_limit(self._view, self._number, self._beats)
+            limit = silence_limit(self._view, self._number, self._beats)
+            is_awaited = not self._view.number and self._entry.phase == ACTIVE
+            self._member.silent_seconds = min(AWAITED_SECONDS, limit) if is_awaited else limit
 
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views
@@ -115,6 +145,12 @@ class RegistryClient:
         if "view" in message:
             with self._lock:
                 self._view = read_view(message)
+                self._dropped |= {
+                    slice_id: entry.incarnation
+                    for slice_id, entry in self._known.slices.items()
+                    if not self._view.has(slice_id, entry.incarnation)
+                }
+                self._known = self._view
                 self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()
             self._on_view(self._view)

@@ -3,7 +3,8 @@
 It runs in the supervisor of slice 0 host 0. The first host of every slice is connected to it:
 
     slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
-                               "continued": incarnations}
+                               "continued": incarnations, "dropped": incarnations,
+                               "progress": [seq, incarnations]}
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
     view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
@@ -11,8 +12,9 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
-not hear, if no others can train then; `continued` tells the successor which ones are left. A registry that was frozen
-is its own successor: it forgets who was present, and all slices connect again.
+not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones its
+predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train. A registry that
+was frozen is its own successor: it forgets who was present, and all slices connect again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import ACTIVE, READY, Entry, Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import ACTIVE, READY, Entry, Progress, Roster, RosterLimits, View, read_entry
 
 BEATS = Beats(seconds=0.25)
 AWAITED_SECONDS = 1.5  # silence after which an active slice is dropped: it may be frozen while the others wait
@@ -65,14 +67,17 @@ class Registry:
         *,
         limits: RosterLimits | None = None,
         beats: Beats = BEATS,
+        hub: Callable[..., Hub] = Hub,
     ) -> None:
         handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
         # The registry itself is number 0, slice N is number N + 1.
-        self._hub = Hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
+        self._hub = hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
         self._num_slices, self._beats = num_slices, beats
+        self._ended = dict.fromkeys(range(1, num_slices + 1), 0)  # by this registry: connections of each
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
+        self._woke: float | None = None  # when the latest turn began
         self._suspended_until = 0.0  # until when losses may be those of slices that left while this process did not run
         self._wake = threading.Event()
 
@@ -87,20 +92,24 @@ class Registry:
         return len(self._finished) == self._num_slices
 
     def _run(self) -> None:
-        woke = time.monotonic()
+        self._woke = time.monotonic()
         while True:
             self._wake.wait(_POLL_SECONDS)
             self._wake.clear()
-            has_changed, now = self._roster.is_forming, time.monotonic()
-            if now - woke > _SUSPENDED_SECONDS:
-                self._suspended_until = now + _LEAVING_SECONDS
-            woke = now
-            while self._changes:
-                self._changes.popleft()(now)
-                has_changed = True
-            view = self._roster.view(now) if has_changed else None
-            if view:
-                self._publish(view)
+            self._turn(time.monotonic())
+
+    def _turn(self, now: float) -> None:
+        """Make all changes since the latest turn, and send the slices the new view."""
+        has_changed = self._roster.is_forming
+        if self._woke is not None and now - self._woke > _SUSPENDED_SECONDS:
+            self._suspended_until = now + _LEAVING_SECONDS
+        self._woke = now
+        while self._changes:
+            self._changes.popleft()(now)
+            has_changed = True
+        view = self._roster.view(now) if has_changed else None
+        if view:
+            self._publish(view)
 
     def _publish(self, view: View) -> None:
         limits = {number + 1: silence_limit(view, number, self._beats) for number in view.slices}
@@ -125,24 +134,36 @@ class Registry:
 
     def _disconnect(self, excluded: int = -1) -> None:
         """End the connections of all slices but one, so that they register again, whatever they do by then."""
+        self._ended = {slice_number: ended + (slice_number != excluded) for slice_number, ended in self._ended.items()}
         self._hub.silence_limits = {}
         self._hub.shut_down(excluded)
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "slice" in message:
-            entry, continued = read_entry(message["slice"]), [str(name) for name in message.get("continued", ())]
-            self._change(lambda now: self._take(number, entry, continued, now))
+            entry = read_entry(message["slice"])
+            continued, dropped = ([str(name) for name in message.get(key, ())] for key in ("continued", "dropped"))
+            seq, active = message.get("progress", ((), ()))
+            progress = Progress(tuple(int(part) for part in seq), frozenset(str(name) for name in active))
+            ended = self._ended[number]
+
+            def take(now: float) -> None:
+                if ended == self._ended[number]:  # else said on a connection that has been ended since
+                    self._take(number, entry, continued, dropped, progress, now)
+
+            self._change(take)
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:
             self._finished.add(number)
             self._change(lambda now: self._roster.finish())
 
-    def _take(self, number: int, entry: Entry, continued: list[str], now: float) -> None:
+    def _take(
+        self, number: int, entry: Entry, continued: list[str], dropped: list[str], progress: Progress, now: float
+    ) -> None:
         if self._roster.is_superseded(number - 1, entry, continued):
             self._roster.supersede()
             self._disconnect(excluded=number)
-        if not self._roster.take(number - 1, entry, now, continued):
+        if not self._roster.take(number - 1, entry, now, continued, dropped, progress):
             self._hub.reply(number, {"evicted": entry.incarnation})
         for evicted, incarnation in self._roster.pop_evicted():
             self._hub.reply(evicted + 1, {"evicted": incarnation})

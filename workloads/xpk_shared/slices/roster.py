@@ -68,6 +68,14 @@ def read_view(message: dict[str, Any]) -> View:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """What an active slice has done last, and with whom; slices that others have left out are behind them."""
+
+    seq: tuple[int, ...] = ()  # position in the run of its newest reduction
+    active: frozenset[str] = frozenset()  # incarnations of the active slices that it knows
+
+
+@dataclass(frozen=True)
 class RosterLimits:
     """Time limits in seconds."""
 
@@ -87,20 +95,40 @@ class Roster:
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
+        self._newest = Progress()  # of the active slices that have connected before the first view
+        self._former: set[str] = set()  # incarnations that were present before this registry began again
+        self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
         self._evicted: list[tuple[int, str]] = []
 
-    def take(self, number: int, entry: Entry, now: float, continued: Iterable[str] = ()) -> bool:
+    def take(
+        self,
+        number: int,
+        entry: Entry,
+        now: float,
+        continued: Iterable[str] = (),
+        dropped: Iterable[str] = (),
+        progress: Progress = Progress(),
+    ) -> bool:
         """Record what a slice says of itself; return False if that incarnation was dropped before.
 
         A slice was also dropped if it became active under an earlier registry and connects after the first view of
-        this one, or if `continued` leaves it out: incarnations that have continued without a registry.
+        this one, or if `continued` leaves it out: incarnations that have continued without a registry. `dropped`: those
+        that an earlier registry has dropped. Of active slices, the one with the most `progress` knows which ones train.
         """
-        if continued and not self._is_formed:
-            self._leave_out_others(set(continued) - self._stale)
+        if not self._is_formed:
+            self._reported |= set(dropped) - self._former
+            self._dropped |= self._reported
+            is_believed = self._continued is None or entry.incarnation in self._continued
+            if continued and is_believed and entry.incarnation not in self._reported:
+                self._continue_with(set(continued) - self._stale)
+            if entry.phase == ACTIVE and entry.incarnation not in self._dropped and progress.seq > self._newest.seq:
+                self._newest = progress
+            self._evict()
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
         is_left_out = self._continued is not None and entry.incarnation not in self._continued
+        is_left_out |= bool(self._newest.active) and entry.incarnation not in self._newest.active
         if is_new and entry.phase == ACTIVE and (self._is_formed or is_left_out):
             self._dropped.add(entry.incarnation)
         if entry.incarnation in self._dropped:
@@ -130,8 +158,8 @@ class Roster:
     def begin_again(self) -> None:
         """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
         if self._is_formed:
-            self._continued = {entry.incarnation for entry in self._slices.values()}
-        self._slices, self._is_formed = {}, False
+            self._former = self._continued = {entry.incarnation for entry in self._slices.values()}
+        self._slices, self._is_formed, self._newest = {}, False, Progress()
         self._first_at = self._active_at = None
 
     def pop_evicted(self) -> list[tuple[int, str]]:
@@ -139,18 +167,25 @@ class Roster:
         evicted, self._evicted = self._evicted, []
         return evicted
 
-    def _leave_out_others(self, continued: set[str]) -> None:
+    def _continue_with(self, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
-        self._dropped -= self._continued
+        self._dropped -= self._continued - self._reported
+        active = {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
+        self._dropped |= active - self._continued
+
+    def _evict(self) -> None:
+        """Remove the slices of which it has become known that they were dropped."""
         for number, entry in list(self._slices.items()):
-            if entry.phase == ACTIVE and entry.incarnation not in self._continued:
+            if entry.phase == ACTIVE and self._newest.active and entry.incarnation not in self._newest.active:
+                self._dropped.add(entry.incarnation)
+            if entry.incarnation in self._dropped:
                 self._evicted.append((number, entry.incarnation))
                 self.drop(number)
 
     def drop(self, number: int) -> None:
-        """Remove a slice that is lost or has left."""
+        """Remove a slice that is lost or has left. It may connect again until a view tells others that it is absent."""
         entry = self._slices.pop(number, None)
-        if entry:
+        if entry and self._is_formed:
             self._dropped.add(entry.incarnation)
         if not self._has_active:
             self._active_at = None
@@ -165,7 +200,7 @@ class Roster:
         """Return a new view of the slices; None while slices that are expected may still connect."""
         if not self._is_formed and not self._forms(now):
             return None
-        self._is_formed, self._continued = True, None
+        self._is_formed, self._continued, self._newest = True, None, Progress()
         incarnations = {entry.incarnation for entry in self._slices.values()}
         if self._has_active:
             self._founder = ""
