@@ -69,7 +69,7 @@ def read_view(message: dict[str, Any]) -> View:
 
 @dataclass(frozen=True)
 class Progress:
-    """What an active slice has done last, and with whom; slices that others have left out are behind them."""
+    """Newest step of an active slice, and with whom it made it: slices that others have left out are behind them."""
 
     seq: tuple[int, ...] = ()  # position in the run of its newest reduction
     active: frozenset[str] = frozenset()  # incarnations of the active slices that it knows
