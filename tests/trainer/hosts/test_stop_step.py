@@ -88,5 +88,5 @@ def test_all_stop_after_the_same_step_whenever_they_are_asked(
         [functools.partial(hosts.run, n, ask_at if n in asked else 0, pause) for n, pause in enumerate(pauses)]
     )
     assert len(set(lasts)) == 1
-    assert ask_at - 2 <= int(str(lasts[0])) <= ask_at + 2
+    assert int(str(lasts[0])) >= ask_at - 2  # how much later depends on how soon the request arrives
     hosts.leave()
