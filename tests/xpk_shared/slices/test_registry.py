@@ -172,15 +172,21 @@ def test_a_silent_slice_is_dropped_and_evicted_when_it_returns(start: Callable[.
     assert {*first.view["slices"]} == {"0", "1"}
 
 
-def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Program], port: int) -> None:
-    """A busy machine must not undo the steps that it has trained while the other one starts."""
-    Registry("job", SECRET.encode(), 2, 1, beats=PATIENT).open("127.0.0.1", port)
+def two_active(start: Callable[..., Program]) -> list[Program]:
+    """Return two slices that are active."""
     slices = [start(number) for number in range(2)]
     for each in slices:
         each.sees(s0="waiting", s1="waiting")
     for each in slices:
         each.order("active")
     slices[0].sees(s0="active", s1="active")
+    return slices
+
+
+def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Program], port: int) -> None:
+    """A busy machine must not undo the steps that it has trained while the other one starts."""
+    Registry("job", SECRET.encode(), 2, 1, beats=PATIENT).open("127.0.0.1", port)
+    slices = two_active(start)
     slices[1].process.send_signal(signal.SIGSTOP)
     slices[0].sees(s0="active")
     again = start(1, "second")
@@ -194,12 +200,7 @@ def test_an_active_slice_is_dropped_after_less_than_two_seconds_of_silence(
     start: Callable[..., Program], port: int
 ) -> None:
     Registry("job", SECRET.encode(), 2, 1).open("127.0.0.1", port)
-    slices = [start(number) for number in range(2)]
-    for each in slices:
-        each.sees(s0="waiting", s1="waiting")
-    for each in slices:
-        each.order("active")
-    slices[0].sees(s0="active", s1="active")
+    slices = two_active(start)
     slices[1].process.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     slices[0].sees(s0="active")
