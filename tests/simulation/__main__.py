@@ -10,28 +10,24 @@ a property ends the run.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.lives import HOURS, live
+from tests.simulation.runner import add_options, results
 
 
 def main() -> int:
     """Simulate; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=50_000.0, help="of clusters' lives, in total [default: 50000]")
-    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--world", metavar="SEED/NUMBER", help="simulate only this one")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes [default: one per core]")
+    add_options(parser, "world")
     options = parser.parse_args()
     count = max(1, round(options.hours / HOURS))
     worlds = [options.world] if options.world else [f"{options.seed}/{number}" for number in range(count)]
     began, passes, done = time.monotonic(), 0, 0
-    for name, made, problem in results(worlds, 1 if options.world else options.workers):
+    for name, (made, problem) in results(worlds, simulate, options.workers):
         if problem:
             print(f"{problem}\nworld {name} fails: python -m tests.simulation --world {name}")
             return 1
@@ -44,24 +40,12 @@ def main() -> int:
     return 0
 
 
-def results(worlds: list[str], workers: int) -> Iterator[tuple[str, int, str]]:
-    """Yield (world, passes, problem or "") as the worlds end."""
-    if workers == 1:
-        yield from map(simulate, worlds)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        try:
-            yield from pool.map(simulate, worlds)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def simulate(name: str) -> tuple[str, int, str]:
-    """Return (world, passes, problem or "") of one life."""
+def simulate(name: str) -> tuple[int, str]:
+    """Return (passes, problem or "") of one life."""
     try:
-        return name, live(name).passes, ""
+        return live(name).passes, ""
     except Exception:
-        return name, 0, traceback.format_exc()
+        return 0, traceback.format_exc()
 
 
 if __name__ == "__main__":

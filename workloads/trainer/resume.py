@@ -76,19 +76,19 @@ def start_trunk(run: Run) -> Callable[[State], State]:
     if not path or keys is None:
         return lambda state: state
     params: Params = functools.reduce(lambda tree, key: tree[key], keys, run.programs.state["params"])
-    wanted = {"params": {part: params[part] for part in trunk.PARTS}, "averages": run.programs.state["averages"]}
+    expected = {"params": {part: params[part] for part in trunk.PARTS}, "averages": run.programs.state["averages"]}
     check = OwnWork()
     with timeouts.storage(job, "the check of the trunk's checkpoint", 0, check):
         if job.is_first:
             with check:
-                found = trunk.find_checkpoint(path)
-                arrays = _checkpoints_of(run, str(found.place)).shapes(found.step, found.notes)
-                if problem := trunk.mismatch(found, model.family, array_shapes(wanted), arrays):
+                checkpoint = trunk.find_checkpoint(path)
+                arrays = _checkpoints_of(run, str(checkpoint.place)).shapes(checkpoint.step, checkpoint.notes)
+                if problem := trunk.mismatch(checkpoint, model.family, array_shapes(expected), arrays):
                     raise FatalError(problem)
-            job.peers.announce("trunk", [str(found.place), found.step, found.notes])
+            job.peers.announce("trunk", [str(checkpoint.place), checkpoint.step, checkpoint.notes])
         place, step, notes = job.peers.await_("trunk")
     checkpoints, compiler = _checkpoints_of(run, place), functools.partial(compile_program, run)
-    finish = checkpoints.restore(step, notes, run.mesh, wanted, compiler, is_partial=True)
+    finish = checkpoints.restore(step, notes, run.mesh, expected, compiler, is_partial=True)
 
     def start(state: State) -> State:
         with timeouts.storage(job, "the read of the trunk", 0, checkpoints):

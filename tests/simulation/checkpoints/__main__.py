@@ -7,34 +7,27 @@ python -m tests.simulation.checkpoints --life 1/17     # replay one life
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.checkpoints.world import live
+from tests.simulation.runner import add_options, results
 
 
 def main() -> int:
     """Simulate; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lives", type=int, default=2000, help="[default: 2000]")
-    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--life", metavar="SEED/NUMBER", help="simulate only this one")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes [default: one per core]")
+    add_options(parser, "life")
     options = parser.parse_args()
     lives = [options.life] if options.life else [f"{options.seed}/{number}" for number in range(options.lives)]
     began, changes = time.monotonic(), 0
-    with ProcessPoolExecutor(min(options.workers, len(lives))) as pool:
-        try:
-            for name, (made, problem) in zip(lives, pool.map(simulate, lives, chunksize=10), strict=True):
-                if problem:
-                    print(f"{problem}\nlife {name} fails: python -m tests.simulation.checkpoints --life {name}")
-                    return 1
-                changes += made
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for name, (made, problem) in results(lives, simulate, options.workers, chunksize=10):
+        if problem:
+            print(f"{problem}\nlife {name} fails: python -m tests.simulation.checkpoints --life {name}")
+            return 1
+        changes += made
     print(f"{len(lives):,} lives, {changes:,} changes of files in {time.monotonic() - began:.0f} s: no problem")
     return 0
 

@@ -7,22 +7,19 @@ python -m tests.simulation.membership --life 1/17     # replay one life, and sho
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.membership.world import World
+from tests.simulation.runner import add_options, results
 
 
 def main() -> int:
     """Simulate; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lives", type=int, default=2000, help="[default: 2000]")
-    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--life", metavar="SEED/NUMBER", help="simulate only this one")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes [default: one per core]")
+    add_options(parser, "life")
     options = parser.parse_args()
     if options.life:
         world, problem = simulate(options.life)
@@ -30,15 +27,11 @@ def main() -> int:
         return 1 if problem else 0
     lives = [f"{options.seed}/{number}" for number in range(options.lives)]
     began, steps = time.monotonic(), 0
-    with ProcessPoolExecutor(min(options.workers, len(lives))) as pool:
-        try:
-            for name, (made, problem) in zip(lives, pool.map(_count, lives, chunksize=10), strict=True):
-                if problem:
-                    print(f"{problem}\nlife {name} fails: python -m tests.simulation.membership --life {name}")
-                    return 1
-                steps += made
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for name, (made, problem) in results(lives, _count, options.workers, chunksize=10):
+        if problem:
+            print(f"{problem}\nlife {name} fails: python -m tests.simulation.membership --life {name}")
+            return 1
+        steps += made
     print(f"{len(lives):,} lives, {steps:,} steps of slices in {time.monotonic() - began:.0f} s: no problem")
     return 0
 

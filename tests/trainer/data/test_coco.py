@@ -140,8 +140,8 @@ def test_boxes_of_a_rectangle_are_those_of_its_pixels_and_of_the_picture(
     actual = [rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]
     np.testing.assert_allclose(actual, box_4 * (64, 96, 64, 96), atol=1.5)
     if not is_flipped:
-        found = Detections(box_4[None], np.ones(1), np.ones(1, int))
-        (result,) = image_results(model, drawn, found)
+        detections = Detections(box_4[None], np.ones(1), np.ones(1, int))
+        (result,) = image_results(model, drawn, detections)
         np.testing.assert_allclose(result["bbox"], drawn.objects[0]["bbox"], rtol=1e-5)
     height, width = words(row_S, form.header + 4, 2, "<f4")
     assert (width * 96) / (height * 64) == pytest.approx(picture[0] / 80, rel=1e-5), "the picture keeps its proportions"

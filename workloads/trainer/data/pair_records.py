@@ -66,8 +66,7 @@ class PairRecords:
         """Write record `number`, of these tokens, into zeros. Raises FatalError for a sentence of an invalid length."""
         first, end = self._pairs_N2[number].tolist()
         bounds = (self._bounds_D[2 * first : 2 * end + 1] - self._bounds_D[2 * first]).tolist()
-        halves = np.split(row_S, 2)
-        rest = [halves[0], halves[1]]
+        rest = np.split(row_S, 2)  # of each half
         for nth, (start, stop) in enumerate(itertools.pairwise(bounds)):
             size = stop - start
             if not 0 < size <= self._longest:
