@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,14 @@ def test_modules_and_functions_are_small_and_public_ones_have_docstrings(file: P
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+def test_the_generator_that_all_threads_share_is_not_used() -> None:
+    """A retry on another thread must not change what a seeded program, or a test, draws from `random`."""
+    for file in (*OURS, *(ROOT / "tools").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "\nimport random\n" in text:
+            assert re.findall(r"(?<![\w.])random\.(?!Random\b)\w+", text) == [], file
 
 
 def test_options_of_providers_are_not_read_from_the_environment() -> None:

@@ -8,11 +8,11 @@ import pytest
 from google.cloud.container_v1 import NodePool, ReservationAffinity
 
 from tests.gke_emulator.cloud import PROJECT, REGION, ZONE, slice_pool
+from tools.gke_emulator import pools
 from tools.gke_emulator.defaults import fill_pool
 from tools.gke_emulator.machines import check_topology, machine_of
 from tools.gke_emulator.names import Target
 from tools.gke_emulator.nodes import Node, node_object, reserved_memory, reserved_millicores
-from tools.gke_emulator.pools import new_node_names
 from tools.gke_emulator.store import ClusterPb
 from xpk.capacity.nodes.inventory import shape_of
 from xpk.model.accelerators import all_shapes
@@ -165,8 +165,8 @@ def test_nodes_of_every_tpu_slice_are_known_to_xpk() -> None:
 
 def test_names_of_a_pools_nodes_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = iter(["aaaa", "aaaa", "bbbb", "bbbb", "cccc"])
-    monkeypatch.setattr("random.choices", lambda *args, **options: next(ends))
+    monkeypatch.setattr(pools._RANDOM, "choices", lambda *args, **options: next(ends))
     target, message = Target(PROJECT, REGION, "c", "p"), NodePool.pb(slice_pool("p"))
-    (first,) = new_node_names(target, message, 1, [])
-    others = new_node_names(target, message, 2, [first])
+    (first,) = pools.new_node_names(target, message, 1, [])
+    others = pools.new_node_names(target, message, 2, [first])
     assert [name[-4:] for name in (first, *others)] == ["aaaa", "bbbb", "cccc"]

@@ -179,6 +179,20 @@ def test_a_host_whose_folder_is_removed_before_its_record_has_ended(
     running(api, "a", attempt=1)
 
 
+def test_a_host_whose_folder_is_removed_before_the_daemon_has_seen_it_run(
+    api: LocalApi, folder: Path, tmp_path: Path
+) -> None:
+    runs, lock = tmp_path / "runs", folder / daemon_control.LOCK
+    api.create(jobset("a", f"touch {runs}; {FOREVER}", slices=1, hosts=1))
+    pod = until(lambda: [file.parent for file in (folder / process.PODS).glob("*/lock")], every=0.001)[0]
+    assert process.tell(lock, signal.SIGSTOP)
+    until(runs.exists)
+    pod.rename(tmp_path / "gone")
+    assert process.tell(lock, signal.SIGCONT)
+    assert ended(api, "a") == "Failed"
+    assert not process.strays(pod)
+
+
 def test_concurrent_writes_are_atomic(tmp_path: Path) -> None:
     write = "import sys; from xpk.local import shim; [shim.write(*sys.argv[1:]) for _ in range(3000)]"
     writers = [

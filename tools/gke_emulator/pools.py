@@ -26,6 +26,7 @@ _UPDATES = ("workload_metadata_config", "upgrade_settings", "tags", "taints", "l
             "resource_labels", "machine_type", "disk_size_gb", "accelerators", "queued_provisioning", "flex_start",
             "max_run_duration", "node_drain_config", "boot_disk", "containerd_config")  # fmt: skip
 _NAMES = ("name", "project_id", "zone", "cluster_id", "node_pool_id", "etag", "node_version")
+_RANDOM = random.Random()
 _OF_POOL = ("upgrade_settings", "queued_provisioning", "node_drain_config")
 
 
@@ -288,7 +289,7 @@ def new_node_names(target: Target, message: Any, count: int, taken: Collection[s
         start = f"gke-tpu-{defaults.digest(target.path)}"
     names: dict[str, None] = {}
     while len(names) < count:
-        name = f"{start}-{''.join(random.choices(string.ascii_lowercase + string.digits, k=4))}"
+        name = f"{start}-{''.join(_RANDOM.choices(string.ascii_lowercase + string.digits, k=4))}"
         if name not in taken:
             names[name] = None
     return list(names)

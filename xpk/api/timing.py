@@ -15,6 +15,8 @@ from typing import TypeVar
 T = TypeVar("T")
 Pause = Callable[[float], None]
 
+# Not the module's own generator: a retry on another thread must not change what a seeded program draws from that.
+_RANDOM = random.Random()  # noqa: S311  # no secret depends on it
 _DEADLINE: ContextVar[float] = ContextVar("xpk_deadline", default=math.inf)  # a time of time.monotonic
 
 
@@ -43,7 +45,7 @@ class Backoff:
     def next(self) -> float:
         """Return the next pause in seconds."""
         seconds, self._next = self._next, min(2 * self._next, self._longest)
-        return seconds * random.uniform(1.0, 1.25)  # noqa: S311  # not a secret
+        return seconds * _RANDOM.uniform(1.0, 1.25)
 
     def reset(self) -> None:
         """Restart with the first pause."""

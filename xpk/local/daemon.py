@@ -73,9 +73,8 @@ class Daemon:
         """Observe a host. One without a supervisor is recorded as ended, unless it may still be started."""
         folder, shim = self._pod_folder(pod.uid), self._shims.get(pod.uid)
         host = process.observe(folder)
-        has_exited = shim is not None and shim.poll() is not None
-        given_up = has_exited or (shim is None and pod.grace_seconds is not None)
-        if host.state == "absent" and (has_exited or pod.is_running):
+        given_up = shim.poll() is not None if shim else pod.grace_seconds is not None
+        if host.state == "absent" and (shim or pod.is_running):
             folder.mkdir()
             (folder / "spec.json").touch()
             process.record_end(folder, "ContainerStatusUnknown", "the folder of the host was removed")

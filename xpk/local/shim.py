@@ -275,6 +275,13 @@ def _lock(folder: str) -> int | None:
     return None if start else fd
 
 
+def _is_lock_of(folder: str, lock: int) -> bool:
+    """Return whether a descriptor is that of the folder's lock, thus whether the folder is still the same."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(lock), os.stat(os.path.join(folder, "lock")))
+    return False
+
+
 def _termination_message(folder: str) -> str:
     """Return the host's termination message."""
     with contextlib.suppress(OSError), open(os.path.join(folder, LAST_WORD), "rb") as file:
@@ -311,8 +318,8 @@ def main(folder: str) -> int:
     ring(str(spec["bell"]))
     supervisor = Supervisor(pid, outputs, log, wake)
     supervisor.asked = early
-    # A process that removes the folder kills its processes, but cannot find a host before its exec.
-    if not os.path.exists(os.path.join(folder, "start.json")):
+    # A process that removes or replaces the folder kills its processes, but cannot find a host before its exec.
+    if not _is_lock_of(folder, lock):
         early.append(signal.SIGUSR1)
     code = supervisor.run()
     end: dict[str, object] = {"exitCode": code if code >= 0 else 128 - code}

@@ -43,6 +43,7 @@ class Google:
 
     def __init__(self, endpoints: Endpoints, *, pause: Pause, unit: float = _FIRST_PAUSE) -> None:
         self._endpoints, self._pause, self._unit = endpoints, pause, unit
+        self._random = random.Random()  # noqa: S311  # no secret depends on it
         self._lock = threading.Lock()
         self._managers: dict[str, Any] = {}
         self._http: Any = None
@@ -106,7 +107,7 @@ class Google:
                     failure.__cause__ = error
                     raise failure from error
             # Jitter: many steps that were rejected at once must not retry at once.
-            self._pause(min(self._unit * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.0))  # noqa: S311  # not a secret
+            self._pause(min(self._unit * 2**attempt, _LONGEST_PAUSE) * self._random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
 
     def _grpc(self, version: str, method: str, request: Dict) -> Dict:

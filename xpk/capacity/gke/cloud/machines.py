@@ -22,7 +22,7 @@ _MOST, _AT_ONCE = 256, 16  # machines for each call, and requests at once
 def read_machines(google: Google, project: str, nodes: Objs) -> dict[str, Machine]:
     """Return the machines of nodes by the nodes' names, of some of them if they are many. Raises XpkError."""
     google.check()
-    chosen = nodes if len(nodes) <= _MOST else random.sample(nodes, _MOST)
+    chosen = nodes if len(nodes) <= _MOST else random.Random().sample(nodes, _MOST)  # noqa: S311  # no secret depends on it
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="xpk-machines") as executor:
         machines = list(executor.map(partial(_read, google, project), chosen))
     return {str(node["metadata"]["name"]): machine for node, machine in zip(chosen, machines, strict=True)}
