@@ -215,7 +215,7 @@ def test_a_registry_with_too_few_slices_gives_way_to_those_that_have_continued()
     slices = roster(num_slices=4, min_slices=3)
     all_active(slices, 0, 1, 2, 3)
     view_of(slices, 0.0)
-    returns = 1, entry("a1", ACTIVE), ["a1", "a2", "a3"]
+    returns = 1, entry("a1", ACTIVE), ["a1", "a2", "a3"], Progress()
     slices.drop(1)
     assert not slices.is_superseded(*returns), "three are left, which may train"
     for number in (2, 3):
@@ -227,6 +227,20 @@ def test_a_registry_with_too_few_slices_gives_way_to_those_that_have_continued()
         assert slices.take(number, entry(f"a{number}", ACTIVE), 2.0, returns[2])
     assert not slices.take(0, entry("a0", ACTIVE), 2.0)
     assert {*view_of(slices, 2.0).slices} == {1, 2, 3}
+
+
+def test_a_registry_does_not_give_way_to_a_slice_that_was_frozen() -> None:
+    slices = roster(num_slices=4, min_slices=3)
+    active = frozenset({"a1", "a2"})
+    for number in (1, 2):
+        slices.take(number, entry(f"a{number}", ACTIVE), 0.0, progress=Progress((8, 0, 0), active))
+    slices.take(0, entry("a0"), 0.0)
+    view_of(slices, 60.0)
+    slices.drop(2)
+    frozen = 3, entry("a3", ACTIVE)
+    assert not slices.is_superseded(*frozen, ["a1", "a3"], Progress((9, 0, 0), active)), "it is waited for here"
+    assert not slices.is_superseded(*frozen, ["a2", "a3"], Progress((7, 0, 0), active)), "its steps are older"
+    assert slices.is_superseded(*frozen, ["a2", "a3"], Progress((9, 0, 0), active))
 
 
 def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:

@@ -160,7 +160,7 @@ class Registry:
     def _take(
         self, number: int, entry: Entry, continued: list[str], dropped: list[str], progress: Progress, now: float
     ) -> None:
-        if self._roster.is_superseded(number - 1, entry, continued):
+        if self._roster.is_superseded(number - 1, entry, continued, progress):
             self._roster.supersede()
             self._disconnect(excluded=number)
         if not self._roster.take(number - 1, entry, now, continued, dropped, progress):

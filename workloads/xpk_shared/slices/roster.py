@@ -8,7 +8,7 @@ storage; later slices receive it from an active one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ class Roster:
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
-        self._newest = Progress()  # of the active slices that have connected before the first view
+        self._newest = Progress()  # of the active slices
         self._former: set[str] = set()  # incarnations that were present before this registry began again
         self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
@@ -122,8 +122,7 @@ class Roster:
             is_believed = self._continued is None or entry.incarnation in self._continued
             if continued and is_believed and entry.incarnation not in self._reported:
                 self._continue_with(set(continued) - self._stale)
-            if entry.phase == ACTIVE and entry.incarnation not in self._dropped and progress.seq > self._newest.seq:
-                self._newest = progress
+            self._compare(entry, progress)
             self._evict()
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
@@ -136,17 +135,23 @@ class Roster:
         if former and is_new:
             self._dropped.add(former.incarnation)
         self._slices[number] = entry
+        self._compare(entry, progress)
         self._first_at = now if self._first_at is None else self._first_at
         if entry.phase == ACTIVE and self._active_at is None:
             self._active_at = now
         return True
 
-    def is_superseded(self, number: int, entry: Entry, continued: Iterable[str]) -> bool:
-        """Return whether a slice and others have continued without this registry, where too few are left to train."""
+    def is_superseded(self, number: int, entry: Entry, continued: Collection[str], progress: Progress) -> bool:
+        """Return whether a slice and others have continued without this registry, where too few are left to train.
+
+        A slice that was frozen may say so of slices that are here, or of those that have left it out since.
+        """
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
-        active = sum(each.phase == ACTIVE for each in self._slices.values())
-        return is_new and entry.incarnation in continued and self._is_formed and active < self._min_slices
+        active = {each.incarnation for each in self._slices.values() if each.phase == ACTIVE}
+        have_continued = entry.incarnation in continued and active.isdisjoint(continued)
+        is_newest = progress.seq >= self._newest.seq
+        return is_new and have_continued and is_newest and self._is_formed and len(active) < self._min_slices
 
     def supersede(self) -> None:
         """Begin again; the active slices here have followed views that others did not see, so they do not return."""
@@ -166,6 +171,11 @@ class Roster:
         """Return the slices, with their incarnations, that were dropped since because others have left them out."""
         evicted, self._evicted = self._evicted, []
         return evicted
+
+    def _compare(self, entry: Entry, progress: Progress) -> None:
+        """Keep the progress of an active slice if it is the newest."""
+        if entry.phase == ACTIVE and entry.incarnation not in self._dropped and progress.seq > self._newest.seq:
+            self._newest = progress
 
     def _continue_with(self, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
@@ -190,7 +200,9 @@ class Roster:
         if not self._has_active:
             self._active_at = None
         if not self._slices:  # the next slices begin like the first ones
-            self._first_at, self._is_formed = None, False
+            self._first_at = None
+            if self._is_formed:
+                self._is_formed, self._newest = False, Progress()
 
     def finish(self) -> None:
         """Record that the run has finished."""
@@ -200,7 +212,7 @@ class Roster:
         """Return a new view of the slices; None while slices that are expected may still connect."""
         if not self._is_formed and not self._forms(now):
             return None
-        self._is_formed, self._continued, self._newest = True, None, Progress()
+        self._is_formed, self._continued = True, None
         incarnations = {entry.incarnation for entry in self._slices.values()}
         if self._has_active:
             self._founder = ""
