@@ -104,6 +104,7 @@ fuzz: $(STAMP)
 simulate: $(STAMP)
 	@$(BIN)/python -m tests.simulation --hours $${XPK_SIMULATED_HOURS:-50000}
 	@$(BIN)/python -m tests.simulation.checkpoints
+	@$(BIN)/python -m tests.simulation.membership
 	@$(BIN)/python -m tests.simulation.placement
 
 mutation: $(MUTATION)/.installed

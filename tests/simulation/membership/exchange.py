@@ -34,10 +34,11 @@ class Exchange:
         self._beat()
 
     def expect(self, peers: Mapping[Peer, tuple[str, int]]) -> None:
-        """Connect to these slices, and close connections to all others."""
+        """Connect to these slices, and close connections to all others, which are told that they were dropped."""
         self._expected = {peer: port for peer, (_, port) in peers.items()}
-        for peer in [peer for peer in self._open if peer not in peers]:
-            self._open.pop(peer)[1].close()
+        for end in [self._open.pop(peer)[1] for peer in list(self._open) if peer not in peers]:
+            self._send_beat(end)
+            end.close()
         for peer in peers:
             if peer[0] < self._own[0] and peer not in self._dialing and peer not in self._open:
                 self._dialing.add(peer)
@@ -58,8 +59,11 @@ class Exchange:
 
     def _beat(self) -> None:
         for _, end in list(self._open.values()):
-            end.send(({"beat": self._membership.dropped}, b""))
+            self._send_beat(end)
         self._beating.put(BEATS.seconds, self._beat)
+
+    def _send_beat(self, end: End) -> None:
+        end.send(({"beat": self._membership.dropped}, b""))
 
     def _dial(self, lane: Lane, peer: Peer) -> None:
         port = self._expected.get(peer)
@@ -98,7 +102,7 @@ class Exchange:
         if former:
             former[1].close()
         self._membership.notify()
-        end.send(({"beat": self._membership.dropped}, b""))
+        self._send_beat(end)
 
     def _read(self, peer: Peer, end: End, frame: tuple[dict[str, Any], bytes]) -> None:
         header, payload = frame

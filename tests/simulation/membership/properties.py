@@ -60,17 +60,20 @@ class Properties:
 
     def _check_set(self, trainer: Trainer, number: int, members: frozenset[Peer]) -> None:
         """Check that one group of slices trains, which a slice that it has dropped does not enter again."""
-        is_newest = trainer.epoch == self._world.epoch or self._world.was_faulty(trainer.own, SILENT_SECONDS)
+        is_newest = not self._world.has_newer(trainer) or self._world.was_faulty(trainer.own, SILENT_SECONDS)
         self.require(is_newest, f"{trainer.own} finishes step {number} of a start of the run that was given up")
         step = self._steps.setdefault((trainer.epoch, number), _Step())
         for other, finishers in step.finishers.items():
-            is_one_group = bool(other & members) or not any(map(self._counts, finishers))
+            both_count = self._counts(trainer) and any(map(self._counts, finishers))
+            is_one_group = bool(other & members) or not both_count
             self.require(is_one_group, f"{sorted(other)} and {sorted(members)} have finished step {number}")
         step.finishers.setdefault(members, []).append(trainer)
         for _, incarnation in members:
             left_at = self._left_out.get(incarnation, number)
+            lacks_sums = incarnation not in self._seen or self._seen[incarnation].step < number - 1
             returns = left_at < number and self._has_left_out(incarnation, self._steps[trainer.epoch, left_at])
-            self.require(not returns, f"{incarnation} was left out of step {left_at}, but takes part in step {number}")
+            what = f"{incarnation} was left out of step {left_at}, but takes part in step {number}"
+            self.require(not (returns and lacks_sums), what)
             self._member_at[incarnation] = max(number, self._member_at.get(incarnation, 0))
         names = {incarnation for _, incarnation in members}
         for incarnation, newest in self._member_at.items():
@@ -98,8 +101,8 @@ class Properties:
             self.require(not undoes, f"{founder.own} undoes steps that {other.own} has finished")
 
     def on_end(self, trainer: Trainer, reason: str) -> None:
-        """Check that a slice that ends because it was dropped was silent."""
-        is_dropped = "continue without" in reason
+        """Check that a slice with the state that ends because it was dropped was silent."""
+        is_dropped = trainer.is_joined and "continue without" in reason
         was_silent = self._world.was_faulty(trainer.own, 2 * SILENT_SECONDS)  # the registry may have been frozen, too
         self.require(not is_dropped or was_silent, f"{trainer.own} was dropped, but never silent")
 

@@ -206,9 +206,10 @@ class Trainer:
 
     def _found(self) -> Run:
         self._decisions.wait_for_all()
+        self.membership.set_phase(ACTIVE)
+        yield self._until(lambda: self.membership.is_accepted)
         self.at, self.epoch = self.world.on_found(self)
         self.is_joined = True
-        self.membership.set_phase(ACTIVE)
         self.membership.grant_self()
         yield from self._hold()
 

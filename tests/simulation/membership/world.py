@@ -52,7 +52,7 @@ class World:
                 self.properties.on_fault()
                 self._pass(self.rng.choice((0.0, 0.5, 2.0)) * self.rng.random())
             self._pass(self.rng.choice((1.0, 5.0, 20.0)) * self.rng.random())
-        self.clock.run(max(self.clock.now, *self._faulty_at.values()))
+        self.clock.run(max(self.clock.now, *self._faulty_at.values()) + _CALM_SECONDS)
         deadline = self.clock.now + _QUIET_SECONDS
         while self.clock.now < deadline and self.problem():
             self.clock.run(self.clock.now + _LOOK_SECONDS)
@@ -96,8 +96,12 @@ class World:
 
     def save(self, trainer: Trainer) -> None:
         """Keep a checkpoint."""
-        if trainer.epoch == self.epoch:
+        if not self.has_newer(trainer):
             self._saved = max(self._saved, trainer.at)
+
+    def has_newer(self, trainer: Trainer) -> bool:
+        """Return whether another active slice belongs to a later start of the run."""
+        return any(other.is_active and other.epoch > trainer.epoch for other in self.trainers.values())
 
     def on_found(self, trainer: Trainer) -> tuple[int, int]:
         """Begin the run, or begin it again from the newest checkpoint; return its step and the number of the start."""

@@ -243,6 +243,49 @@ def test_a_registry_does_not_give_way_to_a_slice_that_was_frozen() -> None:
     assert slices.is_superseded(*frozen, ["a2", "a3"], Progress((9, 0, 0), active))
 
 
+def test_a_slice_that_was_ready_before_the_list_was_formed_without_it_starts_again() -> None:
+    """The others may have granted it, and then have trained without it."""
+    slices = roster()
+    for number in (1, 2):
+        slices.take(number, entry(f"a{number}", ACTIVE), 0.0)
+    view_of(slices, 2.0)
+    assert not slices.take(0, entry("a0", READY), 3.0)
+    assert slices.take(0, entry("b0"), 4.0) and slices.take(0, entry("b0", READY), 5.0)
+
+
+def test_slices_have_their_time_to_connect_although_the_registry_was_frozen() -> None:
+    slices = roster()
+    slices.take(1, entry("a1", ACTIVE), 0.0)
+    slices.take(0, entry("a0"), 0.0)
+    slices.postpone(13.0)
+    assert slices.view(13.0 + 1.9) is None
+    slices.take(2, entry("a2", ACTIVE), 13.0 + 1.9)
+    assert {*view_of(slices, 13.0 + 1.9).slices} == {0, 1, 2}
+
+
+def test_a_slice_that_was_the_founder_in_an_earlier_view_does_not_begin_the_run() -> None:
+    slices, start = roster(), Progress((-1, 0, 0))
+    for number in range(3):
+        slices.take(number, entry(f"a{number}"), 0.0)
+    view_of(slices, 0.0)
+    assert not slices.take(1, entry("a1", ACTIVE), 1.0, progress=start)
+    assert slices.take(0, entry("a0", ACTIVE), 1.0, progress=start)
+    assert not roster().take(0, entry("b0", ACTIVE), 1.0, progress=start), "a new registry has named none"
+
+
+def test_what_a_slice_says_is_forgotten_when_those_it_leaves_out_are_ahead() -> None:
+    frozen = 3, entry("a3", ACTIVE), 0.0, ["a2", "a3"]
+    behind, ahead = Progress((4, 0, 0), frozenset({"a2", "a3"})), Progress((9, 0, 0), frozenset({"b0", "b1"}))
+    for first in (True, False):
+        slices = roster(num_slices=4)
+        if first:
+            assert slices.take(*frozen, progress=behind)
+        for number in (0, 1):
+            assert slices.take(number, entry(f"b{number}", ACTIVE), 0.0, progress=ahead)
+        assert first or not slices.take(*frozen, progress=behind)
+        assert {*view_of(slices, 60.0).slices} == {0, 1}
+
+
 def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:
     slices = roster(min_slices=2)
     slices.take(0, entry("a0"), 0.0)

@@ -65,13 +65,14 @@ class Connections:
         return int(listener.getsockname()[1])
 
     def expect(self, peers: Mapping[Peer, tuple[str, int]]) -> None:
-        """Connect to these hosts, and close connections to all others."""
+        """Connect to these hosts, and close connections to all others, which are told that they were dropped."""
         with self._lock:
             self._expected = dict(peers)
             gone = [self._open.pop(peer) for peer in list(self._open) if peer not in peers]
             dialed = [peer for peer in peers if peer[0] < self._own[0] and peer not in self._dialing | set(self._open)]
             self._dialing |= set(dialed)
         for connection in gone:
+            self._send_beat(connection)
             connection.close()
         for peer in dialed:
             threading.Thread(target=self._dial, args=(peer,), name="exchange-dial", daemon=True).start()
@@ -99,7 +100,11 @@ class Connections:
             with self._lock:
                 connections = list(self._open.values())
             for connection in connections:
-                connection.beat({_BEAT: self._membership.dropped})
+                self._send_beat(connection)
+
+    def _send_beat(self, connection: "_Connection") -> None:
+        if self._sends_beats:
+            connection.beat({_BEAT: self._membership.dropped})
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -144,8 +149,7 @@ class Connections:
         if former:
             former.close()
         self._membership.notify()
-        if self._sends_beats:
-            connection.beat({_BEAT: self._membership.dropped})
+        self._send_beat(connection)
         with contextlib.suppress(OSError, *PROTOCOL_ERRORS):
             while True:
                 header, payload = connection.receive()

@@ -26,7 +26,7 @@ from trainer.hosts.peers import Peers
 from trainer.hosts.registry_loss import FROZEN, REGISTRY_SLICE, RegistryLoss
 from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import identity
-from xpk_shared.slices.roster import WAITING, Entry, View, read_view
+from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, View, read_view
 
 FOUNDER, JOINER, DONE = "founder", "joiner", "done"  # roles of a slice before it is active
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
@@ -116,9 +116,17 @@ class Membership:
         if self._leader:
             self._leader.set_phase(phase)
 
+    @property
+    def is_accepted(self) -> bool:
+        """True if the registry shows this slice as active."""
+        entry = self.view.slices.get(self.own[0])
+        return entry is not None and (entry.incarnation, entry.phase) == (self.own[1], ACTIVE)
+
     def grant_self(self) -> None:
-        """Make this slice, the first one of the run, active."""
+        """Make this slice, the first one of the run, active, once the registry shows it as active."""
         if self._leader:
+            with self.changed:
+                self.changed.wait_for(lambda: self.is_accepted)
             self._leader.announce({"grant": [list(self.own)]})
         with self.changed:
             self.changed.wait_for(lambda: self.own in self._granted)
@@ -207,6 +215,8 @@ class Membership:
                 self._orders.setdefault(Seq(*message["order"]), []).extend(message["shares"])
             view, is_dropped = self.view, self._is_dropped()
             self._notify()
+        if self._leader and (message.get("grant") or message.get("flags", {}).get("grant")):
+            self._leader.limit_silence()
         if "view" in message:
             for callback in self.views:
                 callback(view)
@@ -279,6 +289,10 @@ class _Leader:
     def hear(self, peer: Peer, dropped: Sequence[str]) -> None:
         if self._loss:
             self._loss.hear(peer, dropped)
+
+    def limit_silence(self) -> None:
+        if self._client:
+            self._client.limit_silence()
 
     @property
     def is_connected(self) -> bool:

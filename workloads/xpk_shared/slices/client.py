@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from xpk_shared.links.endpoint import Beats, Handlers
@@ -17,6 +18,7 @@ from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
 
 _RETRY_SECONDS = 0.5
 _HANDSHAKE_SECONDS = 2.0  # the registry may be lost meanwhile, and its successor waits only some seconds for the slices
+_SUCCESSION_SECONDS = 4.0  # less than RosterLimits.settle_seconds
 _DIAL_SECONDS = 2.0  # for an attempt to connect: the name may still resolve to the registry's former pod
 
 
@@ -65,7 +67,13 @@ class RegistryClient:
         """Tell the registry what has changed about this slice."""
         with self._lock:
             self._entry = entry
+            self._limit_silence()
             self._send_entry()
+
+    def limit_silence(self) -> None:
+        """Adapt the time limit for the registry's silence to the slices that have become active."""
+        with self._lock:
+            self._limit_silence()
 
     def continue_with(self, incarnations: Iterable[str]) -> None:
         """Tell the next registry which slices have continued without one."""
@@ -131,11 +139,28 @@ class RegistryClient:
             self._on_lost()
 
     def _limit_silence(self) -> None:
-        """Wait for the registry as long as for a slice; without a view, it may form one without this active slice."""
+        """Wait for the registry as long as for a slice, but no longer than its successor waits for an active slice.
+
+        Without a view, it may form one without this active slice.
+        """
         if self._member:
-            limit = silence_limit(self._view, self._number, self._beats)
-            is_awaited = not self._view.number and self._entry.phase == ACTIVE
-            self._member.silent_seconds = min(AWAITED_SECONDS, limit) if is_awaited else limit
+            limit = silence_limit(self._newest_view(), self._number, self._beats)
+            if self._entry.phase == ACTIVE:
+                limit = min(limit, _SUCCESSION_SECONDS if self._view.number else AWAITED_SECONDS)
+            self._member.silent_seconds = limit
+
+    def _newest_view(self) -> View:
+        """Return the view with the slices that have become active since, of which the registry may never tell."""
+        active = set(self._progress()[1])
+        slices = {
+            number: replace(entry, phase=ACTIVE) if entry.incarnation in active else entry
+            for number, entry in self._view.slices.items()
+        }
+        return replace(self._view, slices=slices)
+
+    def _absent(self, incarnations: dict[int, str]) -> dict[int, str]:
+        """Return those that are not in the view."""
+        return {slice_id: name for slice_id, name in incarnations.items() if not self._view.has(slice_id, name)}
 
     def _record_loss(self, number: int) -> None:
         if number == 0:  # the registry; other slices' losses come as views
@@ -145,11 +170,8 @@ class RegistryClient:
         if "view" in message:
             with self._lock:
                 self._view = read_view(message)
-                self._dropped |= {
-                    slice_id: entry.incarnation
-                    for slice_id, entry in self._known.slices.items()
-                    if not self._view.has(slice_id, entry.incarnation)
-                }
+                known = {slice_id: entry.incarnation for slice_id, entry in self._known.slices.items()}
+                self._dropped = self._absent(self._dropped) | self._absent(known)
                 self._known = self._view
                 self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()

@@ -13,12 +13,14 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
 not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones its
-predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train. A registry that
-was frozen is its own successor: it forgets who was present, and all slices connect again.
+predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train. The founder says
+that it is active before it begins the run, and begins once a view says so too: an earlier registry may have named
+another one. A registry that was frozen is its own successor: it forgets who was present, and all slices connect again.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -78,7 +80,9 @@ class Registry:
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
         self._woke: float | None = None  # when the latest turn began
-        self._suspended_until = 0.0  # until when losses may be those of slices that left while this process did not run
+        self._suspended_until = (
+            -math.inf
+        )  # until when losses may be those of slices that left while this process did not run
         self._wake = threading.Event()
 
     def open(self, address: str, port: int) -> None:
@@ -103,11 +107,13 @@ class Registry:
         has_changed = self._roster.is_forming
         if self._woke is not None and now - self._woke > _SUSPENDED_SECONDS:
             self._suspended_until = now + _LEAVING_SECONDS
+            self._roster.postpone(now - self._woke)
         self._woke = now
         while self._changes:
             self._changes.popleft()(now)
             has_changed = True
-        view = self._roster.view(now) if has_changed else None
+        may_form = self._roster.is_formed or now > self._suspended_until  # until then, what was sent before is read
+        view = self._roster.view(now) if has_changed and may_form else None
         if view:
             self._publish(view)
 
@@ -124,11 +130,10 @@ class Registry:
         self._change(lambda now: self._lose(number, now))
 
     def _lose(self, number: int, now: float) -> None:
-        if now > self._suspended_until:
+        if now > self._suspended_until or not self._roster.is_formed:
             self._roster.drop(number - 1)
             return
         # The slices may have continued without this registry; what it knows of them is out of date.
-        self._suspended_until = 0.0
         self._roster.begin_again()
         self._disconnect()
 

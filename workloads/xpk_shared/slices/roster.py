@@ -74,6 +74,11 @@ class Progress:
     seq: tuple[int, ...] = ()  # position in the run of its newest reduction
     active: frozenset[str] = frozenset()  # incarnations of the active slices that it knows
 
+    @property
+    def is_start(self) -> bool:
+        """True of a slice that begins the run and has had no reduction yet."""
+        return bool(self.seq) and self.seq[0] < 0
+
 
 @dataclass(frozen=True)
 class RosterLimits:
@@ -95,6 +100,7 @@ class Roster:
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
+        self._is_claimed = False  # by slices with the newest progress
         self._newest = Progress()  # of the active slices
         self._former: set[str] = set()  # incarnations that were present before this registry began again
         self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
@@ -112,24 +118,28 @@ class Roster:
     ) -> bool:
         """Record what a slice says of itself; return False if that incarnation was dropped before.
 
-        A slice was also dropped if it became active under an earlier registry and connects after the first view of
-        this one, or if `continued` leaves it out: incarnations that have continued without a registry. `dropped`: those
-        that an earlier registry has dropped. Of active slices, the one with the most `progress` knows which ones train.
+        A slice was also dropped if it became ready or active under an earlier registry and connects after the first
+        view of this one, or if `continued` leaves it out: incarnations that have continued without a registry.
+        `dropped`: those that an earlier registry has dropped. Of active slices, the one with the most `progress` knows
+        which ones train.
         """
         if not self._is_formed:
             self._reported |= set(dropped) - self._former
             self._dropped |= self._reported
-            is_believed = self._continued is None or entry.incarnation in self._continued
-            if continued and is_believed and entry.incarnation not in self._reported:
-                self._continue_with(set(continued) - self._stale)
             self._compare(entry, progress)
+            is_believed = self._continued is None or entry.incarnation in self._continued
+            is_believed &= progress.seq >= self._newest.seq and entry.incarnation not in self._reported
+            if continued and is_believed:
+                self._continue_with(set(continued) - self._stale)
             self._evict()
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
         is_left_out = self._continued is not None and entry.incarnation not in self._continued
         is_left_out |= bool(self._newest.active) and entry.incarnation not in self._newest.active
-        if is_new and entry.phase == ACTIVE and (self._is_formed or is_left_out):
+        if is_new and (entry.phase != WAITING if self._is_formed else entry.phase == ACTIVE and is_left_out):
             self._dropped.add(entry.incarnation)
+        if entry.phase == ACTIVE and progress.is_start and not self._may_begin(number, entry):
+            self._dropped.add(entry.incarnation)  # an earlier view has named it
         if entry.incarnation in self._dropped:
             return False
         if former and is_new:
@@ -164,21 +174,34 @@ class Roster:
         """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
         if self._is_formed:
             self._former = self._continued = {entry.incarnation for entry in self._slices.values()}
-        self._slices, self._is_formed, self._newest = {}, False, Progress()
+        self._slices, self._is_formed, self._is_claimed, self._newest = {}, False, False, Progress()
         self._first_at = self._active_at = None
+
+    def postpone(self, seconds: float) -> None:
+        """Do not count a time in which the registry did not run, and no slice could connect."""
+        self._first_at = None if self._first_at is None else self._first_at + seconds
+        self._active_at = None if self._active_at is None else self._active_at + seconds
 
     def pop_evicted(self) -> list[tuple[int, str]]:
         """Return the slices, with their incarnations, that were dropped since because others have left them out."""
         evicted, self._evicted = self._evicted, []
         return evicted
 
+    def _may_begin(self, number: int, entry: Entry) -> bool:
+        """Return whether a slice may begin the run: it is the founder, and no other has the state."""
+        has_state = any(each.phase == ACTIVE and other != number for other, each in self._slices.items())
+        return entry.incarnation == self._founder and not has_state
+
     def _compare(self, entry: Entry, progress: Progress) -> None:
-        """Keep the progress of an active slice if it is the newest."""
+        """Keep the progress of an active slice if it is the newest; those that have left it out are behind."""
         if entry.phase == ACTIVE and entry.incarnation not in self._dropped and progress.seq > self._newest.seq:
             self._newest = progress
+            if self._is_claimed or entry.incarnation not in (self._continued or ()):
+                self._continued, self._is_claimed = None, False
 
     def _continue_with(self, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
+        self._is_claimed = True
         self._dropped -= self._continued - self._reported
         active = {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
         self._dropped |= active - self._continued
@@ -212,14 +235,17 @@ class Roster:
         """Return a new view of the slices; None while slices that are expected may still connect."""
         if not self._is_formed and not self._forms(now):
             return None
-        self._is_formed, self._continued = True, None
+        self._is_formed, self._continued, self._is_claimed = True, None, False
         incarnations = {entry.incarnation for entry in self._slices.values()}
-        if self._has_active:
-            self._founder = ""
-        elif self._founder not in incarnations and self._slices:
+        if not self._has_active and self._founder not in incarnations and self._slices:
             self._founder = self._slices[min(self._slices)].incarnation
         self._number += 1
-        return View(self._number, dict(self._slices), self._founder, self._is_done)
+        return View(self._number, dict(self._slices), "" if self._has_active else self._founder, self._is_done)
+
+    @property
+    def is_formed(self) -> bool:
+        """True from the first view on, until the registry begins again or all slices have left."""
+        return self._is_formed
 
     @property
     def is_forming(self) -> bool:
