@@ -26,7 +26,7 @@ class Properties:
         self._looks_complete: set[int] = set()  # steps of damaged checkpoints whose files have the same sizes
         self._saves_began_at: dict[int, dict[int, int]] = {}  # time by attempt by step
         self._saved_locally: dict[int, set[int]] = {}  # processes by step, of the newest attempt
-        self._damaged_locally: set[int] = set()  # steps
+        self._damaged_locally_at: dict[int, int] = {}  # time by step
         self.newest_local_save = 0  # step of the newest local checkpoint that all hosts have kept, 0 if none
 
     @property
@@ -44,7 +44,7 @@ class Properties:
         chosen = max(local.step if local else 0, step or 0)
         expected = min(attempt.expected, self.newest_save)  # it may have been damaged since
         self.require(chosen >= expected, f"step {expected} was saved, but step {chosen} is chosen")
-        if local and local.step not in self._damaged_locally:  # since it was verified
+        if local and not self._is_damaged_locally(local.step, attempt):  # since it was verified
             self._check_local(attempt, local)
         kept = min(attempt.expected_local, self.newest_local_save)
         self.require(chosen >= kept, f"all hosts have kept step {kept}, but step {chosen} is chosen")
@@ -81,13 +81,13 @@ class Properties:
             return
         processes = self._saved_locally.setdefault(step, set())
         processes.add(process)
-        if len(processes) == len(attempt.nodes) and step > max(self._damaged_locally, default=0):
+        damaged = [other for other in self._damaged_locally_at if self._is_damaged_locally(other, attempt)]
+        if len(processes) == len(attempt.nodes) and step > max(damaged, default=0):
             self.newest_local_save = step
 
     def on_begin(self, *, has_new_nodes: bool) -> None:
         """Forget the local saves of an earlier attempt as far as they may be lost."""
         self._saved_locally.clear()
-        self._damaged_locally.clear()
         if has_new_nodes:
             self.newest_local_save = 0
 
@@ -107,8 +107,12 @@ class Properties:
 
     def on_local_damage(self, step: int) -> None:
         """Note that one host's local checkpoint of a step was damaged, perhaps before it is complete."""
-        self._damaged_locally.add(step)
+        self._damaged_locally_at[step] = self._world.schedule.steps
         self.newest_local_save = 0
+
+    def _is_damaged_locally(self, step: int, attempt: Attempt) -> bool:
+        """Return whether one host's local checkpoint of a step was damaged since an attempt began."""
+        return self._damaged_locally_at.get(step, -1) >= attempt.began
 
     def _kept_by(self, step: int) -> set[int]:
         """Return the steps of the checkpoints that the save of a step keeps, and those of later ones.

@@ -10,7 +10,7 @@ import numpy as np
 from tests.simulation.membership.clock import Clock
 from tests.simulation.membership.exchange import Exchange
 from tests.simulation.membership.links import Supervisor
-from tests.simulation.membership.properties import REGISTRY, Properties
+from tests.simulation.membership.properties import REGISTRY, SILENT_SECONDS, Properties
 from tests.simulation.membership.trainer import Trainer
 from trainer.elastic.reduction import Share, Vector
 from trainer.hosts.membership import Peer
@@ -100,8 +100,11 @@ class World:
             self._saved = max(self._saved, trainer.at)
 
     def has_newer(self, trainer: Trainer) -> bool:
-        """Return whether another active slice belongs to a later start of the run."""
-        return any(other.is_active and other.epoch > trainer.epoch for other in self.trainers.values())
+        """Return whether another active slice, which was not frozen, belongs to a later start of the run."""
+        return any(
+            other.is_active and other.epoch > trainer.epoch and not self.was_faulty(other.own, SILENT_SECONDS)
+            for other in self.trainers.values()
+        )
 
     def on_found(self, trainer: Trainer) -> tuple[int, int]:
         """Begin the run, or begin it again from the newest checkpoint; return its step and the number of the start."""
