@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -87,6 +88,7 @@ def main() -> int:
         chosen_kinds(options.min_slices, names)
     except ValueError as error:
         parser.error(str(error))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run, too
     folder = Path(tempfile.mkdtemp(prefix="xpk-soak-"))
     chosen = options.seed, options.slices, options.first, options.faults
     result = soak(folder, *chosen, min_slices=options.min_slices, names=names, seconds=60 * options.minutes)

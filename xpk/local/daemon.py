@@ -75,7 +75,7 @@ class Daemon:
         host = process.observe(folder)
         given_up = shim.poll() is not None if shim else pod.grace_seconds is not None
         if host.state == "absent" and (shim or pod.is_running):
-            folder.mkdir()
+            folder.mkdir(mode=0o700, exist_ok=True)
             (folder / "spec.json").touch()
             process.record_end(folder, "ContainerStatusUnknown", "the folder of the host was removed")
         elif host.state == "lost":

@@ -187,6 +187,13 @@ class Client(RegistryClient):
         """Connect, and connect again after each loss."""
         self._lane.put(0.0, self._start)
 
+    def hold(self, seconds: float) -> bool:
+        """Let nothing arrive over the connection for a time; return whether there is one."""
+        link: Any = self._member.links.get(0) if self._member else None
+        for end in (link.end, link.end.other) if link and link.end.other else ():
+            end.held_until = self._process.clock.now + seconds
+        return link is not None
+
     def _start(self) -> None:
         member: Any = self._begin()
         self._dial(member)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 REGISTRY: Peer = (-1, "registry")  # for the times of its faults
 SILENT_SECONDS = 30.0  # after a fault, in which it may be the cause of what happens to a slice
+STALE_SECONDS = 1.0  # after a freeze, until a slice has read what it was sent meanwhile
+MOST_REFUSALS = 3
 PROGRESS_SECONDS = 3.0  # for the others to go on after a fault, beside the time for two steps
 
 
@@ -36,6 +38,7 @@ class Properties:
         self._seen: dict[str, Seq] = {}  # newest result of each incarnation
         self._member_at: dict[str, int] = {}  # newest step of whose set an incarnation was
         self._left_out: dict[str, int] = {}  # first step without an incarnation that was in the sets before
+        self._refusals: dict[int, int] = {}  # in a row, of starts of a slice without the state
         self._required: list[Peer] = []  # slices of which one must finish a step
         self._required_since = 0.0
         self.completed_at, self.steps = -1.0, 0
@@ -64,8 +67,8 @@ class Properties:
         self.require(is_newest, f"{trainer.own} finishes step {number} of a start of the run that was given up")
         step = self._steps.setdefault((trainer.epoch, number), _Step())
         for other, finishers in step.finishers.items():
-            both_count = self._counts(trainer) and any(map(self._counts, finishers))
-            is_one_group = bool(other & members) or not both_count
+            is_stale = self._world.was_faulty(trainer.own, STALE_SECONDS)  # it has not read yet that it was dropped
+            is_one_group = bool(other & members) or is_stale or not any(map(self._counts, finishers))
             self.require(is_one_group, f"{sorted(other)} and {sorted(members)} have finished step {number}")
         step.finishers.setdefault(members, []).append(trainer)
         for _, incarnation in members:
@@ -102,9 +105,14 @@ class Properties:
 
     def on_end(self, trainer: Trainer, reason: str) -> None:
         """Check that a slice with the state that ends because it was dropped was silent."""
-        is_dropped = trainer.is_joined and "continue without" in reason
-        was_silent = self._world.was_faulty(trainer.own, 2 * SILENT_SECONDS)  # the registry may have been frozen, too
-        self.require(not is_dropped or was_silent, f"{trainer.own} was dropped, but never silent")
+        is_dropped, number = "continue without" in reason, trainer.own[0]
+        self._refusals[number] = self._refusals.get(number, 0) + 1 if is_dropped and not trainer.is_joined else 0
+        self.require(self._refusals[number] <= MOST_REFUSALS, f"slice {number} is refused again and again")
+        seconds = 2 * SILENT_SECONDS  # the registry may have been frozen, too
+        was_silent = self._world.was_faulty(trainer.own, seconds) or self._world.was_cut_off(trainer.own, seconds)
+        self.require(
+            not (is_dropped and trainer.is_joined) or was_silent, f"{trainer.own} was dropped, but never silent"
+        )
 
     def on_fault(self) -> None:
         """Note which slices are not affected by a fault: if they are enough, they go on in a short time."""
@@ -113,7 +121,7 @@ class Properties:
         healthy = [
             trainer.own
             for trainer in world.trainers.values()
-            if trainer.is_active and not world.was_faulty(trainer.own, 0.0)
+            if trainer.is_active and not (world.was_faulty(trainer.own, 0.0) or world.was_cut_off(trainer.own, 0.0))
         ]
         sets = {frozenset(world.trainers[n].membership.active) for n, _ in healthy}
         is_one_group = len(sets) == 1 and all(peer in members for members in sets for peer in healthy)

@@ -120,6 +120,11 @@ class Trainer:
         self._run = self._train()
         self._main.put(world.rng.uniform(0.3, 2.0), self._resume)
 
+    def cut_off(self, seconds: float) -> bool:
+        """Let nothing pass between this slice and the registry for a time; return whether they were connected."""
+        leader: Any = self.membership._leader
+        return bool(self.process.is_alive and leader._client and leader._client.hold(seconds))
+
     @property
     def is_active(self) -> bool:
         """True while this slice is one of the active ones that it knows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.simulation.membership.clock import Clock, Lane, Process
@@ -23,13 +24,17 @@ class End:
         self.other: End | None = None
         self.on_message: Callable[[Any], None] = lambda message: None
         self.on_end: Callable[[], None] = lambda: None
+        self.held_until = 0.0  # time before which nothing that is sent arrives
         self._is_closed = self._has_ended = False
 
     def send(self, message: Any) -> None:
         """Send a message, which is lost if the connection has ended or its other process dies first."""
         other = self.other
         if other and not self._is_closed:
-            other.lane.put(delay(self.process.clock), lambda: other.receive(message))
+            clock = self.process.clock
+            pause = delay(clock)
+            begin = partial(other.lane.put, pause, lambda: other.receive(message))
+            begin() if clock.now >= self.held_until else clock.at(self.held_until, begin)
 
     def close(self) -> None:
         """End the connection, for both processes."""

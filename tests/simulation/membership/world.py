@@ -10,13 +10,12 @@ import numpy as np
 from tests.simulation.membership.clock import Clock
 from tests.simulation.membership.exchange import Exchange
 from tests.simulation.membership.links import Supervisor
-from tests.simulation.membership.properties import REGISTRY, SILENT_SECONDS, Properties
+from tests.simulation.membership.properties import REGISTRY, SILENT_SECONDS, STALE_SECONDS, Properties
 from tests.simulation.membership.trainer import Trainer
 from trainer.elastic.reduction import Share, Vector
 from trainer.hosts.membership import Peer
 
 _START_SECONDS, _FAULTY_SECONDS = 10.0, 40.0
-_STALE_SECONDS = 1.0  # after a freeze, until a slice has read what it was sent meanwhile
 _QUIET_SECONDS = 100.0  # in which all slices must be active again
 _LOOK_SECONDS, _CALM_SECONDS = 1.0, 5.0
 
@@ -37,6 +36,7 @@ class World:
         self.listeners: list[Exchange] = []
         self._starts = 0
         self._faulty_at: dict[str, float] = {}  # end of the newest fault of an incarnation
+        self._cut_off_at: dict[str, float] = {}  # end of the newest silence between one and the registry
         self.trainers: dict[int, Trainer] = {}
         self.registry = Supervisor(self)
         for number in range(self.num_slices):
@@ -110,7 +110,7 @@ class World:
         """Begin the run, or begin it again from the newest checkpoint; return its step and the number of the start."""
         self.note(f"{trainer.own} begins with step {self._saved}")
         self._founded += 1
-        if trainer.own not in self.registry.present and self.was_faulty(trainer.own, _STALE_SECONDS):
+        if trainer.own not in self.registry.present and self.was_faulty(trainer.own, STALE_SECONDS):
             return self._saved, self._founded  # it has not read yet that it was dropped
         self.properties.on_found(trainer)
         self.epoch = self._founded
@@ -126,6 +126,10 @@ class World:
     def was_faulty(self, peer: Peer, seconds: float) -> bool:
         """Return whether a slice had a fault within so many seconds."""
         return self.clock.now - self._faulty_at.get(peer[1], -1000.0) <= seconds
+
+    def was_cut_off(self, peer: Peer, seconds: float) -> bool:
+        """Return whether nothing passed between a slice and the registry within so many seconds."""
+        return self.clock.now - self._cut_off_at.get(peer[1], -1000.0) <= seconds
 
     def note(self, text: str) -> None:
         """Add to the trace."""
@@ -150,8 +154,16 @@ class World:
         self.clock.at(self.clock.now + pause, start)
 
     def _fail(self) -> None:
-        faults = (self._kill, self._freeze, self._freeze_registry, self._freeze_both, self._kill_both, self._stall)
-        self.rng.choices(faults, (3, 4, 2, 2, 1, 2))[0]()
+        faults = {
+            self._kill: 3,
+            self._freeze: 4,
+            self._freeze_registry: 2,
+            self._freeze_both: 2,
+            self._kill_both: 1,
+            self._stall: 2,
+            self._cut_off: 1,
+        }
+        self.rng.choices([*faults], [*faults.values()])[0]()
 
     def _kill(self, number: int | None = None) -> None:
         number = self.rng.randrange(self.num_slices) if number is None else number
@@ -207,6 +219,13 @@ class World:
         self.note(f"stall of everything for {seconds:.3f} s")
         for process in (self.registry.process, *(trainer.process for trainer in self.trainers.values())):
             process.freeze(seconds + self.rng.uniform(0.0, 0.1))
+
+    def _cut_off(self) -> None:
+        """Let nothing arrive between a slice and the registry for a time, although both run."""
+        trainer, seconds = self.trainers[self.rng.randrange(self.num_slices)], self.rng.uniform(1.0, 10.0)
+        if trainer.cut_off(seconds):
+            self.note(f"silence between {trainer.own} and the registry for {seconds:.3f} s")
+            self._cut_off_at[trainer.own[1]] = self.clock.now + seconds
 
     def _freeze_seconds(self) -> float:
         low, high = self.rng.choice(((0.5, 2.0), (1.3, 3.0), (2.0, 10.0), (10.0, 30.0)))

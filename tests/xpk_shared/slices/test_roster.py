@@ -241,6 +241,59 @@ def test_a_registry_does_not_give_way_to_a_slice_that_was_frozen() -> None:
     assert not slices.is_superseded(*frozen, ["a1", "a3"], Progress((9, 0, 0), active)), "it is waited for here"
     assert not slices.is_superseded(*frozen, ["a2", "a3"], Progress((7, 0, 0), active)), "its steps are older"
     assert slices.is_superseded(*frozen, ["a2", "a3"], Progress((9, 0, 0), active))
+    slices.report(1, Progress((20, 0, 0), frozenset({"a1"})))
+    assert not slices.is_superseded(*frozen, ["a2", "a3"], Progress((9, 0, 0), active))
+
+
+def with_one_active() -> Roster:
+    """Return a roster whose slice 0 is the only active one."""
+    slices = roster()
+    for number in range(3):
+        slices.take(number, entry(f"a{number}"), 0.0)
+    view_of(slices, 0.0)
+    slices.take(0, entry("a0", ACTIVE), 1.0)
+    view_of(slices, 1.0)
+    return slices
+
+
+def test_the_only_active_slice_returns_after_its_connection_was_lost() -> None:
+    """It has the state, and did not notice that the registry has lost it."""
+    slices, start = with_one_active(), Progress((-1, 0, 0))
+    slices.lose(0)
+    assert view_of(slices, 2.0).founder == "a1"
+    assert slices.take(0, entry("a0", ACTIVE), 3.0, progress=Progress((9, 0, 0), frozenset({"a0"})))
+    assert not slices.take(1, entry("a1", ACTIVE), 4.0, progress=start), "it would undo the steps"
+
+
+def test_the_only_active_slice_does_not_return_once_another_has_begun_the_run_or_if_it_has_left() -> None:
+    slices = with_one_active()
+    slices.lose(0)
+    view_of(slices, 2.0)
+    assert slices.take(1, entry("a1", ACTIVE), 3.0, progress=Progress((-1, 0, 0)))
+    assert not slices.take(0, entry("a0", ACTIVE), 4.0)
+    slices = with_one_active()
+    slices.drop(0)
+    assert not slices.take(0, entry("a0", ACTIVE), 2.0)
+
+
+def test_a_slice_that_is_ahead_does_not_undo_what_others_say_that_it_trains_with() -> None:
+    """It was frozen with the sum of a step that the others have not received; they make the step without it."""
+    ahead = 3, entry("a3", ACTIVE), 0.0, (), (), Progress((10, 0, 0), frozenset({"a1", "a2", "a3"}))
+    for first in (True, False):
+        slices = roster(num_slices=4)
+        assert not first or slices.take(*ahead)
+        for number in (1, 2):
+            progress = Progress((9, 0, 0), frozenset({"a1", "a2"}))
+            assert slices.take(number, entry(f"a{number}", ACTIVE), 0.0, ["a1", "a2"], progress=progress)
+        assert slices.pop_evicted() == [(3, "a3")] if first else not slices.take(*ahead)
+        assert {*view_of(slices, 60.0).slices} == {1, 2}
+
+
+def test_the_progress_of_a_slice_that_was_dropped_does_not_count() -> None:
+    slices = roster(num_slices=4)
+    slices.take(3, entry("a3", ACTIVE), 0.0, progress=Progress((10, 0, 0), frozenset({"a3"})))
+    progress = Progress((7, 0, 0), frozenset({"b1"}))
+    assert slices.take(1, entry("b1", ACTIVE), 0.0, dropped=["a3"], progress=progress)
 
 
 def test_a_slice_that_was_ready_before_the_list_was_formed_without_it_starts_again() -> None:
@@ -341,7 +394,7 @@ def test_views_satisfy_their_invariants_for_any_changes(
                 dropped |= {before} - {said.incarnation} if before else set()
                 present[number] = said.incarnation
             else:
-                assert said.incarnation in dropped or said.phase == ACTIVE
+                assert said.incarnation in dropped or said.phase != WAITING
                 dropped.add(said.incarnation)
         elif what == "drop":
             lost = {present.pop(number)} if number in present else set()

@@ -141,7 +141,7 @@ class RegistryClient:
     def _limit_silence(self) -> None:
         """Wait for the registry as long as for a slice, but no longer than its successor waits for an active slice.
 
-        Without a view, it may form one without this active slice.
+        A registry that has sent no view may form one without this active slice.
         """
         if self._member:
             limit = silence_limit(self._newest_view(), self._number, self._beats)
@@ -175,6 +175,8 @@ class RegistryClient:
                 self._known = self._view
                 self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()
+                if self._entry.phase == ACTIVE:
+                    self._send({"progress": self._progress()})
             self._on_view(self._view)
         elif message.get("evicted") == self._entry.incarnation:
             self._on_evicted()

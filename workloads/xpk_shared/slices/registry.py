@@ -5,6 +5,7 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
     slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
                                "continued": incarnations, "dropped": incarnations,
                                "progress": [seq, incarnations]}
+    progress host -> registry {"progress": [seq, incarnations]}              after each view, of an active slice
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
     view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
@@ -31,7 +32,17 @@ from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats, Handlers
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.hub import Hub
-from xpk_shared.slices.roster import ACTIVE, READY, Entry, Progress, Roster, RosterLimits, View, read_entry
+from xpk_shared.slices.roster import (
+    ACTIVE,
+    READY,
+    Entry,
+    Progress,
+    Roster,
+    RosterLimits,
+    View,
+    read_entry,
+    read_progress,
+)
 
 BEATS = Beats(seconds=0.25)
 AWAITED_SECONDS = 1.5  # silence after which an active slice is dropped: it may be frozen while the others wait
@@ -79,10 +90,11 @@ class Registry:
         self._ended = dict.fromkeys(range(1, num_slices + 1), 0)  # by this registry: connections of each
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
+        self._reports: deque[Callable[[], None]] = deque()  # of progress, which no view shows
         self._woke: float | None = None  # when the latest turn began
-        self._suspended_until = (
-            -math.inf
-        )  # until when losses may be those of slices that left while this process did not run
+        # Until then, slices that are lost may have left while this process did not run.
+        self._suspended_until = -math.inf
+        self._may_form_at = -math.inf  # once what was sent to this process before is read
         self._wake = threading.Event()
 
     def open(self, address: str, port: int) -> None:
@@ -105,14 +117,18 @@ class Registry:
     def _turn(self, now: float) -> None:
         """Make all changes since the latest turn, and send the slices the new view."""
         has_changed = self._roster.is_forming
-        if self._woke is not None and now - self._woke > _SUSPENDED_SECONDS:
+        suspended_seconds = 0.0 if self._woke is None else now - self._woke - _SUSPENDED_SECONDS
+        if suspended_seconds > 0:
             self._suspended_until = now + _LEAVING_SECONDS
-            self._roster.postpone(now - self._woke)
+            self._may_form_at = now + min(suspended_seconds, _LEAVING_SECONDS)
+            self._roster.postpone(suspended_seconds)
         self._woke = now
         while self._changes:
             self._changes.popleft()(now)
             has_changed = True
-        may_form = self._roster.is_formed or now > self._suspended_until  # until then, what was sent before is read
+        while self._reports:
+            self._reports.popleft()()
+        may_form = self._roster.is_formed or now > self._may_form_at
         view = self._roster.view(now) if has_changed and may_form else None
         if view:
             self._publish(view)
@@ -131,9 +147,10 @@ class Registry:
 
     def _lose(self, number: int, now: float) -> None:
         if now > self._suspended_until or not self._roster.is_formed:
-            self._roster.drop(number - 1)
+            self._roster.lose(number - 1)
             return
         # The slices may have continued without this registry; what it knows of them is out of date.
+        self._may_form_at = self._suspended_until
         self._roster.begin_again()
         self._disconnect()
 
@@ -145,10 +162,8 @@ class Registry:
 
     def _receive(self, message: dict[str, Any], number: int) -> None:
         if "slice" in message:
-            entry = read_entry(message["slice"])
+            entry, progress = read_entry(message["slice"]), read_progress(message)
             continued, dropped = ([str(name) for name in message.get(key, ())] for key in ("continued", "dropped"))
-            seq, active = message.get("progress", ((), ()))
-            progress = Progress(tuple(int(part) for part in seq), frozenset(str(name) for name in active))
             ended = self._ended[number]
 
             def take(now: float) -> None:
@@ -156,6 +171,9 @@ class Registry:
                     self._take(number, entry, continued, dropped, progress, now)
 
             self._change(take)
+        elif "progress" in message:
+            progress = read_progress(message)
+            self._reports.append(lambda: self._roster.report(number - 1, progress))
         elif "leave" in message:
             self._change(lambda now: self._roster.drop(number - 1))
         elif "done" in message:

@@ -80,6 +80,12 @@ class Progress:
         return bool(self.seq) and self.seq[0] < 0
 
 
+def read_progress(message: dict[str, Any]) -> Progress:
+    """Return the progress in a message, if it has one. Raises ValueError or TypeError if it is invalid."""
+    seq, active = message.get("progress", ((), ()))
+    return Progress(tuple(int(part) for part in seq), frozenset(str(name) for name in active))
+
+
 @dataclass(frozen=True)
 class RosterLimits:
     """Time limits in seconds."""
@@ -100,8 +106,9 @@ class Roster:
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
-        self._is_claimed = False  # by slices with the newest progress
-        self._newest = Progress()  # of the active slices
+        self._claimants: set[str] = set()  # incarnations that have said so
+        self._progress: dict[str, Progress] = {}  # of active incarnations
+        self._last_active = ""  # incarnation of the only active slice, whose connection was lost
         self._former: set[str] = set()  # incarnations that were present before this registry began again
         self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
@@ -124,28 +131,18 @@ class Roster:
         which ones train.
         """
         if not self._is_formed:
-            self._reported |= set(dropped) - self._former
-            self._dropped |= self._reported
-            self._compare(entry, progress)
-            is_believed = self._continued is None or entry.incarnation in self._continued
-            is_believed &= progress.seq >= self._newest.seq and entry.incarnation not in self._reported
-            if continued and is_believed:
-                self._continue_with(set(continued) - self._stale)
-            self._evict()
+            self._learn(entry, set(continued), set(dropped), progress)
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
-        is_left_out = self._continued is not None and entry.incarnation not in self._continued
-        is_left_out |= bool(self._newest.active) and entry.incarnation not in self._newest.active
-        if is_new and (entry.phase != WAITING if self._is_formed else entry.phase == ACTIVE and is_left_out):
+        begins = entry.phase == ACTIVE and progress.is_start
+        if (is_new and self._is_left_out(entry)) or (begins and not self._may_begin(number, entry)):
             self._dropped.add(entry.incarnation)
-        if entry.phase == ACTIVE and progress.is_start and not self._may_begin(number, entry):
-            self._dropped.add(entry.incarnation)  # an earlier view has named it
         if entry.incarnation in self._dropped:
             return False
         if former and is_new:
             self._dropped.add(former.incarnation)
         self._slices[number] = entry
-        self._compare(entry, progress)
+        self.report(number, progress)
         self._first_at = now if self._first_at is None else self._first_at
         if entry.phase == ACTIVE and self._active_at is None:
             self._active_at = now
@@ -154,7 +151,7 @@ class Roster:
     def is_superseded(self, number: int, entry: Entry, continued: Collection[str], progress: Progress) -> bool:
         """Return whether a slice and others have continued without this registry, where too few are left to train.
 
-        A slice that was frozen may say so of slices that are here, or of those that have left it out since.
+        False for a slice that was frozen: it continued with slices that are here, or its steps are older.
         """
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
@@ -174,7 +171,7 @@ class Roster:
         """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
         if self._is_formed:
             self._former = self._continued = {entry.incarnation for entry in self._slices.values()}
-        self._slices, self._is_formed, self._is_claimed, self._newest = {}, False, False, Progress()
+        self._slices, self._is_formed, self._progress, self._claimants = {}, False, {}, set()
         self._first_at = self._active_at = None
 
     def postpone(self, seconds: float) -> None:
@@ -187,37 +184,86 @@ class Roster:
         evicted, self._evicted = self._evicted, []
         return evicted
 
+    def report(self, number: int, progress: Progress) -> None:
+        """Keep the progress of an active slice that is present."""
+        entry = self._slices.get(number)
+        if entry and entry.phase == ACTIVE:
+            known = self._progress.get(entry.incarnation, progress)
+            self._progress[entry.incarnation] = max(known, progress, key=lambda each: each.seq)
+
+    @property
+    def _newest(self) -> Progress:
+        """The newest progress of all active slices that were not dropped."""
+        kept = (progress for incarnation, progress in self._progress.items() if incarnation not in self._dropped)
+        return max(kept, key=lambda progress: progress.seq, default=Progress())
+
+    def _learn(self, entry: Entry, continued: set[str], dropped: set[str], progress: Progress) -> None:
+        """Take note of what a slice knows of the others, before the first view."""
+        self._reported |= dropped - self._former
+        self._dropped |= self._reported
+        if entry.phase == ACTIVE and entry.incarnation not in self._dropped:
+            self._compare(entry, progress)
+        newest = self._newest
+        is_believed = self._continued is None or entry.incarnation in self._continued
+        is_believed &= progress.seq >= newest.seq or entry.incarnation in newest.active
+        if continued and is_believed and entry.incarnation not in self._reported:
+            self._continue_with(entry, continued - self._stale)
+        self._evict()
+
+    def _is_left_out(self, entry: Entry) -> bool:
+        """Return whether others train without a slice that connects, or may do so since the first view."""
+        if self._is_formed:
+            is_back = entry.phase == ACTIVE and entry.incarnation == self._last_active and not self._has_active
+            return entry.phase != WAITING and not is_back
+        newest = self._newest
+        is_left_out = self._continued is not None and entry.incarnation not in self._continued
+        is_left_out |= bool(newest.active) and entry.incarnation not in newest.active
+        return entry.phase == ACTIVE and is_left_out
+
     def _may_begin(self, number: int, entry: Entry) -> bool:
-        """Return whether a slice may begin the run: it is the founder, and no other has the state."""
+        """Return whether a slice may begin the run: this registry has named it, and no other slice has the state."""
         has_state = any(each.phase == ACTIVE and other != number for other, each in self._slices.items())
         return entry.incarnation == self._founder and not has_state
 
     def _compare(self, entry: Entry, progress: Progress) -> None:
-        """Keep the progress of an active slice if it is the newest; those that have left it out are behind."""
-        if entry.phase == ACTIVE and entry.incarnation not in self._dropped and progress.seq > self._newest.seq:
-            self._newest = progress
-            if self._is_claimed or entry.incarnation not in (self._continued or ()):
-                self._continued, self._is_claimed = None, False
+        """Note the progress of an active slice; forget what slices have said that are behind it and left out."""
+        if progress.seq > self._newest.seq:
+            is_known = entry.incarnation in (self._continued or ())
+            is_outdated = self._claimants.isdisjoint(progress.active) if self._claimants else not is_known
+            if is_outdated:
+                self._continued, self._claimants = None, set()
+        self._progress[entry.incarnation] = progress
 
-    def _continue_with(self, continued: set[str]) -> None:
+    def _continue_with(self, entry: Entry, continued: set[str]) -> None:
         self._continued = continued if self._continued is None else self._continued & continued
-        self._is_claimed = True
+        self._claimants.add(entry.incarnation)
         self._dropped -= self._continued - self._reported
-        active = {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
+        active = {each.incarnation for each in self._slices.values() if each.phase == ACTIVE}
         self._dropped |= active - self._continued
 
     def _evict(self) -> None:
         """Remove the slices of which it has become known that they were dropped."""
         for number, entry in list(self._slices.items()):
-            if entry.phase == ACTIVE and self._newest.active and entry.incarnation not in self._newest.active:
+            trains = self._newest.active
+            if entry.phase == ACTIVE and trains and entry.incarnation not in trains:
                 self._dropped.add(entry.incarnation)
             if entry.incarnation in self._dropped:
                 self._evicted.append((number, entry.incarnation))
                 self.drop(number)
 
+    def lose(self, number: int) -> None:
+        """Remove a slice whose connection is lost. The only active one may return: no other slice has the state."""
+        entry = self._slices.get(number)
+        self.drop(number)
+        if entry and entry.phase == ACTIVE and not self._has_active:
+            self._last_active = entry.incarnation
+            self._dropped.discard(entry.incarnation)
+
     def drop(self, number: int) -> None:
         """Remove a slice that is lost or has left. It may connect again until a view tells others that it is absent."""
         entry = self._slices.pop(number, None)
+        if entry:
+            self._progress.pop(entry.incarnation, None)
         if entry and self._is_formed:
             self._dropped.add(entry.incarnation)
         if not self._has_active:
@@ -225,7 +271,7 @@ class Roster:
         if not self._slices:  # the next slices begin like the first ones
             self._first_at = None
             if self._is_formed:
-                self._is_formed, self._newest = False, Progress()
+                self._is_formed, self._progress = False, {}
 
     def finish(self) -> None:
         """Record that the run has finished."""
@@ -235,7 +281,7 @@ class Roster:
         """Return a new view of the slices; None while slices that are expected may still connect."""
         if not self._is_formed and not self._forms(now):
             return None
-        self._is_formed, self._continued, self._is_claimed = True, None, False
+        self._is_formed, self._continued, self._claimants = True, None, set()
         incarnations = {entry.incarnation for entry in self._slices.values()}
         if not self._has_active and self._founder not in incarnations and self._slices:
             self._founder = self._slices[min(self._slices)].incarnation
