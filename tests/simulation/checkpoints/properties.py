@@ -67,6 +67,9 @@ class Properties:
             self._damaged_at.pop(step, None)
         self._check_complete(step)
         self._saved = self._kept_by(step) - self._damaged_at.keys()
+        began = self._saves_began_at[step][attempt.number]
+        if any(at >= began for at in self._damaged_at.values()):  # the save may have counted on a damaged one
+            self._saved = {saved for saved in self._saved if self._exists(saved)}
         if attempt.is_alone:
             present = {path.name for path in self._folder.iterdir()} - {".owner"}
             half_made = sorted(name for name in present if not name.isdigit())
