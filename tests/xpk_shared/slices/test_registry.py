@@ -331,6 +331,20 @@ def test_what_slices_say_on_connections_that_a_thawed_registry_ends_does_not_cou
     assert hub.replies == [] and {*hub.views[-1]["slices"]} == {"0", "1"}
 
 
+def test_the_only_active_slice_is_taken_back_after_it_was_silent(
+    start: Callable[..., Program], registry: Registry
+) -> None:
+    slices = three(start)
+    slices[0].order("active")
+    slices[0].sees(s0="active", s1="waiting", s2="waiting")
+    slices[0].process.send_signal(signal.SIGSTOP)
+    slices[1].sees(s1="waiting", s2="waiting")
+    slices[0].process.send_signal(signal.SIGCONT)
+    for each in slices:
+        each.sees(s0="active", s1="waiting", s2="waiting")
+    assert "evicted" not in slices[0].events
+
+
 def test_a_slice_that_was_dropped_is_refused_by_a_new_registry_too(
     start: Callable[..., Program], tmp_path: Path, port: int
 ) -> None:
