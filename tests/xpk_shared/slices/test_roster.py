@@ -259,17 +259,25 @@ def with_one_active() -> Roster:
 def test_the_only_active_slice_returns_after_its_connection_was_lost() -> None:
     """It has the state, and did not notice that the registry has lost it."""
     slices, start = with_one_active(), Progress((-1, 0, 0))
-    slices.lose(0)
-    assert view_of(slices, 2.0).founder == "a1"
-    assert slices.take(0, entry("a0", ACTIVE), 3.0, progress=Progress((9, 0, 0), frozenset({"a0"})))
+    slices.lose(0, 1.5)
+    assert view_of(slices, 2.0).founder == "" and not slices.needs_founder(3.4)
+    assert slices.needs_founder(3.5) and view_of(slices, 3.5).founder == "a1" and not slices.needs_founder(3.6)
+    assert slices.take(0, entry("a0", ACTIVE), 4.0, progress=Progress((9, 0, 0), frozenset({"a0"})))
     assert not slices.take(1, entry("a1", ACTIVE), 4.0, progress=start), "it would undo the steps"
+
+
+def test_the_only_active_slice_is_not_awaited_once_it_has_started_again() -> None:
+    slices = with_one_active()
+    slices.lose(0, 1.5)
+    slices.take(0, entry("b0"), 2.0)
+    assert view_of(slices, 2.0).founder == "b0"
 
 
 def test_the_only_active_slice_does_not_return_once_another_has_begun_the_run_or_if_it_has_left() -> None:
     slices = with_one_active()
-    slices.lose(0)
-    view_of(slices, 2.0)
-    assert slices.take(1, entry("a1", ACTIVE), 3.0, progress=Progress((-1, 0, 0)))
+    slices.lose(0, 1.5)
+    view_of(slices, 3.5)
+    assert slices.take(1, entry("a1", ACTIVE), 4.0, progress=Progress((-1, 0, 0)))
     assert not slices.take(0, entry("a0", ACTIVE), 4.0)
     slices = with_one_active()
     slices.drop(0)

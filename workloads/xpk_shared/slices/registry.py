@@ -116,7 +116,7 @@ class Registry:
 
     def _turn(self, now: float) -> None:
         """Make all changes since the latest turn, and send the slices the new view."""
-        has_changed = self._roster.is_forming
+        has_changed = self._roster.is_forming or self._roster.needs_founder(now)
         suspended_seconds = 0.0 if self._woke is None else now - self._woke - _SUSPENDED_SECONDS
         if suspended_seconds > 0:
             self._suspended_until = now + _LEAVING_SECONDS
@@ -147,7 +147,7 @@ class Registry:
 
     def _lose(self, number: int, now: float) -> None:
         if now > self._suspended_until or not self._roster.is_formed:
-            self._roster.lose(number - 1)
+            self._roster.lose(number - 1, now)
             return
         # The slices may have continued without this registry; what it knows of them is out of date.
         self._may_form_at = self._suspended_until

@@ -8,6 +8,7 @@ storage; later slices receive it from an active one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,7 +109,8 @@ class Roster:
         self._continued: set[str] | None = None  # incarnations that may be active in the first view; None: any
         self._claimants: set[str] = set()  # incarnations that have said so
         self._progress: dict[str, Progress] = {}  # of active incarnations
-        self._last_active = ""  # incarnation of the only active slice, whose connection was lost
+        self._last_active = -1, ""  # number and incarnation of the only active slice, whose connection was lost
+        self._awaited_until = -math.inf  # until when it may return before another slice begins the run
         self._former: set[str] = set()  # incarnations that were present before this registry began again
         self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
@@ -141,6 +143,8 @@ class Roster:
             return False
         if former and is_new:
             self._dropped.add(former.incarnation)
+        if number == self._last_active[0] and is_new:  # the last one has started again
+            self._awaited_until = -math.inf
         self._slices[number] = entry
         self.report(number, progress)
         self._first_at = now if self._first_at is None else self._first_at
@@ -213,7 +217,7 @@ class Roster:
     def _is_left_out(self, entry: Entry) -> bool:
         """Return whether others train without a slice that connects, or may do so since the first view."""
         if self._is_formed:
-            is_back = entry.phase == ACTIVE and entry.incarnation == self._last_active and not self._has_active
+            is_back = entry.phase == ACTIVE and entry.incarnation == self._last_active[1] and not self._has_active
             return entry.phase != WAITING and not is_back
         newest = self._newest
         is_left_out = self._continued is not None and entry.incarnation not in self._continued
@@ -251,12 +255,13 @@ class Roster:
                 self._evicted.append((number, entry.incarnation))
                 self.drop(number)
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, now: float) -> None:
         """Remove a slice whose connection is lost. The only active one may return: no other slice has the state."""
         entry = self._slices.get(number)
         self.drop(number)
         if entry and entry.phase == ACTIVE and not self._has_active:
-            self._last_active = entry.incarnation
+            self._last_active = number, entry.incarnation
+            self._awaited_until = now + self._limits.settle_seconds
             self._dropped.discard(entry.incarnation)
 
     def drop(self, number: int) -> None:
@@ -282,11 +287,19 @@ class Roster:
         if not self._is_formed and not self._forms(now):
             return None
         self._is_formed, self._continued, self._claimants = True, None, set()
-        incarnations = {entry.incarnation for entry in self._slices.values()}
-        if not self._has_active and self._founder not in incarnations and self._slices:
+        if self.needs_founder(now):
             self._founder = self._slices[min(self._slices)].incarnation
+        has_founder = not self._has_active and self._has(self._founder)
         self._number += 1
-        return View(self._number, dict(self._slices), "" if self._has_active else self._founder, self._is_done)
+        return View(self._number, dict(self._slices), self._founder if has_founder else "", self._is_done)
+
+    def needs_founder(self, now: float) -> bool:
+        """Return whether the next view names a founder."""
+        can_begin = self._is_formed and bool(self._slices) and not self._has_active
+        return can_begin and not self._has(self._founder) and now >= self._awaited_until
+
+    def _has(self, incarnation: str) -> bool:
+        return any(entry.incarnation == incarnation for entry in self._slices.values())
 
     @property
     def is_formed(self) -> bool:
