@@ -52,7 +52,8 @@ class World:
                 self.properties.on_fault()
                 self._pass(self.rng.choice((0.0, 0.5, 2.0)) * self.rng.random())
             self._pass(self.rng.choice((1.0, 5.0, 20.0)) * self.rng.random())
-        self.clock.run(max(self.clock.now, *self._faulty_at.values()) + _CALM_SECONDS)
+        ends = [*self._faulty_at.values(), *self._cut_off_at.values()]
+        self.clock.run(max(self.clock.now, *ends, 0.0) + _CALM_SECONDS)
         deadline = self.clock.now + _QUIET_SECONDS
         while self.clock.now < deadline and self.problem():
             self.clock.run(self.clock.now + _LOOK_SECONDS)
