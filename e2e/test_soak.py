@@ -14,6 +14,7 @@ from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, Fault, plan
 from e2e.soak.injection import INTERVAL, TPU_TYPE, Outcome, Soak, reference_losses
 from e2e.soak.report import differing_steps, line, lost_too_much
 from e2e.soak.resources import growth
+from e2e.soak.slice_progress import SliceProgress
 
 SLICES, FAULTS = 2, 50
 SEED = 385  # includes every kind, and few waits for a frozen process
@@ -87,6 +88,12 @@ def test_a_fault_is_determined_by_its_seed_and_number() -> None:
     assert {fault.kind for fault in faults} == set(KINDS)
     assert list(plan(SEED, SLICES * HOSTS_PER_SLICE, 31, 3)) == faults[30:33]
     assert list(plan(SEED + 1, SLICES * HOSTS_PER_SLICE, 1, FAULTS)) != faults
+
+
+def test_steps_that_an_earlier_fault_has_cost_are_not_counted_again(tmp_path: Path) -> None:
+    progress = SliceProgress(tmp_path, SLICES, HOSTS_PER_SLICE)
+    progress.steps = [{"time": float(time), "step": step} for time, step in enumerate([1, 2, 3, 4, 2, 3, 4, 5, 5, 6])]
+    assert [progress.undone(0, time) for time in (0.0, 3.5, 4.5, 7.5, 8.5)] == [4, 4, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (3.0, 90.0)])

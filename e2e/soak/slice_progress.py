@@ -72,13 +72,9 @@ class SliceProgress(Progress):
         return sum(line["time"] >= begun for line in self.steps[-100:]) if begun else 0
 
     def undone(self, step: int, time: float) -> int:
-        """Return the number of steps that were finished again after a time, also those after `step`."""
-        finished, again = set[int](), set[int]()
-        for line in self.steps[-1000:]:
-            if line["step"] in finished and line["time"] > time:
-                again.add(line["step"])
-            finished.add(line["step"])
-        return len(again)
+        """Return the number of finished steps from which the run went back after a time, also those after `step`."""
+        pairs = pairwise(self.steps[-1000:])
+        return sum(max(0, former["step"] - line["step"] + 1) for former, line in pairs if line["time"] > time)
 
     def stepped_after(self, time: float) -> float | None:
         """Return the end of the first step after a time with all slices active."""

@@ -56,15 +56,23 @@ class Cluster:
     def events(self, slice_id: int) -> list[dict[str, Any]]:
         """Return the events of a slice's host in this attempt."""
         lines = self.read(f"events/s{slice_id}-h0.jsonl").splitlines()
-        return [e for e in map(json.loads, lines) if e["attempt"] == self.attempt]
+        whole = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in whole if event["attempt"] == self.attempt]
 
     def wait_for_step(self, step: int, seconds: float = 120) -> None:
         """Wait until a step is finished; fail if the job ends before."""
+        self._wait_for(lambda: max(self.losses(), default=0) >= step, f"step {step}", seconds)
+
+    def wait_for_save(self, seconds: float = 120) -> None:
+        """Wait until a checkpoint is complete; fail if the job ends before."""
+        self._wait_for(lambda: any(event["event"] == "save" for event in self.events(0)), "checkpoint", seconds)
+
+    def _wait_for(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while max(self.losses(), default=0) < step:
+        while not condition():
             if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes):
                 self.kill()
-                raise AssertionError(f"no step {step} in {seconds} s, or a host has ended:\n{self.logs()}")
+                raise AssertionError(f"no {what} in {seconds} s, or a host has ended:\n{self.logs()}")
             time.sleep(0.02)
 
     def exit_codes(self, seconds: float = 120) -> list[int]:
@@ -138,14 +146,15 @@ def start(
 def killed_and_resumed(
     folder: Path, settings: Sequence[str], step: int, seconds: float = 120
 ) -> tuple[Cluster, Cluster]:
-    """Run a job undisturbed, and another one that resumes after a host was killed after `step`: with the same losses.
+    """Run a job undisturbed, and another one that resumes after a host was killed: with the same losses.
 
-    Returns the undisturbed job and the resumed attempt; each wait takes at most `seconds`.
+    It is killed after `step`, once a checkpoint is complete. Returns the undisturbed job and the resumed attempt; each wait takes at most `seconds`.
     """
     whole = start(folder / "whole", settings)
     assert whole.exit_codes(seconds) == [0, 0], whole.logs()
     first = start(folder / "cut", settings)
     first.wait_for_step(step, seconds)
+    first.wait_for_save(seconds)
     first.processes[1].send_signal(signal.SIGKILL)
     assert first.exit_codes(seconds) == [75, -9], first.logs()
     second = start(folder / "cut", settings, attempt=1)
