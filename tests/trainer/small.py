@@ -148,7 +148,8 @@ def killed_and_resumed(
 ) -> tuple[Cluster, Cluster]:
     """Run a job undisturbed, and another one that resumes after a host was killed: with the same losses.
 
-    It is killed after `step`, once a checkpoint is complete. Returns the undisturbed job and the resumed attempt; each wait takes at most `seconds`.
+    The host is killed after `step`, once a checkpoint is complete. Returns the undisturbed job and the resumed attempt;
+    each wait takes at most `seconds`.
     """
     whole = start(folder / "whole", settings)
     assert whole.exit_codes(seconds) == [0, 0], whole.logs()
