@@ -21,7 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.small import WORKLOADS, free_ports
+from tests.ports import free_port
+from tests.trainer.small import WORKLOADS
 
 RESULTS = Path(__file__).parent / "results"
 _SECONDS = 600.0
@@ -56,7 +57,7 @@ os._exit(0)
 
 def run(processes: int) -> dict[str, Any]:
     """Start this number of hosts; return the slowest one's seconds of each part, and the total from the first start."""
-    address = f"127.0.0.1:{free_ports()}"
+    address = f"127.0.0.1:{free_port()}"
     watch = time.monotonic()
     hosts = []
     for n in range(processes):

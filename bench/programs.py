@@ -26,7 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.small import SETTINGS, free_ports
+from tests.ports import free_port
+from tests.trainer.small import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler"
@@ -73,7 +74,7 @@ def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
         "TF_CPP_MIN_LOG_LEVEL": "0",
         "TF_CPP_VMODULE": "thunk_executor=6",
     }
-    port, watch = free_ports(), time.monotonic()
+    port, watch = free_port(), time.monotonic()
     hosts = []
     for number in range(options.hosts):
         words = [

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.machine import machine
-from tests.trainer.small import free_ports
+from tests.ports import free_port
 
 PROCESSES, SEED = 4, 1
 LEAVE_SECONDS = 5.0  # a process that has not left by then has not left
@@ -118,7 +118,7 @@ class Job:
     def start(self) -> dict[str, float]:
         """Form a group of all members; return when the last one has passed each mark."""
         assert self._service.stdin and self._service.stdout
-        address = f"127.0.0.1:{free_ports()}"
+        address = f"127.0.0.1:{free_port()}"
         self._service.stdin.write(f"{address}\n")
         self._service.stdout.readline()
         for number, member in enumerate(self.members):

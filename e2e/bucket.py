@@ -7,7 +7,6 @@ import http.client
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import until
 
 PROGRAM = "fake-gcs-server"
@@ -137,8 +137,7 @@ def server() -> Iterator[BucketServer]:
 
 @contextmanager
 def _running(folder: Path, address: str) -> Iterator[BucketServer]:
-    with socket.create_server((address, 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     argv = [
         PROGRAM, "-scheme", "http", "-backend", "memory", "-host", address, "-port", str(port),
         "-public-host", f"{address}:{port}", "-external-url", f"http://{address}:{port}",

@@ -20,7 +20,8 @@ from typing import Any
 
 import yaml
 
-from e2e.api_server import BINARIES, end, free_ports
+from e2e.api_server import BINARIES, end
+from tests.ports import free_ports
 from xpk.api.base import Obj, ObjectApi
 from xpk.api.kubernetes import KubernetesApi
 from xpk.capacity.controllers.install import CONTROLLERS, Controller

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.at_scale.server import Server
-from e2e.api_server import free_ports
+from tests.ports import free_ports
 
 _PATH = "/debug/pprof/profile?seconds={}"
 

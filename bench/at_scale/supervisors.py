@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.api_server import free_ports
+from tests.ports import free_ports
 from xpk.render.supervisor import supervisor_archive
 
 _HOSTS_PER_SLICE = 64

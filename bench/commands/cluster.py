@@ -16,7 +16,8 @@ from pathlib import Path
 import yaml
 
 from bench.commands.etcd import Etcd
-from e2e.api_server import BINARIES, api_server, await_kinds, free_ports
+from e2e.api_server import BINARIES, api_server, await_kinds
+from tests.ports import free_ports
 from xpk.api.base import Obj
 from xpk.api.kubernetes import KubernetesApi
 from xpk.model.accelerators import SliceShape

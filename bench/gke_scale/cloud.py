@@ -20,7 +20,8 @@ import yaml
 from bench.commands import process
 from bench.commands.cluster import CACHE
 from bench.commands.etcd import Etcd
-from e2e.api_server import BINARIES, api_server, free_ports
+from e2e.api_server import BINARIES, api_server
+from tests.ports import free_ports
 from tools.gke_emulator.cluster import ApiServerNodes
 from tools.gke_emulator.emulator import GkeEmulator
 from tools.gke_emulator.names import Target

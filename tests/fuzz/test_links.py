@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from tests.fuzz.counts import inputs
 from tests.fuzz.mutations import DEEP, as_json, changed, damaged, mutants
+from tests.ports import free_port
 from tests.waiting import until
 from trainer.elastic.connections import Connections
 from trainer.hosts.peers import Peers
-from xpk_shared.links.connection import dial, listen
+from xpk_shared.links.connection import dial
 from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import PROTOCOL_ERRORS, Identity
 from xpk_shared.links.member import Member
@@ -59,11 +60,6 @@ def lines(messages: list[Any]) -> st.SearchStrategy[bytes]:
     return st.lists(damaged(valid.map(as_json)) | like | NOISE, min_size=1, max_size=4).map(
         lambda parts: b"\n".join(parts) + b"\n"
     )
-
-
-def free_port() -> int:
-    with listen(HERE, 0) as taken:
-        return int(taken.getsockname()[1])
 
 
 @dataclass

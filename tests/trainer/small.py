@@ -4,13 +4,14 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 
@@ -118,7 +119,7 @@ def start(
     """
     out.mkdir(parents=True, exist_ok=True)
     secret = "" if faults else write_secret(out)
-    address = f"127.0.0.1:{free_ports()}"
+    address = f"127.0.0.1:{free_port()}"
     processes = []
     for slice_id in range(slices):
         env = {
@@ -207,16 +208,3 @@ def write_secret(folder: Path) -> Path:
     file = folder / "secret"
     file.write_text("0" * 64)
     return file
-
-
-def free_ports() -> int:
-    """Return a port that is free and whose successor is free too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.small import Cluster, arguments, free_ports, one_host, run_alone, start
+from tests.ports import free_port
+from tests.trainer.small import Cluster, arguments, one_host, run_alone, start
 from trainer.data.sampler import Order
 
 pytestmark = pytest.mark.timeout(240)
@@ -176,7 +177,7 @@ def _train_records(out: Path) -> int:
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_a_port_in_use_is_reported_in_one_line(beyond: int, tmp_path: Path) -> None:
-    port = free_ports()
+    port = free_port()
     with socket.create_server(("127.0.0.1", port + beyond)):
         ran = run_alone(
             *arguments(["run.steps=1"]),

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.small import Cluster, free_ports
+from tests.ports import free_port
+from tests.trainer.small import Cluster
 from tests.upgrade.release import FOLDER, ROOT, Release, pack
 
 ARCHIVE, EXPECTED = "training.tar.xz", "training.json"
@@ -58,7 +59,7 @@ def continue_run(
     folder: Path, steps: int, *extra: str, attempt: int, python: str, paths: Sequence[Path] = ()
 ) -> Cluster:
     """Start the run in `folder`, which has its data, output and local tier, with a version's Python."""
-    out, address = folder / "out", f"127.0.0.1:{free_ports()}"
+    out, address = folder / "out", f"127.0.0.1:{free_port()}"
     local = [f"checkpoint.local_path={folder / 'ram'}", "checkpoint.local_every=2"]
     words = [*_settings(folder), *local, f"run.steps={steps}", *extra]
     command = [python, "-m", "trainer", "train", "--config", "tiny"]

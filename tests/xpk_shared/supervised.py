@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.waiting import until
 from xpk.render.supervisor import supervisor_archive
 
@@ -94,8 +94,7 @@ class Host:
 
 def starter(tmp_path: Path) -> Iterator[Start]:
     """Yield a function that starts a host; all are killed afterwards."""
-    with socket.create_server(("", 0)) as taken:
-        free = taken.getsockname()[1] - 2
+    free = free_port()
     hosts: list[Host] = []
     (tmp_path / "secret").write_text(SECRET)
     (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive())

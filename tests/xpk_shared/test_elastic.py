@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import until
 from tests.xpk_shared.supervised import (
     FIRST,
@@ -42,8 +43,7 @@ ENDS = "until [ -e end ]; do sleep 0.05; done; [ $XPK_RESTART_ATTEMPT = 0 ] || e
 @pytest.fixture
 def registry_port() -> int:
     """Return a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(name="start_host")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import until
 from xpk_shared.links.connection import dial, line, listen
 from xpk_shared.links.endpoint import Beats, Handlers
@@ -40,8 +41,7 @@ def handlers(received: Heard) -> Handlers:
 
 def opened(hosts: int, **limits: Any) -> tuple[Hub, Heard, int]:
     """Return a listening hub, its received messages, and its port."""
-    with listen(HERE, 0) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     received: Heard = queue.Queue()
     hub = Hub(OURS, hosts, handlers(received), **limits)
     hub.open(HERE, port)
@@ -91,8 +91,7 @@ def test_many_messages_arrive_completely() -> None:
 
 
 def test_messages_sent_before_the_connection_arrive() -> None:
-    with listen(HERE, 0) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     others: list[Heard] = [queue.Queue(), queue.Queue()]
     hub, early = Hub(OURS, 3, handlers(others[0])), Member(OURS, 1, handlers(others[1]))
     early.broadcast("asked")

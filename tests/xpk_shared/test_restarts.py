@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ports import free_port
 from tests.xpk_shared.supervised import (
     FIRST,
     IN_PLACE,
@@ -68,8 +68,7 @@ def test_a_failed_command_is_restarted_on_all_hosts_in_place(start: Start, victi
 
 
 def test_no_name_has_to_resolve_after_a_restart_in_place(start: Start) -> None:
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     shows = f'{FIRST} || {{ echo "first host at $XPK_COORDINATOR_ADDRESS"; exit 0; }}; {WAITS}'
     name = {"XPK_COORDINATOR_ADDRESS": f"localhost:{port}"}
     hosts = [start(number, shows, program=WITH_SHORT_GRACE, **IN_PLACE, **name) for number in range(4)]

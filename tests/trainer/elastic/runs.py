@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.small import WORKLOADS, arguments, free_ports
+from tests.ports import free_port
+from tests.trainer.small import WORKLOADS, arguments
 from tests.waiting import until
 from xpk_shared.slices.registry import Registry
 
@@ -44,8 +45,8 @@ class ElasticRun:
         self._chips, self._min_slices = chips, min_slices
         out.mkdir(parents=True, exist_ok=True)
         (out / "secret").write_text(SECRET)
-        self._registry_port = free_ports()
-        self._coordinator_port = free_ports()
+        self._registry_port = free_port()
+        self._coordinator_port = free_port()
         self.registry = self._start_registry()
         self.processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
         self._attempts = [0] * slices
@@ -72,7 +73,7 @@ class ElasticRun:
 
     def start(self, number: int, settings: Sequence[str] = ()) -> None:
         """Start the hosts of a slice."""
-        first = free_ports() if self._min_slices else self._coordinator_port
+        first = free_port() if self._min_slices else self._coordinator_port
         attempt, self._attempts[number] = self._attempts[number], self._attempts[number] + 1
         for host in range(self._hosts):
             env = {

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.trainer.small import free_ports
+from tests.ports import free_port
 from trainer.hosts.peers import Peers
 
 SECONDS = 20.0
@@ -45,6 +45,6 @@ def together(actions: list[Callable[[], object]], seconds: float = SECONDS) -> l
 def connected(processes: int, port: int = 0, **more: Any) -> tuple[list[Peers], list[Heard]]:
     heard: list[Heard] = [queue.Queue() for _ in range(processes)]
     hosts = [host(n, processes, heard[n], **more) for n in range(processes)]
-    port = port or free_ports()
+    port = port or free_port()
     together([lambda peers=peers: peers.connect("127.0.0.1", port, SECONDS) for peers in hosts])  # type: ignore[misc]
     return hosts, heard

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.trainer.hosts.connections import together
-from tests.trainer.small import SETTINGS, free_ports, start
+from tests.trainer.small import SETTINGS, start
 from trainer import config
 from trainer.errors import FatalError
 from trainer.hosts.bootstrap import Host
@@ -18,7 +19,7 @@ SECONDS = 60
 
 def compared(mine: list[Traits]) -> list[str]:
     """Compare this number of hosts; return the error of each, or "" if all agree."""
-    port, message = free_ports(), [""] * len(mine)
+    port, message = free_port(), [""] * len(mine)
 
     def work(process: int) -> None:
         host = Host(num_slices=len(mine), slice_id=process)

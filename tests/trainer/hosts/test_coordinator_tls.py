@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import pytest
 
-from tests.trainer.small import WORKLOADS, free_ports
+from tests.ports import free_port
+from tests.trainer.small import WORKLOADS
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.coordinator_tls import credentials, pem_files
 
@@ -104,7 +105,7 @@ def test_jax_joins_only_processes_with_the_secret(second: tuple[int, bytes], con
     if not SUPPORTED:
         assert credentials(Host(job_id="job", secret=SECRET), jax.distributed.initialize) == {}
         return
-    port, environ = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
+    port, environ = free_port(), os.environ | {"PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", JOINS, json.dumps([number, port, attempt, secret.decode()])],

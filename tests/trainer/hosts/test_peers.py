@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from tests.ports import free_port
 from tests.trainer.hosts.connections import SECONDS, connected, host, together
-from tests.trainer.small import WORKLOADS, free_ports
+from tests.trainer.small import WORKLOADS
 from trainer.data.dataset import TokenFile
 from trainer.errors import AddressError, FatalError, PeerAbsent
 from trainer.hosts.bootstrap import own_address
@@ -72,7 +73,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_host_that_never_connects_is_named() -> None:
     hub = host(0, 3, queue.Queue())
     with pytest.raises(PeerAbsent, match=r"\[1, 2\]"):
-        hub.connect("127.0.0.1", free_ports(), 0.2)
+        hub.connect("127.0.0.1", free_port(), 0.2)
 
 
 CHILD = """
@@ -87,7 +88,7 @@ threading.Event().wait()
 
 @pytest.mark.parametrize(("killed", "knows"), [(2, (0, 1)), (0, (1, 2))])
 def test_a_killed_host_is_detected_by_all(killed: int, knows: tuple[int, ...]) -> None:
-    port, env = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    port, env = free_port(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
     hosts = [
         subprocess.Popen([sys.executable, "-c", CHILD, str(n), str(port)], env=env, stdout=subprocess.PIPE, text=True)
         for n in range(3)
@@ -118,7 +119,7 @@ threading.Event().wait()
 
 
 def test_a_frozen_host_of_an_elastic_slice_is_detected_within_two_seconds() -> None:
-    port, env = free_ports(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    port, env = free_port(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
     command = [sys.executable, "-c", FIRST_OF_SLICE]
     hosts = [
         subprocess.Popen([*command, str(n), str(port)], env=env, stdout=subprocess.PIPE, text=True) for n in range(2)
@@ -137,7 +138,7 @@ def test_a_frozen_host_of_an_elastic_slice_is_detected_within_two_seconds() -> N
 
 
 def test_process_0_waits_until_its_name_resolves_to_itself() -> None:
-    port = free_ports()
+    port = free_port()
     message = iter(
         [("192.0.2.1", port)] * 3 + [("127.0.0.1", port)]
     )  # an address without a host, reserved for documentation

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.ports import free_port
 from tests.trainer.hosts.connections import SECONDS, host, together
-from tests.trainer.small import free_ports
 from trainer.hosts.stop_step import StopStep
 
 
@@ -22,7 +22,7 @@ class Hosts:
         self.peers = [host(n, processes, queue.Queue()) for n in range(processes)]
         self.stops = [StopStep(peers, functools.partial(self.ended.put, n)) for n, peers in enumerate(self.peers)]
         self._started, self._changed = [started] * processes, threading.Condition()
-        port = free_ports()
+        port = free_port()
         together([functools.partial(peers.connect, "127.0.0.1", port, SECONDS) for peers in self.peers])
 
     def start(self, nth: int, step: int) -> bool:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.trainer.hosts.connections import together
-from tests.trainer.small import WORKLOADS, free_ports, start
+from tests.trainer.small import WORKLOADS, start
 from trainer.config import Config, Observe
 from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
@@ -94,7 +95,7 @@ def watch(tmp_path: Path, timers: list[float]) -> Iterator[Watch]:
 
 def connect(*hosts: Watched) -> None:
     """Connect hosts over loopback, like those of a job."""
-    port = free_ports()
+    port = free_port()
     together([functools.partial(host.peers.connect, "127.0.0.1", port, SECONDS) for host in hosts])
 
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.trainer.small import WORKLOADS, free_ports
+from tests.ports import free_port
+from tests.trainer.small import WORKLOADS
 
 _SECONDS = 120.0
 
@@ -17,7 +18,7 @@ def run_hosts(
 
     The output folder is `folder`. With `ends_with`, all are killed when this host has ended.
     """
-    address = f"127.0.0.1:{free_ports()}"
+    address = f"127.0.0.1:{free_port()}"
     program = ["tests.trainer.planted_preflight", fault, "preflight"] if fault else ["trainer", "preflight"]
     processes = {}
     for number in range(slices * hosts):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import xpk_shared
+from tests.ports import free_port
 from tests.waiting import until
 from xpk_shared.links.connection import line
 from xpk_shared.links.endpoint import Beats
@@ -110,8 +111,7 @@ class Program:
 @pytest.fixture
 def port() -> int:
     """Return a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
