@@ -83,7 +83,7 @@ def run_of(trainer: Trainer, folder: Path, path: Path) -> Any:
     return types.SimpleNamespace(job=job, programs=trainer.programs, mesh=trainer.mesh, compiler=compiler)
 
 
-@pytest.mark.parametrize("block", SETTINGS)
+@pytest.mark.parametrize("block", [pytest.param("basic", marks=pytest.mark.slow), "bottleneck"])
 def test_a_trunk_starts_with_the_parameters_and_averages_of_a_resnet(block: str, tmp_path: Path) -> None:
     source = write_run(tmp_path / "resnet", block)
     trainer = Trainer(2, 1, 1, *SETTINGS[block])

@@ -83,7 +83,8 @@ def test_logits_are_those_of_numpy(settings: tuple[str, ...]) -> None:
         np.testing.assert_allclose(logits[nth], reference_logits(model, params, example), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dp", "fsdp", "tp"), [pytest.param(2, 1, 2, marks=pytest.mark.slow), (1, 2, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "fsdp", "tp"), [(2, 1, 2), (1, 2, 2)])
 def test_gradients_are_the_same_on_every_mesh(dp: int, fsdp: int, tp: int) -> None:
     same_gradients(Trainer(dp, fsdp, tp, *VARIANTS["both"]), Trainer(1, 1, 1, *VARIANTS["both"]))
 

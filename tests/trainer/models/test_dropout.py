@@ -128,7 +128,9 @@ def test_outputs_of_bert_equal_the_reference_with_the_same_masks() -> None:
         np.testing.assert_allclose(outputs[n], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [TRANSFORMER, GNMT], ids=["transformer", "gnmt"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(TRANSFORMER, marks=pytest.mark.slow), GNMT], ids=["transformer", "gnmt"]
+)
 def test_logits_equal_the_reference_with_the_same_masks(settings: tuple[str, ...]) -> None:
     model, params = trainer(settings).config.model, random_params(settings)
     records, keys = jnp.asarray(pairs(16)(np.arange(2))), dropout(examples=2).key_B
@@ -185,6 +187,7 @@ def test_the_sum_of_two_shares_is_the_step_of_the_whole_batch() -> None:
     np.testing.assert_allclose(losses_of_shares(half, 2, 3), trainer(BERT).losses(3), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_has_the_same_losses_bit_by_bit() -> None:
     made = trainer(BERT)
     state, losses = made.init(np.uint32(0)), []
