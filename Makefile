@@ -94,7 +94,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 6 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fuzz: $(STAMP)
 	@echo "==> hostile inputs"
@@ -149,7 +149,7 @@ e2e-here:
 
 e2e-slow:
 	@echo "==> slow local tests"
-	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 3 --dist worksteal $(PYTEST_ARGS)
 
 e2e-here-and-slow:
 	@status=0; for target in e2e-here e2e-slow; do $(MAKE) --no-print-directory $$target || status=1; done; exit $$status

@@ -71,6 +71,13 @@ RUNS = (
         10,
     ),
     LongRun(
+        "simulated-slices",
+        "Simulated elastic slices",
+        _python("tests.simulation.membership", "--lives", "10000"),
+        r"^([\d,]+ lives, .*|life .* fails.*)$",
+        10,
+    ),
+    LongRun(
         "queue-traces",
         "The simulated queue next to Kueue",
         _python("e2e.queue_traces"),

@@ -13,6 +13,7 @@ LINES = {
     "chaos": ("7/110 kill-host plain: failed: not within 240 s (250 s)", "kill-host plain: failed: not within 240 s"),
     "chaos-kind": ("7/90 kill-host ray: failed: no host (25 s)", "kill-host ray: failed: no host"),
     "simulated-checkpoints": ("2,000 lives, 91,000 changes of files in 281 s: no problem", "2,000 lives, 91,000"),
+    "simulated-slices": ("2,000 lives, 299,568 steps of slices in 96 s: no problem", "2,000 lives, 299,568 steps"),
     "mutation": ("  28 of 30 noticed, 1 equivalent: 97 %", "28 of 30 noticed, 1 equivalent: 97 %"),
     "soak": ("500 of 500 faults survived (100.0%)", "500 of 500 faults survived (100.0%)"),
     "soak-elastic": ("stall: p50 0.19 s, p99 4.40 s, max 24.60 s", "stall: p50 0.19 s"),

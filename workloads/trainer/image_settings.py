@@ -35,6 +35,8 @@ def problems(config: Config) -> Iterator[Problem]:
     if family != "mask_rcnn" and (model.image_width or model.short_side or model.long_side):
         message = f"model.image_width, short_side and long_side are not supported by {family}, whose images are squares"
         yield Problem(message, "Omit them, and use model.image")
+    if family != "mask_rcnn" and model.frozen_stages:
+        yield Problem(f"model.frozen_stages is not supported by {family}, only by mask_rcnn", "Omit it")
     if family in DETECTION_FAMILIES:
         yield from _detection_problems(config)
 
@@ -74,6 +76,12 @@ def _region_problems(model: Model) -> Iterator[Problem]:
             f"model.short_side = {limits[0]} and model.long_side = {limits[1]} do not fit images of {height} x {width}"
         )
         yield Problem(f"{message} pixels", "Use lower ones, or a larger model.image and model.image_width")
+    if model.frozen_stages > stages:
+        message = f"model.frozen_stages = {model.frozen_stages} is above {stages}, the number of stages"
+        yield Problem(message, "Use --set model.frozen_stages=1 for the stem and the first stage")
+    if model.frozen_stages > 0 and not model.frozen_norm:
+        message = "model.frozen_stages requires model.frozen_norm, or their batch norm would still change"
+        yield Problem(message, "Add --set model.frozen_norm=true")
     if model.mask < _MIN_BITMAP:
         message = f"model.mask = {model.mask} is too small: mask_rcnn learns masks from bitmaps of objects"
         yield Problem(message, "Use --set model.mask=28 or more, and data that was prepared with it")

@@ -106,6 +106,7 @@ def test_parameters_and_flops_of_resnet_are_those_of_the_model(name: str, settin
         ("mask-rcnn", ("model.image=96", "model.blocks=1,2", "model.width=24", "model.mask_layers=0")),
         ("mask-rcnn", ("model.image=832", "model.image_width=1344", "model.short_side=800", "model.long_side=1333")),
         ("mask-rcnn", ("model.region_samples=3", "model.pyramid=64", "model.mlp=96")),
+        ("mask-rcnn", ("model.frozen_norm=true", "model.frozen_stages=2")),
     ],
 )
 def test_parameters_and_flops_of_detection_are_those_of_the_model(name: str, settings: Sequence[str]) -> None:

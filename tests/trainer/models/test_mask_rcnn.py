@@ -21,6 +21,7 @@ from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
 from trainer.models.family import Context
+from trainer.parallel import layout
 from trainer.parallel.mesh import ALL, sharding
 from trainer.parallel.partitioning import Execution
 
@@ -223,6 +224,40 @@ def test_the_full_configuration_has_the_parameters_of_mask_r_cnn_on_a_resnet_50(
     box = 49 * 256 * 1024 + 1024 + 1024 * 1024 + 1024 + 1025 * (81 + 4 * 81)
     mask = 4 * (9 * 256 * 256 + 256) + 4 * 256 * 256 + 256 + 257 * 80
     assert registry.parameters(made) == trunk + pyramid + proposals + box + mask
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_frozen_stages_keep_their_weights(name: str) -> None:
+    frozen = ("model.frozen_norm=true", "model.frozen_stages=1", f"optim.name={name}", "optim.weight_decay=0.1")
+    trainer = Trainer(1, 1, 1, *SETTINGS, *frozen)
+    before, state = (trainer.init(np.uint32(0)) for _ in range(2))
+    for step in range(3):
+        ids = step * trainer.batch + np.arange(trainer.batch)
+        state, _ = trainer.train()(state, trainer.blocks(ids), trainer.flags)
+    is_same = jax.tree_util.tree_map_with_path(
+        lambda path, one, other: (path, np.array_equal(one, other)), before["params"], state["params"]
+    )
+    pairs = jax.tree.leaves(is_same, is_leaf=lambda node: isinstance(node, tuple))
+    same = {jax.tree_util.keystr(path, simple=True, separator="/") for path, equal in pairs if equal}
+    kernels = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in pairs if "kernel" in str(path)}
+    assert {name for name in same if name.endswith("kernel")} == {
+        name for name in kernels if name.startswith(("trunk/stem/", "trunk/stages/stage1/"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("model.frozen_stages=1",), "model.frozen_stages requires model.frozen_norm"),
+        (("model.frozen_stages=3", "model.frozen_norm=true"), "= 3 is above 2, the number of stages"),
+        (("model.frozen_stages=-1",), "model.frozen_stages = -1 is out of range"),
+    ],
+)
+def test_invalid_frozen_stages_are_one_line(settings: tuple[str, ...], message: str) -> None:
+    made = config.load("tiny", [*SETTINGS, *settings])
+    (problem,) = layout.check(made, layout.Chips(1, 1, 1))
+    assert message in str(problem)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def parameters(model: Model) -> int:
 
 def flops_per_image(model: Model) -> float:
     """Return the model FLOPs of a training step per image, as the models do."""
-    return 3 * sum(2 * kernel.numbers * kernel.positions for kernel in _kernels(model))
+    return sum(kernel.flops for kernel in _kernels(model))
 
 
 def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory:
@@ -74,6 +74,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
     images = sizes.global_batch / (sizes.dp * sizes.fsdp) / config.optim.grad_accum_steps
     width = 2 if model.compute_dtype == "bfloat16" else 4
     normed = [kernel.padded_outputs for kernel in all_kernels if kernel.has_norm]
+    saved = sum(kernel.padded_outputs for kernel in all_kernels if kernel.has_norm and not kernel.is_frozen)
     plain = [kernel.padded_outputs for kernel in all_kernels if not kernel.has_norm]
     working = [max(normed) * (_WIDTH + width) / sizes.tp]
     if model.family == "mask_rcnn":
@@ -83,7 +84,7 @@ def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory
         gradients=_WIDTH * numbers * (1 if config.optim.grad_accum_steps == 1 else 2),
         vectors=vector_width(config) * numbers if is_elastic else 0.0,
         copies=0.0,
-        saved=images * (sum(normed) * (_WIDTH + 2 * width) + sum(plain) * width) / sizes.tp,
+        saved=images * (saved * (_WIDTH + 2 * width) + sum(plain) * width) / sizes.tp,
         working=images * max(working),
     )
 
@@ -109,7 +110,7 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
         images = sizes.global_batch / (sizes.dp * sizes.fsdp)
         ici += sent_fraction(sizes.tp) * images * width * mask_rcnn.pooled_numbers(model) / sizes.tp
     for kernel in _kernels(model):
-        sent = _WIDTH if kernel.is_float32 else width
+        sent = 0 if kernel.is_frozen else _WIDTH if kernel.is_float32 else width
         parts, parts_of_slices = kernel.parts(over_fsdp), kernel.parts(*_axes(config, sizes))
         part, smallest = kernel.numbers / math.prod(parts), kernel.numbers / math.prod(parts_of_slices)
         ici += inside * kernel.numbers * (2 * sent + _gathered(kernel, parts) * _WIDTH)

@@ -14,12 +14,18 @@ class Kernel(NamedTuple):
     layers: int = 1
     has_norm: bool = False  # batch norm follows, whose gains and biases replace a bias
     is_float32: bool = False  # the product, instead of the compute dtype
+    is_frozen: bool = False  # not trained: it has no gradient, and nothing before it needs one
     values: int = 0  # of the output at a position; 0 = the last dimension
 
     @property
     def numbers(self) -> int:
         """Number of weights."""
         return math.prod(self.shape)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a training step per image: the forward pass and twice as many for gradients, if it is trained."""
+        return (1 if self.is_frozen else 3) * 2 * self.numbers * self.positions
 
     @property
     def biases(self) -> int:

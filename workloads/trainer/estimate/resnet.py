@@ -20,23 +20,28 @@ def kernels(model: Model) -> Iterator[Kernel]:
 def trunk(model: Model) -> Iterator[Kernel]:
     """Yield the weights of the stem and of all stages."""
     channels, pixels = model.width, math.prod(model.image_sides)
-    yield stem(model, pixels / 4)
+    yield stem(model, pixels / 4)._replace(is_frozen=model.frozen_stages > 0)
     for stage, count in enumerate(model.block_counts, start=1):
         width, cells = model.width * 2 ** (stage - 1), pixels / 4 ** (stage + 1)
-        if model.block == "basic":
-            yield from basic_stage(channels, width, cells, count)
-            channels = width
-            continue
-        after = EXPANSION * width
-        # The 3x3 convolution of a stage's first block halves the image, except in the first stage.
-        yield unit(1, channels, width, cells if stage == 1 else 4 * cells)
-        yield unit(3, width, width, cells)
-        yield unit(1, width, after, cells)
-        if channels != after:
-            yield unit(1, channels, after, cells)
-        again = unit(1, after, width, cells), unit(3, width, width, cells), unit(1, width, after, cells)
-        yield from rest(count, *again)
-        channels = after
+        kernels_of = basic_stage if model.block == "basic" else bottleneck_stage
+        for kernel in kernels_of(channels, width, cells, count):
+            yield kernel._replace(is_frozen=stage <= model.frozen_stages)
+        channels = width * (1 if model.block == "basic" else EXPANSION)
+
+
+def bottleneck_stage(before: int, width: int, cells: float, count: int) -> Iterator[Kernel]:
+    """Yield the weights of a stage of blocks of three convolutions, with these cells of its output.
+
+    The 3x3 convolution of the first block halves the image, except in the first stage, which alone follows the stem.
+    """
+    after = EXPANSION * width
+    yield unit(1, before, width, cells if before == width else 4 * cells)
+    yield unit(3, width, width, cells)
+    yield unit(1, width, after, cells)
+    if before != after:
+        yield unit(1, before, after, cells)
+    again = unit(1, after, width, cells), unit(3, width, width, cells), unit(1, width, after, cells)
+    yield from rest(count, *again)
 
 
 def basic_stage(before: int, width: int, cells: float, count: int) -> Iterator[Kernel]:

@@ -60,6 +60,7 @@ class Family:
     sums: Callable[[Model, Execution, Params, Context, Array, Array], Sums]
     flops_per_item: Callable[[Model], float]  # model FLOPs of a training step per token, or per image
     averages: Callable[[Model], Params] = lambda model: {}  # initial values
+    is_frozen: Callable[[Model, Path], bool] = lambda model, path: False  # True for a parameter that is not trained
     # ... source, its lengths -> numbers [B, T] of the translations, as in records; None if it does not translate
     translate: Callable[[Model, Execution, Params, Array, Array], Array] | None = None
     # parameters, averages, records -> what it detects; None if it does not detect

@@ -12,6 +12,7 @@ Dimensions are the suffix of a name:
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -80,7 +81,7 @@ class Detector:
     def __init__(self, model: Model, execution: Execution, params: Params, averages: Params, *, training: bool) -> None:
         self._model, self._params, self._averages = model, params, averages
         if model.frozen_norm:
-            trunk = jax.tree_util.tree_map_with_path(_freeze, params["trunk"])
+            trunk = jax.tree_util.tree_map_with_path(functools.partial(_freeze, model), params["trunk"])
             self._params = params | {"trunk": trunk}
         self._network = Network(model, execution, training=training and not model.frozen_norm)
 
@@ -173,13 +174,18 @@ def detect(model: Model, execution: Execution, params: Params, averages: Params,
 
 
 def flops_per_item(model: Model) -> float:
-    """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
+    """Return the model FLOPs of a training step per image, as for a ResNet."""
     trunk = resnet.flops_per_item(dataclasses.replace(model, classes=0))  # without the dense layer of its classes
     return trunk + 6 * (pyramid.products(model) + region_proposals.products(model) + region_heads.products(model))
 
 
-def _freeze(path: tuple[Any, ...], x: Array) -> Array:
-    return jax.lax.stop_gradient(x) if resnet.is_gain(path) else x
+def is_frozen(model: Model, path: tuple[Any, ...]) -> bool:
+    """Return whether the parameter at a path is of a part of the trunk that is not trained."""
+    return bool(path[0].key == "trunk" and resnet.is_frozen(model, path[1:]))
+
+
+def _freeze(model: Model, path: tuple[Any, ...], x: Array) -> Array:
+    return jax.lax.stop_gradient(x) if resnet.is_gain(path) or resnet.is_frozen(model, path) else x
 
 
 def _is_shape(x: Any) -> bool:

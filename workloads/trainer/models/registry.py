@@ -89,6 +89,7 @@ _FAMILIES = {
         sums=mask_rcnn.sums,
         flops_per_item=mask_rcnn.flops_per_item,
         averages=resnet.averages,
+        is_frozen=mask_rcnn.is_frozen,
         detect=mask_rcnn.detect,
         trunk=("trunk",),
     ),

@@ -78,6 +78,13 @@ def is_gain(path: tuple[Any, ...]) -> bool:
     return path[-1].key in ("gain", "bias")
 
 
+def is_frozen(model: Model, path: tuple[Any, ...]) -> bool:
+    """Return whether the parameter at a path within the network is of the stem or of a stage that is not trained."""
+    if path[0].key == "stages":
+        return int(path[1].key.removeprefix("stage")) <= model.frozen_stages
+    return bool(path[0].key == "stem" and model.frozen_stages)
+
+
 def layer_axes(path: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the axes along which a parameter stacks tensors of several layers."""
     return (0,) if any(entry.key == "rest" for entry in path) else ()
@@ -236,7 +243,10 @@ def sums(
 
 
 def flops_per_item(model: Model) -> float:
-    """Return the model FLOPs of a training step per image: three times those of the forward pass's products."""
+    """Return the model FLOPs of a training step per image.
+
+    They are three times those of the forward pass's products, and those of frozen parts once.
+    """
     total, pixels = 0.0, math.prod(model.image_sides)
     for path, shape in jax.tree_util.tree_flatten_with_path(shapes(model), is_leaf=_is_shape)[0]:
         if is_gain(path):
@@ -249,8 +259,8 @@ def flops_per_item(model: Model) -> float:
             stage = int(path[1].key.removeprefix("stage"))
             before = stage > 1 and (path[2].key, path[3].key) == ("first", "reduce")
             cells = pixels / 4 ** (stage if before else stage + 1)
-        total += 2 * math.prod(shape) * cells
-    return 3 * total
+        total += (1 if is_frozen(model, path) else 3) * 2 * math.prod(shape) * cells
+    return total
 
 
 def _max_pool(x_BHWC: Array) -> Array:

@@ -41,7 +41,7 @@ MAX_INT8_SUMMED = (2**31 - 1) // 127**2  # products of two int8 numbers whose su
 _MAY_BE_ZERO = {
     *("model.kv_heads", "model.unroll", "model.attention_chunk", "model.loss_chunk", "model.norm_examples"),
     *("model.beam", "model.length_penalty", "model.mask", "model.detections", "model.dropout"),
-    *("model.image_width", "model.short_side", "model.long_side"),
+    *("model.image_width", "model.short_side", "model.long_side", "model.frozen_stages"),
     *("model.dense_features", "model.rows_per_exchange", "model.mask_token"),
     *("mesh.dp", "mesh.microbatches"),
     *("data.max_bytes", "data.global_batch", "data.loader_hosts", "data.seed"),

@@ -7,6 +7,7 @@ are neither decayed nor scaled by a norm, as in MLPerf's reference implementatio
 
 # mypy: disallow-untyped-calls=False
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 
 from trainer.config import Optim
-from trainer.models.family import Family
+from trainer.models.family import Family, Path
 from trainer.step import learning_rate
 
 
@@ -43,6 +44,21 @@ def optimizer(config: Optim, steps: int, family: Family) -> optax.GradientTransf
     if config.name == "lamb":
         parts.append(by_layer_norms(family))
     return optax.chain(clip, optax.chain(*parts, optax.scale_by_learning_rate(learning_rate.schedule(config, steps))))
+
+
+def without_frozen(
+    inner: optax.GradientTransformation, is_frozen: Callable[[Path], bool]
+) -> optax.GradientTransformation:
+    """Return an optimizer that does not change the parameters at frozen paths, not even by weight decay."""
+
+    def kept(path: Path, update: Array) -> Array:
+        return jnp.zeros_like(update) if is_frozen(path) else update
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = inner.update(grads, state, params)
+        return jax.tree_util.tree_map_with_path(kept, updates), state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def adam(config: Optim) -> optax.GradientTransformation:

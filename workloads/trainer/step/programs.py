@@ -71,6 +71,7 @@ def build(config: Config, mesh: Mesh, slots: Slots, sizes: Layout, replicas: int
     examples = sizes.global_batch / (sizes.dp * sizes.fsdp)
     config = dataclasses.replace(config, model=model.place(config.model, sizes.fsdp, examples))
     optimizer = optimizers.optimizer(config.optim, config.run.steps, model)
+    optimizer = optimizers.without_frozen(optimizer, functools.partial(model.is_frozen, config.model))
     functions = _Functions(
         config, mesh, model, optimizer, _make_gather(mesh, slots, sizes.global_batch), sizes, replicas
     )
