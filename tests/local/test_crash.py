@@ -95,7 +95,7 @@ def test_hosts_survive_repeated_kills_of_the_daemon(api: LocalApi, folder: Path)
     while status(api, "a").get("terminalState") is None if "status" in api.get("JobSet", "a") else True:
         api.list("Pod")
         time.sleep(seconds)
-        seconds += 0.01  # every daemon lives longer than the former one, so that one gets far enough on any machine
+        seconds += 0.01  # each daemon lives longer than the last, so that one makes progress on any machine
         process.tell(folder / daemon_control.LOCK, signal.SIGKILL)
         assert time.monotonic() < end
     assert ended(api, "a") == "Completed"

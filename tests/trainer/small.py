@@ -51,14 +51,16 @@ class Cluster:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of this attempt's metrics."""
-        whole = [json.loads(line) for line in self.read("metrics.jsonl").splitlines() if line.endswith("}")]
-        return [record for record in whole if record["attempt"] == self.attempt]
+        return self._records("metrics.jsonl")
 
     def events(self, slice_id: int) -> list[dict[str, Any]]:
         """Return the events of a slice's host in this attempt."""
-        lines = self.read(f"events/s{slice_id}-h0.jsonl").splitlines()
-        whole = [json.loads(line) for line in lines if line.endswith("}")]
-        return [event for event in whole if event["attempt"] == self.attempt]
+        return self._records(f"events/s{slice_id}-h0.jsonl")
+
+    def _records(self, name: str) -> list[dict[str, Any]]:
+        """Return this attempt's complete lines of a file."""
+        complete = [json.loads(line) for line in self.read(name).splitlines() if line.endswith("}")]
+        return [record for record in complete if record["attempt"] == self.attempt]
 
     def wait_for_step(self, step: int, seconds: float = 120) -> None:
         """Wait until a step is finished; fail if the job ends before."""

@@ -72,7 +72,7 @@ class Model:
     mask_layers: int = 4  # mask_rcnn: convolutions of the mask head before it enlarges its input
     pooling: str = "gather"  # mask_rcnn: computation of RoIAlign: gather, or one_hot (matrix products); same outputs
     frozen_norm: bool = False  # mask_rcnn: use the stored averages of batch norm in training, and train no norm
-    frozen_stages: int = 0  # mask_rcnn: number of first stages that are not trained, nor the stem; 0 = all are trained
+    frozen_stages: int = 0  # mask_rcnn: number of leading stages that are frozen together with the stem; 0 = none
     batch_lengths: str = ""  # translation: lengths below seq_len that batches are padded to, comma separated
     beam: int = 4  # translation: partial translations that the search keeps in an evaluation; 0 = no translation
     length_penalty: float = 0.6  # translation: exponent of the length in a translation's score; 0 = no penalty

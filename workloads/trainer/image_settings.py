@@ -80,7 +80,7 @@ def _region_problems(model: Model) -> Iterator[Problem]:
         message = f"model.frozen_stages = {model.frozen_stages} is above {stages}, the number of stages"
         yield Problem(message, "Use --set model.frozen_stages=1 for the stem and the first stage")
     if model.frozen_stages > 0 and not model.frozen_norm:
-        message = "model.frozen_stages requires model.frozen_norm, or their batch norm would still change"
+        message = "model.frozen_stages requires model.frozen_norm: batch norm of frozen stages must not change"
         yield Problem(message, "Add --set model.frozen_norm=true")
     if model.mask < _MIN_BITMAP:
         message = f"model.mask = {model.mask} is too small: mask_rcnn learns masks from bitmaps of objects"

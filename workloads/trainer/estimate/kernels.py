@@ -14,7 +14,7 @@ class Kernel(NamedTuple):
     layers: int = 1
     has_norm: bool = False  # batch norm follows, whose gains and biases replace a bias
     is_float32: bool = False  # the product, instead of the compute dtype
-    is_frozen: bool = False  # not trained: it has no gradient, and nothing before it needs one
+    is_frozen: bool = False  # not trained, nor is any layer before it: no gradients are computed
     values: int = 0  # of the output at a position; 0 = the last dimension
 
     @property
