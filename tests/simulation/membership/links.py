@@ -95,7 +95,8 @@ class Supervisor(Registry):
     def __init__(self, world: World) -> None:
         self.world, self.process = world, Process(world.clock, "registry")
         self.hub: _Hub
-        super().__init__("job", b"", world.num_slices, world.min_slices, hub=self._open_hub)
+        sizes = world.num_slices, world.min_slices
+        super().__init__("job", b"", *sizes, hub=self._open_hub, wall=lambda: world.clock.now)
         self._ticks, self._wakes, self._has_wake = Lane(self.process), Lane(self.process), False
         self._tick()
 

@@ -17,13 +17,24 @@ from trainer.hosts.membership import Peer
 
 _START_SECONDS, _FAULTY_SECONDS = 10.0, 40.0
 _QUIET_SECONDS = 100.0  # in which all slices must be active again
+# Methods of World, and how often they happen.
+_FAULTS = {
+    "kill": 3,
+    "freeze": 4,
+    "freeze_registry": 2,
+    "freeze_both": 2,
+    "kill_both": 1,
+    "stall": 2,
+    "cut_off": 1,
+}
 _LOOK_SECONDS, _CALM_SECONDS = 1.0, 5.0
 
 
 class World:
     """A run of `num_slices`, of which at least `min_slices` train."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, faults: tuple[str, ...] = ()) -> None:
+        """`faults`: the only kinds that happen, by default all."""
         self.rng = Random(seed)
         self.clock = Clock(self.rng)
         self.num_slices = self.rng.randint(2, 5)
@@ -34,7 +45,7 @@ class World:
         self.trace: list[str] = []
         self.epoch = self._founded = self._saved = 0
         self.listeners: list[Exchange] = []
-        self._starts = 0
+        self._starts, self._faults = 0, faults
         self._faulty_at: dict[str, float] = {}  # end of the newest fault of an incarnation
         self._cut_off_at: dict[str, float] = {}  # end of the newest silence between one and the registry
         self.trainers: dict[int, Trainer] = {}
@@ -155,16 +166,8 @@ class World:
         self.clock.at(self.clock.now + pause, start)
 
     def _fail(self) -> None:
-        faults = {
-            self._kill: 3,
-            self._freeze: 4,
-            self._freeze_registry: 2,
-            self._freeze_both: 2,
-            self._kill_both: 1,
-            self._stall: 2,
-            self._cut_off: 1,
-        }
-        self.rng.choices([*faults], [*faults.values()])[0]()
+        faults = {kind: weight for kind, weight in _FAULTS.items() if not self._faults or kind in self._faults}
+        getattr(self, f"_{self.rng.choices([*faults], [*faults.values()])[0]}")()
 
     def _kill(self, number: int | None = None) -> None:
         number = self.rng.randrange(self.num_slices) if number is None else number
@@ -245,8 +248,8 @@ def _total(step: int, num_slices: int) -> Vector:
     return total
 
 
-def live(seed: str) -> World:
-    """Simulate one life. Raises Violated."""
-    world = World(seed)
+def live(seed: str, faults: tuple[str, ...] = ()) -> World:
+    """Simulate one life, only with some kinds of faults if they are named. Raises Violated."""
+    world = World(seed, faults)
     world.live()
     return world

@@ -64,3 +64,15 @@ def test_a_decision_has_the_slices_that_are_active_after_it() -> None:
     assert decided(slice_1=True) == [[0, "a"], [2, "c"]]
     peers.announce("slices", View(3, entries).as_json())
     assert decided() == [[0, "a"], [2, "c"]]
+
+
+def test_a_step_has_the_term_of_the_view_in_which_it_was_made() -> None:
+    """A slice that only waits for others under a new registry has made no step there."""
+    peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(Host(num_slices=2), peers, on_dropped=lambda reason: None)
+    membership.own = (0, "a")
+    membership.adopt([(0, "a")], Commit(Seq(1, TRAIN), {"term": 7}))
+    peers.announce("slices", View(1, {0: Entry("a", ACTIVE, ())}, term=8).as_json())
+    decisions = Decisions(SimpleNamespace(host=Host(num_slices=2)), membership, FIXED)  # type: ignore[arg-type]
+    facts = {0: {"stop": False, "disk_low": False, "saved": False}}
+    assert [decisions.decide(facts, at=at)["term"] for at in (1, 2)] == [7, 8]

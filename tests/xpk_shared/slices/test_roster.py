@@ -347,6 +347,37 @@ def test_what_a_slice_says_is_forgotten_when_those_it_leaves_out_are_ahead() -> 
         assert {*view_of(slices, 60.0).slices} == {0, 1}
 
 
+def test_steps_since_a_later_list_are_the_newer_ones() -> None:
+    """The slice with more steps was frozen when a registry was lost; then the others trained from an older step."""
+    ahead = 3, entry("a3", ACTIVE), 0.0, (), ["a1"], Progress((12, 0, 0), frozenset({"a3"}), term=7)
+    trains = Progress((11, 0, 0), frozenset({"a1", "b2"}), term=8)
+    for first in (True, False):
+        slices = roster(num_slices=4)
+        if first:
+            assert slices.take(*ahead)
+        for number, name in ((2, "b2"), (1, "a1")):
+            assert slices.take(number, entry(name, ACTIVE), 0.0, progress=trains)
+        assert slices.pop_evicted() == [(3, "a3")] if first else not slices.take(*ahead)
+        assert {*view_of(slices, 60.0).slices} == {1, 2}
+
+
+def test_each_list_that_is_formed_has_a_later_term() -> None:
+    slices = roster()
+    slices.take(1, entry("a1", ACTIVE), 0.0, progress=Progress((1, 0, 0), frozenset({"a1", "a2"}), term=900))
+    slices.take(2, entry("a2", ACTIVE), 0.0)
+    formed = slices.view(2.0, 500)
+    assert formed and formed.term == 901 and read_view(formed.as_json()) == formed
+    slices.take(0, entry("a0"), 3.0)
+    assert view_of(slices, 3.0).term == 901, "one list has one term"
+    slices.take(1, entry("b1", ACTIVE), 4.0, progress=Progress((1, 0, 0), term=950))
+    assert view_of(slices, 4.0).term == 951, "a slice knows of a later list, by a clock that is ahead"
+    slices.begin_again()
+    slices.take(0, entry("a0"), 5.0)
+    slices.take(2, entry("a2", ACTIVE), 5.0)
+    formed = slices.view(9.0, 5000)
+    assert formed and formed.term == 5000
+
+
 def test_an_active_slice_that_is_lost_again_does_not_begin_a_run() -> None:
     slices = roster(min_slices=2)
     slices.take(0, entry("a0"), 0.0)

@@ -37,11 +37,13 @@ class Decisions:
 
         grant: slices that become active. stop: slices that stop, or "all" if too few would be left. active: the slices
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
-        and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed.
+        and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed. term: of the
+        view in which the newest step was made.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
             view, granted, active = membership.view, membership.granted, membership.active
+            commit = membership.commit
         ready = [
             (number, entry.incarnation)
             for number, entry in sorted(view.slices.items())
@@ -64,6 +66,7 @@ class Decisions:
             "disk_low": own["disk_low"],
             "saved": own["saved"],
             "intervals": self._tuner.decide(at),
+            "term": view.term if at > commit.seq.step else commit.term,
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
 

@@ -26,7 +26,7 @@ from trainer.hosts.peers import Peers
 from trainer.hosts.registry_loss import FROZEN, REGISTRY_SLICE, RegistryLoss
 from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import identity
-from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, View, read_view
+from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, Progress, View, read_view
 
 FOUNDER, JOINER, DONE = "founder", "joiner", "done"  # roles of a slice before it is active
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
@@ -52,6 +52,11 @@ class Commit(NamedTuple):
 
     seq: Seq
     flags: dict[str, Any]
+
+    @property
+    def term(self) -> int:
+        """Term of the view in which the newest step was made."""
+        return int(self.flags.get("term", 0))
 
 
 def shares_of(number: int, active: Sequence[int], replicas: int) -> list[int]:
@@ -331,9 +336,9 @@ class _Leader:
         if view.number:
             self.announce(view.as_json())
 
-    def _progress(self) -> tuple[Sequence[int], Sequence[str]]:
-        membership = self._membership
-        return membership.commit.seq, [incarnation for _, incarnation in membership.active]
+    def _progress(self) -> Progress:
+        commit, active = self._membership.commit, self._membership.active
+        return Progress(commit.seq, frozenset(incarnation for _, incarnation in active), commit.term)
 
     def _continue_without(self, view: View) -> None:
         """Announce a view of this slice, unless the registry is connected again."""

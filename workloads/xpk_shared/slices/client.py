@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from xpk_shared.links.errors import PeerAbsent
 from xpk_shared.links.handshake import Identity
 from xpk_shared.links.member import Member
 from xpk_shared.slices.registry import AWAITED_SECONDS, BEATS, silence_limit
-from xpk_shared.slices.roster import ACTIVE, Entry, View, read_view
+from xpk_shared.slices.roster import ACTIVE, Entry, Progress, View, read_view
 
 _RETRY_SECONDS = 0.5
 _HANDSHAKE_SECONDS = 2.0  # the registry may be lost meanwhile, and its successor waits only some seconds for the slices
@@ -34,11 +34,11 @@ class RegistryClient:
         on_view: Callable[[View], None],
         on_evicted: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
-        progress: Callable[[], tuple[Sequence[int], Sequence[str]]] = lambda: ((), ()),
+        progress: Callable[[], Progress] = Progress,
         beats: Beats = BEATS,
         member: Callable[..., Member] = Member,
     ) -> None:
-        """`progress` returns the position of this slice in the run, and the incarnations of the active slices."""
+        """`progress` returns how far this slice is in the run, and with which others."""
         self._make_member, self._progress = member, progress
         self._identity, self._number, self._entry, self._beats = identity, number, entry, beats
         self._on_view, self._on_evicted, self._on_lost = on_view, on_evicted, on_lost
@@ -95,8 +95,8 @@ class RegistryClient:
         return self._view.has(self._number, self._entry.incarnation)
 
     def _send_entry(self) -> None:
-        said = {"continued": self._continued, "dropped": self.dropped, "progress": self._progress()}
-        self._send({"slice": self._entry.as_json()} | said)
+        said = {"continued": self._continued, "dropped": self.dropped}
+        self._send({"slice": self._entry.as_json()} | said | self._progress().as_json())
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._member:
@@ -151,7 +151,7 @@ class RegistryClient:
 
     def _newest_view(self) -> View:
         """Return the view with the slices that have become active since, of which the registry may never tell."""
-        active = set(self._progress()[1])
+        active = self._progress().active
         slices = {
             number: replace(entry, phase=ACTIVE) if entry.incarnation in active else entry
             for number, entry in self._view.slices.items()
@@ -176,7 +176,7 @@ class RegistryClient:
                 self._continued = [] if self._is_in_view else self._continued
                 self._limit_silence()
                 if self._entry.phase == ACTIVE:
-                    self._send({"progress": self._progress()})
+                    self._send(self._progress().as_json())
             self._on_view(self._view)
         elif message.get("evicted") == self._entry.incarnation:
             self._on_evicted()

@@ -4,17 +4,18 @@ It runs in the supervisor of slice 0 host 0. The first host of every slice is co
 
     slice   host -> registry  {"slice": {"incarnation", "phase", "hosts"},   after each change
                                "continued": incarnations, "dropped": incarnations,
-                               "progress": [seq, incarnations]}
-    progress host -> registry {"progress": [seq, incarnations]}              after each view, of an active slice
+                               "progress": [seq, incarnations], "term"}
+    progress host -> registry {"progress": [seq, incarnations], "term"}      after each view, of an active slice
     leave   host -> registry  {"leave": true}                                the slice stops on request
     done    host -> registry  {"done": true}                                 the run has finished
-    view    registry -> hosts {"view": number, "slices", "founder", "done"}  after each change
+    view    registry -> hosts {"view": number, "slices", "founder", "done", "term"}  after each change
     evicted registry -> host  {"evicted": incarnation}                       it was dropped before
 
 A slice whose connection ends, or that is silent, is dropped. If the registry itself is lost with its pod, or is frozen,
 the slices keep their last view until they have connected to its successor. Meanwhile they may drop slices that they do
 not hear, if no others can train then; `continued` tells the successor which ones are left, and `dropped` which ones its
-predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train. The founder says
+predecessor had dropped. Of the active slices, the one with the most `progress` knows which ones train: each list that a
+registry forms has a higher term than all before, and a step of a later term counts as the newer one. The founder says
 that it is active before it begins the run, and begins once a view says so too: an earlier registry may have named
 another one. A registry that was frozen is its own successor: it forgets who was present, and all slices connect again.
 """
@@ -81,12 +82,13 @@ class Registry:
         limits: RosterLimits | None = None,
         beats: Beats = BEATS,
         hub: Callable[..., Hub] = Hub,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         handlers = Handlers(self._record_loss, lambda text, number: None, self._receive)
         # The registry itself is number 0, slice N is number N + 1.
         self._hub = hub(identity(job, secret), num_slices + 1, handlers, beats=beats)
         self._roster = Roster(num_slices, min_slices, limits or RosterLimits())
-        self._num_slices, self._beats = num_slices, beats
+        self._num_slices, self._beats, self._wall = num_slices, beats, wall
         self._ended = dict.fromkeys(range(1, num_slices + 1), 0)  # by this registry: connections of each
         self._finished: set[int] = set()  # slices that have said so
         self._changes: deque[Callable[[float], None]] = deque()  # called with the time
@@ -129,9 +131,13 @@ class Registry:
         while self._reports:
             self._reports.popleft()()
         may_form = self._roster.is_formed or now > self._may_form_at
-        view = self._roster.view(now) if has_changed and may_form else None
+        view = self._roster.view(now, self._least_term()) if has_changed and may_form else None
         if view:
             self._publish(view)
+
+    def _least_term(self) -> int:
+        """Return the term of a list that is formed now, by the clocks of nodes: registries follow in seconds."""
+        return int(self._wall() * 1000)
 
     def _publish(self, view: View) -> None:
         limits = {number + 1: silence_limit(view, number, self._beats) for number in view.slices}

@@ -46,6 +46,7 @@ class View:
     slices: dict[int, Entry] = field(default_factory=dict)
     founder: str = ""  # incarnation of the slice that reads the state from storage, while no slice is active
     is_done: bool = False  # the run has finished
+    term: int = 0  # of the list of slices: higher each time that one is formed anew
 
     @property
     def has_active(self) -> bool:
@@ -59,13 +60,15 @@ class View:
     def as_json(self) -> dict[str, Any]:
         """Return the view in its wire format."""
         slices = {str(number): entry.as_json() for number, entry in self.slices.items()}
-        return {"view": self.number, "slices": slices, "founder": self.founder, "done": self.is_done}
+        values = {"view": self.number, "slices": slices, "founder": self.founder}
+        return values | {"done": self.is_done, "term": self.term}
 
 
 def read_view(message: dict[str, Any]) -> View:
     """Return the view in a message. Raises ValueError, KeyError or TypeError if it is invalid."""
     slices = {int(number): read_entry(entry) for number, entry in message["slices"].items()}
-    return View(int(message["view"]), slices, str(message["founder"]), bool(message["done"]))
+    number, term = int(message["view"]), int(message.get("term", 0))
+    return View(number, slices, str(message["founder"]), bool(message["done"]), term)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ class Progress:
 
     seq: tuple[int, ...] = ()  # position in the run of its newest reduction
     active: frozenset[str] = frozenset()  # incarnations of the active slices that it knows
+    term: int = 0  # of the view in which its newest step was made
+
+    @property
+    def rank(self) -> tuple[int, tuple[int, ...]]:
+        """Order of progress: a later term has the newest step, even if it went on from an older one."""
+        return self.term, self.seq
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the progress in its wire format."""
+        return {"progress": [list(self.seq), sorted(self.active)], "term": self.term}
 
     @property
     def is_start(self) -> bool:
@@ -84,7 +97,8 @@ class Progress:
 def read_progress(message: dict[str, Any]) -> Progress:
     """Return the progress in a message, if it has one. Raises ValueError or TypeError if it is invalid."""
     seq, active = message.get("progress", ((), ()))
-    return Progress(tuple(int(part) for part in seq), frozenset(str(name) for name in active))
+    position, names = tuple(int(part) for part in seq), frozenset(str(name) for name in active)
+    return Progress(position, names, int(message.get("term", 0)))
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,7 @@ class Roster:
         self._slices: dict[int, Entry] = {}
         self._dropped: set[str] = set()
         self._founder, self._number, self._is_done = "", 0, False
+        self._term, self._known_term = 0, 0  # of the newest view; the highest one of which a slice has told
         self._first_at: float | None = None
         self._active_at: float | None = None  # when the first active slice connected
         self._is_formed = False
@@ -132,6 +147,7 @@ class Roster:
         `dropped`: those that an earlier registry has dropped. Of active slices, the one with the most `progress` knows
         which ones train.
         """
+        self._known_term = max(self._known_term, progress.term)
         if not self._is_formed:
             self._learn(entry, set(continued), set(dropped), progress)
         former = self._slices.get(number)
@@ -161,7 +177,7 @@ class Roster:
         is_new = former is None or former.incarnation != entry.incarnation
         active = {each.incarnation for each in self._slices.values() if each.phase == ACTIVE}
         have_continued = entry.incarnation in continued and active.isdisjoint(continued)
-        is_newest = progress.seq >= self._newest.seq
+        is_newest = progress.rank >= self._newest.rank
         return is_new and have_continued and is_newest and self._is_formed and len(active) < self._min_slices
 
     def supersede(self) -> None:
@@ -193,23 +209,27 @@ class Roster:
         entry = self._slices.get(number)
         if entry and entry.phase == ACTIVE:
             known = self._progress.get(entry.incarnation, progress)
-            self._progress[entry.incarnation] = max(known, progress, key=lambda each: each.seq)
+            self._progress[entry.incarnation] = max(known, progress, key=lambda each: each.rank)
 
     @property
     def _newest(self) -> Progress:
         """The newest progress of all active slices that were not dropped."""
         kept = (progress for incarnation, progress in self._progress.items() if incarnation not in self._dropped)
-        return max(kept, key=lambda progress: progress.seq, default=Progress())
+        return max(kept, key=lambda progress: progress.rank, default=Progress())
 
     def _learn(self, entry: Entry, continued: set[str], dropped: set[str], progress: Progress) -> None:
         """Take note of what a slice knows of the others, before the first view."""
-        self._reported |= dropped - self._former
+        trains = self._newest.active if progress.term < self._newest.term else frozenset()
+        self._reported |= dropped - self._former - trains
+        if progress.term > self._newest.term:  # a later list has readmitted its slices
+            self._reported -= progress.active
+            self._dropped -= progress.active - self._stale - self._former
         self._dropped |= self._reported
         if entry.phase == ACTIVE and entry.incarnation not in self._dropped:
             self._compare(entry, progress)
         newest = self._newest
         is_believed = self._continued is None or entry.incarnation in self._continued
-        is_believed &= progress.seq >= newest.seq or entry.incarnation in newest.active
+        is_believed &= progress.rank >= newest.rank or entry.incarnation in newest.active
         if continued and is_believed and entry.incarnation not in self._reported:
             self._continue_with(entry, continued - self._stale)
         self._evict()
@@ -231,7 +251,7 @@ class Roster:
 
     def _compare(self, entry: Entry, progress: Progress) -> None:
         """Note the progress of an active slice; forget what slices have said that are behind it and left out."""
-        if progress.seq > self._newest.seq:
+        if progress.rank > self._newest.rank:
             is_known = entry.incarnation in (self._continued or ())
             is_outdated = self._claimants.isdisjoint(progress.active) if self._claimants else not is_known
             if is_outdated:
@@ -282,16 +302,22 @@ class Roster:
         """Record that the run has finished."""
         self._is_done = True
 
-    def view(self, now: float) -> View | None:
-        """Return a new view of the slices; None while slices that are expected may still connect."""
+    def view(self, now: float, least_term: int = 0) -> View | None:
+        """Return a new view of the slices; None while slices that are expected may still connect.
+
+        `least_term`: of a list that is formed now, so that it is later than those of registries of which nobody tells.
+        """
         if not self._is_formed and not self._forms(now):
             return None
+        if not self._is_formed or self._known_term > self._term:
+            self._term = max(self._term + 1, self._known_term + 1, least_term)
         self._is_formed, self._continued, self._claimants = True, None, set()
         if self.needs_founder(now):
             self._founder = self._slices[min(self._slices)].incarnation
         has_founder = not self._has_active and self._has(self._founder)
         self._number += 1
-        return View(self._number, dict(self._slices), self._founder if has_founder else "", self._is_done)
+        founder = self._founder if has_founder else ""
+        return View(self._number, dict(self._slices), founder, self._is_done, self._term)
 
     def needs_founder(self, now: float) -> bool:
         """Return whether the next view names a founder."""
