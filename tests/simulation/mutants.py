@@ -29,13 +29,18 @@ _MEMBERSHIP = ("xpk_shared.slices.", "trainer.hosts.", "trainer.elastic.")  # mo
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of a module; `old` occurs once. `queues`: of the clusters that may show it, by default any number."""
+    """One change of a module; `old` occurs once.
+
+    `queues`: of the clusters that may show it, by default any number. `faults`: kinds of faults that may show it, of lives
+    of elastic slices; by default all.
+    """
 
     name: str
     module: str
     old: str
     new: str
     queues: int | None = None
+    faults: tuple[str, ...] = ()
 
 
 MUTANTS = tuple(Mutant(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")))
@@ -82,7 +87,7 @@ def _pairs(module: types.ModuleType, changed: types.ModuleType) -> Iterator[tupl
 def relive(mutant: Mutant, seed: str) -> None:
     """Simulate the life of a seed in which a mutant may show. Raises what it violates."""
     if mutant.module.startswith(_MEMBERSHIP):
-        membership.live(seed)
+        membership.live(seed, tuple(mutant.faults))
     elif mutant.module.startswith("trainer."):
         checkpoints.live(seed)
     else:

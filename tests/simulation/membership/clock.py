@@ -20,6 +20,7 @@ class Clock:
 
     def __init__(self, rng: Random) -> None:
         self.now, self.events, self.rng = 0.0, 0, rng
+        self.split_until, self.far = 0.0, frozenset[int]()  # while the hosts of these slices do not reach the others
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Action]] = []
 
@@ -39,8 +40,9 @@ class Clock:
 class Process:
     """A process that may be frozen or killed."""
 
-    def __init__(self, clock: Clock, name: str) -> None:
-        self.clock, self.name = clock, name
+    def __init__(self, clock: Clock, name: str, slice_id: int) -> None:
+        """`slice_id`: of the slice on whose host it runs."""
+        self.clock, self.name, self.slice_id = clock, name, slice_id
         self.is_alive, self.frozen_until = True, 0.0
         self.on_kill: list[Action] = []  # what its kernel does then
 
@@ -48,6 +50,11 @@ class Process:
     def runs(self) -> bool:
         """Return whether it is alive and not frozen."""
         return self.is_alive and self.clock.now >= self.frozen_until
+
+    def reaches_at(self, other: Process) -> float:
+        """Return when something that is sent now sets out for another process: at once unless the network is split."""
+        is_split = (self.slice_id in self.clock.far) != (other.slice_id in self.clock.far)
+        return max(self.clock.now, self.clock.split_until) if is_split else self.clock.now
 
     def freeze(self, seconds: float) -> None:
         """Freeze it from now on; its sockets stay open."""

@@ -93,7 +93,7 @@ class Supervisor(Registry):
     """The supervisor of slice 0 with the registry."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.process = world, Process(world.clock, "registry")
+        self.world, self.process = world, Process(world.clock, "registry", 0)
         self.hub: _Hub
         sizes = world.num_slices, world.min_slices
         super().__init__("job", b"", *sizes, hub=self._open_hub, wall=lambda: world.clock.now)

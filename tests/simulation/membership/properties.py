@@ -110,6 +110,7 @@ class Properties:
         self.require(self._refusals[number] <= MOST_REFUSALS, f"slice {number} is refused again and again")
         seconds = 2 * SILENT_SECONDS  # the registry may have been frozen, too
         was_silent = self._world.was_faulty(trainer.own, seconds) or self._world.was_cut_off(trainer.own, seconds)
+        was_silent |= self._world.was_split(seconds)  # the slices on the other side may have been more
         self.require(
             not (is_dropped and trainer.is_joined) or was_silent, f"{trainer.own} was dropped, but never silent"
         )

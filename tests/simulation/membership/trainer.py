@@ -98,7 +98,7 @@ class Trainer:
     """One start of a slice."""
 
     def __init__(self, world: World, number: int, incarnation: str) -> None:
-        self.world, self.own, self.process = world, (number, incarnation), Process(world.clock, incarnation)
+        self.world, self.own, self.process = world, (number, incarnation), Process(world.clock, incarnation, number)
         self.at, self.epoch, self.is_joined = 0, -1, False  # finished steps; the start of the run that they belong to
         self._main, self._answers, self._loads = Lane(self.process), Lane(self.process), world.rng.uniform(0.2, 2.0)
         self._wait: Wait | None = None

@@ -31,10 +31,7 @@ class End:
         """Send a message, which is lost if the connection has ended or its other process dies first."""
         other = self.other
         if other and not self._is_closed:
-            clock = self.process.clock
-            pause = delay(clock)
-            begin = partial(other.lane.put, pause, lambda: other.receive(message))
-            begin() if clock.now >= self.held_until else clock.at(self.held_until, begin)
+            self._transmit(other, lambda: other.receive(message))
 
     def close(self) -> None:
         """End the connection, for both processes."""
@@ -48,7 +45,14 @@ class End:
         """Send the end of the stream, as the kernel of a process that was killed."""
         self._is_closed = True
         if other := self.other:
-            other.lane.put(delay(self.process.clock), other._end)
+            self._transmit(other, other._end)
+
+    def _transmit(self, other: End, action: Callable[[], None]) -> None:
+        """Let something happen at the other end as soon as it arrives."""
+        clock = self.process.clock
+        begin, sets_out_at = partial(other.lane.put, delay(clock), action), self.process.reaches_at(other.process)
+        sets_out_at = max(self.held_until, sets_out_at)
+        begin() if clock.now >= sets_out_at else clock.at(sets_out_at, begin)
 
     def receive(self, message: Any) -> None:
         """Read a message."""

@@ -26,6 +26,8 @@ _FAULTS = {
     "kill_both": 1,
     "stall": 2,
     "cut_off": 1,
+    "split": 1,
+    "slow_registry": 1,
 }
 _LOOK_SECONDS, _CALM_SECONDS = 1.0, 5.0
 
@@ -63,7 +65,7 @@ class World:
                 self.properties.on_fault()
                 self._pass(self.rng.choice((0.0, 0.5, 2.0)) * self.rng.random())
             self._pass(self.rng.choice((1.0, 5.0, 20.0)) * self.rng.random())
-        ends = [*self._faulty_at.values(), *self._cut_off_at.values()]
+        ends = [*self._faulty_at.values(), *self._cut_off_at.values(), self.clock.split_until]
         self.clock.run(max(self.clock.now, *ends, 0.0) + _CALM_SECONDS)
         deadline = self.clock.now + _QUIET_SECONDS
         while self.clock.now < deadline and self.problem():
@@ -143,6 +145,10 @@ class World:
         """Return whether nothing passed between a slice and the registry within so many seconds."""
         return self.clock.now - self._cut_off_at.get(peer[1], -1000.0) <= seconds
 
+    def was_split(self, seconds: float) -> bool:
+        """Return whether the network was split within so many seconds."""
+        return bool(self.clock.far) and self.clock.now - self.clock.split_until <= seconds
+
     def note(self, text: str) -> None:
         """Add to the trace."""
         self.trace.append(f"{self.clock.now:8.3f} {text}")
@@ -200,11 +206,11 @@ class World:
         self._freeze_registry(seconds)
         self._freeze(0, seconds)
 
-    def _kill_both(self) -> None:
-        """Lose the pod of slice 0 host 0; a new one comes up."""
+    def _kill_both(self) -> float:
+        """Lose the pod of slice 0 host 0; return when a new one comes up."""
         registry = self.registry
         if not registry.process.is_alive:
-            return
+            return self.clock.now
         self.note("kill of the registry")
         pause = self.rng.uniform(1.0, 12.0)
         self._faulty_at[REGISTRY[1]] = self.clock.now + pause
@@ -217,6 +223,7 @@ class World:
             self._start(0)
 
         self.clock.at(self.clock.now + pause, start)
+        return self.clock.now + pause
 
     def _stall(self) -> None:
         seconds = self.rng.uniform(0.2, 1.2)
@@ -230,6 +237,29 @@ class World:
         if trainer.cut_off(seconds):
             self.note(f"silence between {trainer.own} and the registry for {seconds:.3f} s")
             self._cut_off_at[trainer.own[1]] = self.clock.now + seconds
+
+    def _split(self) -> None:
+        """Let nothing pass for a time between some slices and the others, which keep the registry."""
+        if self.clock.now < self.clock.split_until or self.num_slices < 2:
+            return
+        seconds, others = self.rng.uniform(1.0, 20.0), range(1, self.num_slices)
+        far = frozenset(self.rng.sample(others, self.rng.randint(1, len(others))))
+        self.note(f"split of slices {sorted(far)} from the others for {seconds:.3f} s")
+        self.clock.far, self.clock.split_until = far, self.clock.now + seconds
+        for number in far:
+            self._mark(self.trainers[number], seconds)
+
+    def _slow_registry(self) -> None:
+        """Lose the pod of slice 0 host 0; the registry of the new one is frozen soon after its start."""
+        if not self.registry.process.is_alive:
+            return
+        former, seconds = self.registry, self.rng.uniform(0.5, 10.0)
+
+        def freeze() -> None:
+            if self.registry is not former:
+                self._freeze_registry(seconds)
+
+        self.clock.at(self._kill_both() + self.rng.uniform(0.0, 3.0), freeze)
 
     def _freeze_seconds(self) -> float:
         low, high = self.rng.choice(((0.5, 2.0), (1.3, 3.0), (2.0, 10.0), (10.0, 30.0)))

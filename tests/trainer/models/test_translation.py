@@ -73,7 +73,14 @@ def test_logits_and_losses_equal_the_reference(settings: tuple[str, ...]) -> Non
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("mesh", [(2, 1, 1), (2, 2, 1), (1, 2, 2)], ids=["dp2", "dp2-fsdp2", "fsdp2-tp2"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param((2, 1, 1), id="dp2", marks=pytest.mark.extended),
+        pytest.param((2, 2, 1), id="dp2-fsdp2"),
+        pytest.param((1, 2, 2), id="fsdp2-tp2"),
+    ],
+)
 def test_losses_are_the_same_on_any_mesh(settings: tuple[str, ...], mesh: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(trainer(settings, *mesh).losses(3), trainer(settings).losses(3), rtol=1e-5)
 
