@@ -3,7 +3,7 @@
     python -m tests.simulation --hours 1000000 --seed 1
     python -m tests.simulation --world 1/17     # replay one world
 
-A world is one cluster's life of some weeks. Its seed determines everything that happens in it. The first violation of
+A world is one cluster's life of a week. Its seed determines everything that happens in it. The first violation of
 a property ends the run.
 """
 

@@ -7,7 +7,7 @@ from random import Random
 from tests.simulation.life import HOUR, Life
 from tests.simulation.world import World
 
-HOURS = 1000.0  # of a life
+HOURS = 150.0  # of a life: a longer one takes more than 5 s to replay
 
 
 def live(seed: str, hours: float = HOURS, queues: int | None = None) -> World:

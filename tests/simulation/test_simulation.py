@@ -19,6 +19,11 @@ def test_every_property_holds_in_a_clusters_life(number: int) -> None:
     assert live(f"test/{number}", HOURS).passes > 0
 
 
+@pytest.mark.slow
+def test_the_longest_of_100_lives_replays_in_seconds() -> None:
+    assert live("1/37").passes < 4000, "a pass takes about 1 ms, so this takes longer than 5 s"
+
+
 def test_a_life_is_determined_by_its_seed() -> None:
     one, again, other = (live(seed, HOURS).digest for seed in ("test/2", "test/2", "test/3"))
     assert one == again != other

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from bisect import insort
 from collections.abc import Iterable, KeysView
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from xpk.api.base import Obj
 from xpk.local.objects import JOBSET, label, owner_uid
 
 Key = tuple[str, str]  # namespace and name
+_CONTAINERS = (dict, list)
 _MOST_SETTLED = 10_000  # records to keep, also of deleted objects
 _SPECIFIED = {"JobSet", "Job", "Pod", "FormerPod", "Workload", "Node", "LocalQueue", "ClusterQueue"}  # have a spec
 
@@ -39,7 +41,7 @@ class Entry:
     def take(self) -> Obj:
         """Return an independent copy: the one that was kept, if any."""
         kept, self._kept = self._kept, None
-        obj: Obj = _copy(self.stored) if kept is None else kept
+        obj: Obj = copy_of(self.stored) if kept is None else kept
         return obj
 
     def keep(self, copy: Obj) -> None:
@@ -50,7 +52,7 @@ class Entry:
 @dataclass(slots=True)
 class _Kind:
     entries: dict[Key, Entry] = field(default_factory=dict)
-    by_owner: dict[str, set[Key]] = field(default_factory=dict)
+    by_owner: dict[str, list[Key]] = field(default_factory=dict)  # sorted
     order: list[Key] | None = None  # all keys, sorted; None until it is needed
 
 
@@ -128,7 +130,7 @@ class Cache:
     def owned(self, kind: str, owner: str) -> list[Entry]:
         """Return the objects of an owner, sorted by name: of a controller's UID, or of `event_owner`."""
         known = self._kinds[kind]
-        return [known.entries[key] for key in sorted(known.by_owner.get(owner, ()))]
+        return [known.entries[key] for key in known.by_owner.get(owner, ())]
 
     def owners(self, kind: str) -> KeysView[str]:
         """Return the owners of the objects of a kind."""
@@ -153,7 +155,8 @@ class Cache:
             elif before.owner != entry.owner:
                 self._disown(known, before)
             known.entries[entry.key] = entry
-            known.by_owner.setdefault(entry.owner, set()).add(entry.key)
+            if before is None or before.owner != entry.owner:
+                insort(known.by_owner.setdefault(entry.owner, []), entry.key)
 
     def _remove(self, kind: str, entry: Entry, revision: int = 0) -> None:
         self._note(kind, entry, revision or entry.revision)
@@ -168,16 +171,20 @@ class Cache:
 
     @staticmethod
     def _disown(known: _Kind, entry: Entry) -> None:
-        known.by_owner[entry.owner].discard(entry.key)
+        known.by_owner[entry.owner].remove(entry.key)
         if not known.by_owner[entry.owner]:
             del known.by_owner[entry.owner]
 
 
-def _copy(value: Any) -> Any:
+def copy_of(value: Any) -> Any:
     """Return an independent copy of a JSON value. They share their strings, so that they are compared fast."""
     if type(value) is dict:
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if type(value) is list else value
+        copied = value.copy()
+        for key, item in value.items():
+            if type(item) in _CONTAINERS:  # most are not, and a call for each would take most of the time
+                copied[key] = copy_of(item)
+        return copied
+    return [copy_of(item) if type(item) in _CONTAINERS else item for item in value]
 
 
 def _owner(obj: Obj) -> str:

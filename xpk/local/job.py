@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 from xpk.api.base import Obj
 from xpk.local import clock
 from xpk.local import objects as o
+from xpk.local.cache import copy_of
 from xpk.local.jobset import delete_pod
 from xpk.local.store import Transaction
 
@@ -19,7 +19,7 @@ def _suffix() -> str:
 
 
 def _create_pod(tx: Transaction, job: Obj, index: int) -> None:
-    name, template = f"{job['metadata']['name']}-{index}", copy.deepcopy(job["spec"]["template"])
+    name, template = f"{job['metadata']['name']}-{index}", copy_of(job["spec"]["template"])
     meta = template["metadata"]
     pod: Obj = {
         "apiVersion": "v1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from functools import partial
 
 from xpk.api.base import Obj
 from xpk.local import objects as o
+from xpk.local.cache import copy_of
 from xpk.local.store import Transaction
 from xpk_shared.supervisor.restarts import LONGEST_PAUSE, SHORT_SECONDS, pause_after
 
@@ -118,7 +118,7 @@ def _create_job(tx: Transaction, jobset: Obj, replicated: Obj, index: int) -> No
             "annotations": annotations,
             "ownerReferences": [o.owner_reference(jobset)],
         },
-        "spec": {**copy.deepcopy(replicated["template"]["spec"]), "suspend": jobset["spec"].get("suspend", False)},
+        "spec": {**copy_of(replicated["template"]["spec"]), "suspend": jobset["spec"].get("suspend", False)},
         "status": {},
     }
     pod = job["spec"]["template"].setdefault("metadata", {})

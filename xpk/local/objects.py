@@ -6,6 +6,7 @@ import copy
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from xpk.api.base import Obj
@@ -24,7 +25,12 @@ ENDED = ("Succeeded", "Failed")
 
 def now() -> str:
     """Return the current time in Kubernetes' format."""
-    return datetime.fromtimestamp(clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp(int(clock.time()))
+
+
+@lru_cache(maxsize=8)  # the controllers write many times within a second
+def _stamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later(seconds: float) -> str:

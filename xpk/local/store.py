@@ -85,6 +85,7 @@ class Transaction:
     def __init__(self, db: sqlite3.Connection, cache: Cache) -> None:
         self._db, self._cache = db, cache
         self._copies: dict[str, dict[Key, Obj]] = {}  # of objects in use, by kind
+        self._lists: dict[str, Objs] = {}  # all objects of a kind, until one is added, replaced or removed
         self._written: set[tuple[str, Key]] = set()  # objects that the controllers may share with others
         self._has_expired_events = self._has_settled = False
         self.writes = 0
@@ -105,8 +106,13 @@ class Transaction:
 
     def list(self, kind: str, namespace: str | None = None) -> Objs:
         """Return the objects of a kind, sorted by name."""
-        self._cache.load(self._db, kind)
-        return [self._copy(kind, entry) for entry in self._cache.entries(kind) if namespace in (None, entry.key[0])]
+        listed = self._lists.get(kind)
+        if listed is None:
+            self._cache.load(self._db, kind)
+            listed = self._lists[kind] = [self._copy(kind, entry) for entry in self._cache.entries(kind)]
+        if namespace is None:
+            return listed.copy()
+        return [obj for obj in listed if obj["metadata"].get("namespace", "") == namespace]
 
     def owned(self, kind: str, owner: Obj) -> Objs:
         """Return the objects of a kind that an object controls, sorted by name."""
@@ -179,6 +185,7 @@ class Transaction:
         obj["metadata"]["resourceVersion"] = str(revision)
         self._cache.set(kind, Entry(text, revision))
         self._copies.setdefault(kind, {})[key] = obj
+        self._lists.pop(kind, None)
         self._written.add((kind, key))
 
     def remove(self, obj: Obj) -> None:
@@ -190,6 +197,7 @@ class Transaction:
             self._db.execute("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, *key))
             self._cache.remove(kind, entry, revision)
             self._copies.get(kind, {}).pop(key, None)
+            self._lists.pop(kind, None)
 
     def applied(self, obj: Obj) -> Obj:
         """Return the last applied version of an object, whose fields `apply` may remove."""
@@ -214,9 +222,8 @@ class Transaction:
         events = self._cache.owned("Event", event_owner(namespace, owner))
         for entry in events:
             known = entry.stored
-            if (known["involvedObject"].get("uid"), known["reason"], known["message"]) == (
-                meta.get("uid"), reason, message
-            ):  # fmt: skip
+            is_same = known["message"] == message and known["reason"] == reason
+            if is_same and known["involvedObject"].get("uid") == meta.get("uid"):
                 event = self._copy("Event", entry)
                 event |= {"count": event["count"] + 1, "lastTimestamp": now()}
                 self.put(event)
@@ -338,6 +345,8 @@ class Store:
 
 def _is_equal(one: Obj, other: Obj) -> bool:
     """Return whether two objects are equal but for their revisions."""
+    if one == other:  # as mostly; fast, since they share their strings
+        return True
     if one.keys() != other.keys() or any(one[key] != other[key] for key in one if key != "metadata"):
         return False
     meta, other_meta = one["metadata"], other["metadata"]
