@@ -48,15 +48,20 @@ class Attempt:
     def _host(self, process: int) -> Callable[[], None]:
         def run() -> None:
             try:
-                if task := current():
-                    task.check_alive()
+                _check_alive()
                 _Host(self, process).run()
+                _check_alive()
             except (FatalError, StorageError, OSError):
                 assert self.world.is_faulty, "a host ends without a cause"
             finally:
                 self.is_lost = True  # its connections close
 
         return run
+
+
+def _check_alive() -> None:
+    if task := current():
+        task.check_alive()
 
 
 class _Peers:
@@ -66,6 +71,7 @@ class _Peers:
         self._attempt, self.process_id, self.processes = attempt, process_id, len(attempt.nodes)
 
     def report(self, key: str, value: Any) -> None:
+        _check_alive()
         self._attempt.reports.setdefault(key, {})[self.process_id] = value
 
     def collect(self, key: str) -> list[Any]:
@@ -75,6 +81,7 @@ class _Peers:
         return [values[process] for process in range(self.processes)]
 
     def announce(self, key: str, value: Any) -> None:
+        _check_alive()
         for announced in self._attempt.announced:
             announced[key] = value
 
@@ -124,6 +131,7 @@ class _Events:
 
     def write(self, name: str, step: int, *_: object, **__: object) -> None:
         """Note a save."""
+        _check_alive()
         properties = self._attempt.world.properties
         if name == "local_save":
             properties.on_local_save(self._attempt, self._process, step)

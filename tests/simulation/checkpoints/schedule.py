@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from random import Random
 
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 _CREATES = {"open", "os.mkdir"}
+_SLOW_SHARE = 0.05  # of the turns that a process on a slow disk gets
 _local = threading.local()
 
 
@@ -22,6 +24,8 @@ class Task:
 
     def __init__(self, schedule: Schedule, name: str, action: Callable[[], None]) -> None:
         self.name, self.is_killed, self.has_ended = name, False, False
+        self.is_slow = False  # its disk
+        self._torn = ""  # file within whose write it is killed
         self.is_ready: Callable[[], bool] = lambda: True
         self.problem: BaseException | None = None
         self.root = schedule.root  # only changes below are changes of this life
@@ -56,16 +60,25 @@ class Task:
         self.check_alive()
 
     def check_alive(self) -> None:
-        """Raise Crashed if this process was killed."""
+        """Raise Crashed if this process was killed, perhaps within its last write, of which then only a part remains.
+
+        To be called before anyone may learn that the write is done.
+        """
+        if self._torn:
+            _local.task = None  # this change is not the process's own
+            self._schedule.tear(self._torn)
+            _local.task, self._torn, self.is_killed = self, "", True
         if self.is_killed:
             raise Crashed
 
-    def before_change(self, *, creates: bool) -> None:
+    def before_change(self, name: str, *, writes: bool, creates: bool) -> None:
         """Pause before a change of a file. Raises Crashed, and the error of a full disk."""
         self.check_alive()  # also of what it does while it ends
         self.pause()
         if creates and self._schedule.is_full:
             raise OSError(28, os.strerror(28))
+        if writes and self._schedule.draw_torn():
+            self._torn = name
 
 
 class Schedule:
@@ -75,6 +88,8 @@ class Schedule:
         self._rng, self.root, self.back = rng, root, threading.Semaphore(0)
         self.tasks: list[Task] = []
         self.is_full = False  # the disk
+        self.torn_share = 0.0  # of the writes, within which the process is killed
+        self.torn_writes = 0
         self.trace: list[str] = []  # names of the processes in the order in which they ran
 
     @property
@@ -96,11 +111,23 @@ class Schedule:
                 raise AssertionError(f"these wait for ever: {[task.name for task in self.tasks]}")
             return False
         task = self._rng.choice(ready)
+        if task.is_slow and self._rng.random() > _SLOW_SHARE:
+            task = self._rng.choice(ready)
         self.trace.append(task.name)
         task.resume()
         if task.problem is not None:
             raise task.problem
         return True
+
+    def draw_torn(self) -> bool:
+        """Return whether a process is killed within the write that it begins."""
+        return self.torn_share > 0 and self._rng.random() < self.torn_share
+
+    def tear(self, name: str) -> None:
+        """Cut a file off at a random offset."""
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(name, self._rng.randint(0, os.path.getsize(name)))
+            self.torn_writes += 1
 
     def kill_all(self) -> None:
         """Kill all processes, at the end of a life."""
@@ -126,7 +153,8 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
     if isinstance(path, str | os.PathLike):
         name = os.fspath(path)
         if not os.path.isabs(name) or name.startswith(task.root):  # relative in the removal of a folder
-            task.before_change(creates=event in _CREATES)
+            writes = isinstance(flags, int) and bool(flags & (os.O_TRUNC | os.O_EXCL))  # all of its content
+            task.before_change(name, writes=writes, creates=event in _CREATES)
 
 
 sys.addaudithook(_audit)  # the only place where all changes of files are seen; it does nothing in other threads

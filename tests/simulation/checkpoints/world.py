@@ -1,4 +1,4 @@
-"""The life of one simulated job: attempts that crash and overlap, a disk that is full, and files that are damaged."""
+"""The life of one simulated job: attempts that crash and overlap, a disk that is full or slow, and damaged files."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class World:
         self._all: list[Attempt] = []
         self._nodes: list[Path] = []
         self._calm = self.rng.choice((100, 300, 1000))  # changes of files between two faults of a kind
+        self.schedule.torn_share = 5 / self._calm  # about as often as hosts are killed
         (root / "out").mkdir()
 
     @property
@@ -54,10 +55,11 @@ class World:
             while self.attempts < _ATTEMPTS or self.is_running:
                 if not self.schedule.step():
                     self._begin()
-                for fault, weight in ((self._kill, 1.0), (self._fill, 0.5), (self._damage, 1.0), (self._overlap, 0.5)):
+                for fault, weight in _FAULTS:
                     if self.rng.random() < weight / self._calm:
-                        fault()
+                        fault(self)
             self.schedule.is_full = self.is_faulty = False
+            self.schedule.torn_share = 0.0
             self._begin()
             while self.schedule.step():
                 pass
@@ -91,6 +93,12 @@ class World:
         if self.attempts < _ATTEMPTS:
             self._begin()
 
+    def _slow(self) -> None:
+        """Let the disk of a host become slow, or fast again: other hosts and attempts do much meanwhile."""
+        if self.schedule.tasks:
+            task = self.rng.choice(self.schedule.tasks)
+            task.is_slow = not task.is_slow
+
     def _fill(self) -> None:
         self.schedule.is_full = not self.schedule.is_full
 
@@ -108,6 +116,12 @@ class World:
                     self.properties.on_damage(step, has_sizes=change is _flip)
                 else:
                     self.properties.on_local_damage(step)
+
+
+_FAULTS = (
+    *((World._kill, 1.0), (World._fill, 0.5), (World._damage, 1.0)),
+    *((World._overlap, 0.5), (World._slow, 1.0)),
+)
 
 
 def _flip(file: Path) -> None:

@@ -1,7 +1,9 @@
 """A simulated cluster with one copy of a workload: its API server, Kueue, JobSet, and hosts.
 
 Kueue's controllers decide by a cache, which may be old. Their writes fail if the object was modified since, as the real
-ones do. Each controller acts only when the world calls it. Objects are never modified, but replaced.
+ones do. Each controller acts only when the world calls it. While the API server is down, nobody reads or writes; once it
+runs again, Kueue still decides by what it saw before, until its watches begin again. Objects are never modified, but
+replaced.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Cluster:
 
     def __init__(self, spec: CopySpec, changed: Callable[[Cluster], None]) -> None:
         self.name, self.has_capacity = spec.cluster, True
+        self.is_down = self.has_stale_watches = False
         self._changed, self._versions = changed, itertools.count(1)
         self.workload: Obj | None = None
         self.pods: list[Obj] = []
@@ -73,7 +76,9 @@ class Cluster:
         self._changed(self)
 
     def refresh(self) -> None:
-        """Let Kueue see the present objects."""
+        """Let Kueue see the present objects, unless its watches have not begun again."""
+        if self.has_stale_watches:
+            return
         self._seen_jobset, self._seen_workload = self.jobset, self.workload
 
     def reconcile(self) -> None:
@@ -121,6 +126,8 @@ class Cluster:
 
     def run_jobs(self) -> None:
         """Let JobSet's controller create pods, or stop them."""
+        if self.is_down:
+            return
         jobset = self.jobset
         should_run = jobset is not None and not jobset["spec"]["suspend"] and not is_true(jobset, "Completed")
         if should_run and jobset is not None and not self.live_pods:
@@ -140,6 +147,8 @@ class Cluster:
 
     def end_pods(self) -> None:
         """Let pods end that were stopped."""
+        if self.is_down:
+            return
         self.pods = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
         self._changed(self)
 
@@ -149,7 +158,9 @@ class Cluster:
         return self.jobset is not None and bool(running)
 
     def complete(self) -> None:
-        """End all hosts successfully."""
+        """End all hosts successfully, once that can be written."""
+        if self.is_down:
+            return
         ended = {"status": {"phase": "Succeeded"}}
         self.pods = [merge_patch(pod, ended) for pod in self.live_pods]
         if self.jobset:
@@ -164,7 +175,9 @@ class Cluster:
     def _write(self, before: Obj, change: Callable[[Obj], object]) -> None:
         """Change an object as a controller does that has seen a version; do nothing if it is another one now."""
         current = self.jobset if before["kind"] == "JobSet" else self.workload
-        if current is not None and current["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
+        if current is None or self.is_down:
+            return
+        if current["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
             changed = copy.deepcopy(current)
             change(changed)
             self._put(before["kind"], changed)

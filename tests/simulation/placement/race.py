@@ -1,7 +1,7 @@
-"""A race: several placers, crashes between any two requests, late writes, old reads, stock-outs, and wrong clocks.
+"""A race: placers that crash, late and doubled writes, old reads, API servers that restart, stock-outs, wrong clocks.
 
 A seed determines everything that happens in a race. While a placer waits for the answer to a request, other placers and
-all controllers may act. Its write may be carried out much later, even after the placer has ended.
+all controllers may act. Its write may be carried out much later, even after the placer has ended, or twice.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import Any
 
 from tests.simulation.placement.cluster import NAME, NAMESPACE, QUEUE, STEPS, Cluster
 from xpk.api.base import Obj, Objs
+from xpk.api.server_errors import GoneError
 from xpk.jobs.placement.decision import Done
 from xpk.jobs.placement.placer import Placer
 from xpk.model import names
-from xpk.model.errors import UnavailableError, XpkError
+from xpk.model.errors import Modified, UnavailableError, XpkError
 from xpk.model.specs import CopySpec
 
 _MOVE_AFTER = 5.0  # seconds
 _TURMOIL, _CALM = 60, 6000  # number of turns with faults, and limit of those without
+_WRONG_CLOCK, _SET_CLOCK = 30.0, 1800.0  # seconds by which a clock is wrong, before and after it was set
+_OUTAGE = 20.0  # seconds at most, and as long until all watches have begun again
 _DEEPEST = 3  # of actions during a request of an action
 
 
@@ -46,23 +49,25 @@ class Race:
         shared = {"run": "run", "clusters": names_, "queue": QUEUE, "move_after_seconds": _MOVE_AFTER}
         specs = [CopySpec(cluster=one, **shared) for one in names_]  # type: ignore[arg-type]
         self.clusters = {spec.cluster: Cluster(spec, self.check) for spec in specs}
-        self.placers = [
-            self._placer(specs[0], self.random.uniform(-30.0, 30.0)) for _ in range(self.random.randint(1, 4))
-        ]
+        self.outages: dict[str, tuple[float, float]] = {}  # ends of an API server's restart and of stale watches
+        self.skews = [self.random.uniform(-_WRONG_CLOCK, _WRONG_CLOCK) for _ in range(self.random.randint(1, 4))]
+        self.placers = [self._placer(specs[0], number) for number in range(len(self.skews))]
 
-    def _placer(self, spec: CopySpec, skew: float) -> Placer:
-        """Return a placer whose clock is wrong by `skew` seconds."""
+    def _placer(self, spec: CopySpec, number: int) -> Placer:
+        """Return a placer whose clock is wrong by `skews[number]` seconds."""
 
         def connect(name: str) -> Any:
             return _Requests(self, self.clusters[name])
 
-        return Placer(NAME, NAMESPACE, spec, _Lease(self), connect, clock=lambda: self.now + skew)
+        return Placer(NAME, NAMESPACE, spec, _Lease(self), connect, clock=lambda: self.now + self.skews[number])
 
     def live(self) -> Race:
         """Run the race to its end. Raises Violated."""
         for _ in range(_TURMOIL):
             self.turn()
         self.faults = False
+        self.skews = [0.0] * len(self.skews)
+        self.recover()
         for write in self.late:
             _attempt(write)
         self.late.clear()
@@ -78,6 +83,7 @@ class Race:
     def turn(self) -> bool:
         """Let one thing happen; return whether a placer says that nothing is left to do."""
         self.now += self.random.uniform(0.0, 3.0)
+        self.recover()
         chance = self.random.random()
         if chance < 0.3:
             return self.place()
@@ -133,12 +139,27 @@ class Race:
             cluster.run_out()
         elif chance < 0.7:
             cluster.has_capacity = True
-        elif chance < 0.8 and cluster.workload and cluster.is_released:
+        elif chance < 0.8 and cluster.workload and cluster.is_released and not cluster.is_down:
             is_active = self.random.random() < 0.5
             cluster.patch("Workload", {"spec": {"active": is_active}})  # by its user
             (self.suspended.discard if is_active else self.suspended.add)(cluster.name)
+        elif chance < 0.87:
+            restarted = self.now + self.random.uniform(1.0, _OUTAGE)
+            self.outages[cluster.name] = restarted, restarted + self.random.uniform(0.0, _OUTAGE)
+            cluster.is_down = cluster.has_stale_watches = True
+        elif chance < 0.9:
+            self.skews[self.random.randrange(len(self.skews))] = self.random.uniform(-_SET_CLOCK, _SET_CLOCK)
         elif self.late:
             _attempt(self.late.pop(self.random.randrange(len(self.late))))
+
+    def recover(self) -> None:
+        """Let API servers run again whose restart has ended, and watches begin again; all of them after the faults."""
+        for name, (restarted, watched) in [*self.outages.items()]:
+            cluster = self.clusters[name]
+            cluster.is_down &= self.faults and self.now < restarted
+            cluster.has_stale_watches &= self.faults and self.now < watched
+            if not cluster.has_stale_watches:
+                del self.outages[name]
 
     def request(self, act: Callable[[], Any], *, writes: bool) -> Any:
         """Carry out a request of a placer, after anything else that happens meanwhile."""
@@ -157,6 +178,8 @@ class Race:
             if chance > 0.98:
                 _attempt(act)
                 raise UnavailableError("the answer was lost")
+            if writes and chance > 0.95:
+                self.late.append(act)  # the client's retry of a request that was carried out
         return act()
 
     def check(self, cluster: Cluster) -> None:
@@ -218,9 +241,21 @@ class _Requests:
     def __init__(self, race: Race, cluster: Cluster) -> None:
         self._race, self._cluster = race, cluster
 
+    def _request(self, act: Callable[[], Any], *, writes: bool) -> Any:
+        """Carry out a request. Raises what an API server answers that has just begun again."""
+
+        def attempt() -> Any:
+            if self._cluster.is_down:
+                raise UnavailableError("connection refused")
+            if self._cluster.has_stale_watches and self._race.random.random() < 0.2:
+                raise Modified("409: modified concurrently") if writes else GoneError("410: too old resource version")
+            return act()
+
+        return self._race.request(attempt, writes=writes)
+
     def get(self, kind: str, name: str, namespace: str) -> Obj:
         """Return the JobSet."""
-        obj: Obj = self._race.request(lambda: self._cluster.find(kind), writes=False)
+        obj: Obj = self._request(lambda: self._cluster.find(kind), writes=False)
         return obj
 
     def list(self, kind: str, *args: object, **options: object) -> Objs:
@@ -230,16 +265,16 @@ class _Requests:
             objects = self._cluster.pods if kind == "Pod" else [self._cluster.workload]
             return [obj for obj in objects if obj]
 
-        matching: Objs = self._race.request(read, writes=False)
+        matching: Objs = self._request(read, writes=False)
         return matching
 
     def patch(self, kind: str, name: str, change: Obj, namespace: str) -> Obj:
         """Change an object."""
         if not self._race.checks_versions:
             change = {**change, "metadata": {**change["metadata"], "resourceVersion": None}}
-        changed: Obj = self._race.request(lambda: self._cluster.patch(kind, change), writes=True)
+        changed: Obj = self._request(lambda: self._cluster.patch(kind, change), writes=True)
         return changed
 
     def delete(self, kind: str, name: str, namespace: str) -> None:
         """Delete the copy."""
-        self._race.request(self._cluster.delete, writes=True)
+        self._request(self._cluster.delete, writes=True)
