@@ -15,15 +15,17 @@ ENV PYTHONUNBUFFERED=1 \
 WORKDIR /app
 COPY requirements/image.txt requirements/tpu.txt ./
 # Install only wheels of known SHA-256 (`make lock`). pip cannot uninstall packages of the distribution: they stay, and
-# ours are found first.
-RUN python -m pip install --ignore-installed --require-hashes --only-binary :all: --requirement image.txt \
-    && if [ "${JAX_EXTRA}" = tpu ]; then python -m pip install --require-hashes --only-binary :all: --no-deps --requirement tpu.txt; \
+# ours are found first. pip would compile them into files that contain the time of the installation.
+RUN python -m pip install --no-compile --ignore-installed --require-hashes --only-binary :all: --requirement image.txt \
+    && if [ "${JAX_EXTRA}" = tpu ]; then python -m pip install --no-compile --require-hashes --only-binary :all: --no-deps --requirement tpu.txt; \
     elif [ -n "${JAX_EXTRA}" ]; then echo "invalid JAX_EXTRA '${JAX_EXTRA}': must be tpu" >&2; exit 1; fi
 COPY workloads/trainer ./trainer
 COPY workloads/xpk_shared ./xpk_shared
 COPY workloads/xpk_ray ./xpk_ray
-# Hosts cannot write here: each start of each host would compile these modules.
-RUN python -m compileall -q trainer xpk_shared xpk_ray
+# Hosts cannot write here: each start of each host would compile these modules. Files with a hash of the source instead of
+# its time have the same bytes in each build. Some packages have files that are not for this version of Python.
+RUN python -m compileall -q --invalidation-mode unchecked-hash trainer xpk_shared xpk_ray \
+    && { python -m compileall -qq --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true; }
 
 # Unprivileged, as the manifest requires.
 RUN useradd --uid 10001 --create-home host 2>/dev/null || adduser -D -u 10001 host

@@ -19,7 +19,7 @@
 #   make format    apply ruff's format and fixes
 #   make audit     check the workflows, and all pinned versions for known vulnerabilities (asks the index and, with GH_TOKEN,
 #                  GitHub; `not checked` if they do not answer)
-#   make release   build wheel, sdist, SBOMs and SHA256SUMS of the checked-out commit in dist/, reproducibly; uploads nothing
+#   make release   build wheel, sdist, SBOMs, provenance and SHA256SUMS of the commit in dist/, reproducibly; uploads nothing
 #   make lock      resolve the pinned versions, with the SHA-256 of every file, after a change of constraints.txt
 #   make golden    regenerate golden manifests and generated docs after an intended change
 #   make install   install everything into .venv (every target above does it when needed)

@@ -11,6 +11,7 @@ import pytest
 from tests.packaging.sources import commit_release, copy_repository, git, small_repository
 from tools.release.__main__ import main, write_release
 from tools.release.packages import compare_builds
+from tools.release.provenance import provenance
 from tools.release.source import find_source
 from xpk.model.errors import XpkError
 
@@ -19,6 +20,7 @@ NAMES = {
     "xpk_multislice-7.1.0.tar.gz",
     "xpk_multislice-7.1.0.cdx.json",
     "xpk_trainer_image-7.1.0.cdx.json",
+    "xpk_multislice-7.1.0.provenance.json",
 }
 
 
@@ -35,6 +37,22 @@ def test_two_releases_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in one.items()}
     (digest,) = json.loads(one["xpk_multislice-7.1.0.cdx.json"])["metadata"]["component"]["hashes"]
     assert digest["content"] == sums["xpk_multislice-7.1.0-py3-none-any.whl"]
+    subjects = json.loads(one["xpk_multislice-7.1.0.provenance.json"])["subject"]
+    del sums["xpk_multislice-7.1.0.provenance.json"]
+    assert {subject["name"]: subject["digest"]["sha256"] for subject in subjects} == sums
+
+
+def test_the_provenance_names_the_commit_the_files_and_what_built_them(tmp_path: Path) -> None:
+    source = find_source(copy_repository(tmp_path))
+    statement = json.loads(provenance(source, {"a.whl": b"1", "b.tar.gz": b"2"}))
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert [subject["name"] for subject in statement["subject"]] == ["a.whl", "b.tar.gz"]
+    assert statement["subject"][0]["digest"] == {"sha256": hashlib.sha256(b"1").hexdigest()}
+    code, lock = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert code["digest"] == {"gitCommit": source.commit}
+    assert lock["digest"]["sha256"] == hashlib.sha256((tmp_path / lock["name"]).read_bytes()).hexdigest()
+    assert "hatchling" in statement["predicate"]["runDetails"]["builder"]["version"]
 
 
 def test_a_commit_with_its_version_in_the_changelog_is_released(tmp_path: Path) -> None:

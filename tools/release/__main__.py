@@ -1,4 +1,4 @@
-"""`make release`: write wheel, sdist, SBOMs and SHA256SUMS of the checked-out commit to dist/. Nothing is uploaded."""
+"""`make release`: write wheel, sdist, SBOMs, provenance and SHA256SUMS of the checked-out commit to dist/. Nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.release.packages import build_packages
+from tools.release.provenance import provenance
 from tools.release.sbom import image_sbom, wheel_sbom
 from tools.release.source import find_source
 from xpk.model.errors import XpkError
@@ -27,6 +28,7 @@ def write_release(repository: Path, output: Path, tag: str = "") -> list[str]:
     (wheel,) = (content for name, content in files.items() if name.endswith(".whl"))
     files[f"xpk_multislice-{source.version}.cdx.json"] = wheel_sbom(source, wheel).encode()
     files[f"xpk_trainer_image-{source.version}.cdx.json"] = image_sbom(source).encode()
+    files[f"xpk_multislice-{source.version}.provenance.json"] = provenance(source, files).encode()
     files[SUMS] = "".join(
         f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())
     ).encode()
