@@ -13,6 +13,7 @@ paced.py         the plain command: examples/jax_train.py with a pace and a reco
 signals.py       faults: signals to processes
 exits.py         faults: exit codes
 moments.py       faults: at a certain moment, and in the program itself
+clock.py         faults: the time of day of a host, by clock.c
 storage.py       faults: disks and checkpoints
 bucket.py        faults: an object store
 network.py       faults: links between hosts
@@ -20,6 +21,7 @@ commands.py      faults: the command line and the control plane of local cluster
 nodes.py         faults: pods and nodes of kind, and the links between them
 control_plane.py faults: API server, etcd, controllers, webhooks and names of kind
 on_kind.py       the cluster of a cell on kind, commands in its nodes, and lost packets
+absent.py        why a fault is injected on one platform only
 results.py       results by cell, merged from many runs
 page.py          docs/chaos.md
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.matrix import results
+from e2e.matrix.absent import why_absent
 from e2e.matrix.catalog import FAULTS
 from e2e.matrix.cell import Outcome
 from e2e.matrix.fault import PLATFORMS, PROGRAMS, Fault, Holds
@@ -44,7 +45,20 @@ def content(folder: Path = results.FOLDER) -> str:
     parts = [_INTRODUCTION, _programs(), _LEGEND]
     for platform in PLATFORMS:
         parts.append(_section(platform, results.read(platform, folder)))
+    parts.append(_absences())
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _absences() -> str:
+    """Return the faults of one platform, and why they are not injected on the other one."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for fault in FAULTS.values():
+        if len(fault.platforms) < len(PLATFORMS):
+            by_reason.setdefault((fault.platforms[0], why_absent(fault)), []).append(f"`{fault.name}`")
+    lines = ["## On one platform only", "| faults | only on | why |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| {', '.join(names)} | {where} | {why} |" for (where, why), names in by_reason.items())]
+    )
 
 
 def facts(outcome: Outcome) -> dict[str, Any]:

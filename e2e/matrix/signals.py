@@ -10,6 +10,7 @@ from e2e.matrix.fault import LOCAL, Holds, fault
 from e2e.matrix.programs import HOSTS, HOSTS_PER_SLICE, place_of
 
 LONG_SECONDS, SHORT_SECONDS = 25.0, 4.0  # silence counts as a loss after 20 s
+_MINUTES_SECONDS = 150.0  # longer than JAX waits for a host, too
 _ONLY_LOCAL = (LOCAL,)
 
 
@@ -124,9 +125,23 @@ def _stop_command(cell: Cell) -> None:
 )
 def _stop_host(cell: Cell) -> None:
     cell.train()
+    _stop_supervised(cell, LONG_SECONDS)
+
+
+@fault(
+    "stop-host-for-minutes",
+    f"SIGSTOP of a host's supervisor and of all processes below it for {_MINUTES_SECONDS:.0f} s.",
+    Holds.RESTARTS,
+)
+def _stop_minutes(cell: Cell) -> None:
+    cell.train()
+    _stop_supervised(cell, _MINUTES_SECONDS)
+
+
+def _stop_supervised(cell: Cell, seconds: float) -> None:
     pids = cell.processes(cell.any_host())
     cell.strike(lambda: send_if_alive(signal.SIGSTOP, pids))
-    cell.heal_after(LONG_SECONDS, lambda: send_if_alive(signal.SIGCONT, pids))
+    cell.heal_after(seconds, lambda: send_if_alive(signal.SIGCONT, pids))
 
 
 def _kill(cell: Cell, pids: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def test_reasons_name_known_programs_and_every_fault_has_a_sentence() -> None:
     for fault in FAULTS.values():
         assert {key.partition(" on ")[0] for key in fault.inapplicable} <= set(PROGRAMS)
         assert fault.description.endswith(".") and set(fault.platforms) <= set(PLATFORMS)
+
+
+def test_the_page_says_why_a_fault_is_absent_from_a_platform() -> None:
+    section = page.content().partition("## On one platform only")[2]
+    listed = re.findall(r"`([^`]+)`", "".join(line.split(" | ")[0] for line in section.splitlines()))
+    assert sorted(listed) == sorted(fault.name for fault in FAULTS.values() if len(fault.platforms) < len(PLATFORMS))
 
 
 def test_the_result_of_a_cell_is_replaced_and_others_stay(tmp_path: Path) -> None:
