@@ -128,3 +128,13 @@ def test_every_exit_code_is_in_the_table_with_its_error() -> None:
     assert {code for code, name in rows if not name} == {"0", "125", str(INTERRUPTED)}
     hosts = set(re.findall(r"^\| (\d+) \| `(\w+)` \|", of_hosts, re.MULTILINE))
     assert hosts == {(str(code.value), code.name) for code in ExitCode}
+
+
+def test_tests_that_the_security_page_names_exist() -> None:
+    section = (DOCS / "security.md").read_text(encoding="utf-8").partition("## Tests that attack again")[2]
+    file, count = "", 0
+    for name, test in re.findall(r"`([\w/.]*)::(\w+)`", section):
+        file = name or file
+        assert f"def {test}(" in (DOCS.parent / file).read_text(encoding="utf-8"), f"{file}::{test}"
+        count += 1
+    assert count > 40

@@ -1,4 +1,4 @@
-"""`make release`: write wheel, sdist, SBOMs, provenance and SHA256SUMS of the checked-out commit to dist/. Nothing is uploaded."""
+"""`make release`: write wheel, sdist, SBOMs, provenance and SHA256SUMS of the commit to dist/. Nothing is uploaded."""
 
 from __future__ import annotations
 

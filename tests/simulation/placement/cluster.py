@@ -1,8 +1,8 @@
 """A simulated cluster with one copy of a workload: its API server, Kueue, JobSet, and hosts.
 
 Kueue's controllers decide by a cache, which may be old. Their writes fail if the object was modified since, as the real
-ones do. Each controller acts only when the world calls it. While the API server is down, nobody reads or writes; once it
-runs again, Kueue still decides by what it saw before, until its watches begin again. Objects are never modified, but
+ones do. Each controller acts only when the world calls it. While the API server is down, nobody reads or writes; once
+it runs again, Kueue still decides by what it saw before, until its watches begin again. Objects are never modified, but
 replaced.
 """
 
