@@ -2,7 +2,9 @@
 
 # mypy: disallow-untyped-calls=False
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,8 +13,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from tests.trainer.emulated import Trainer
+from tests.trainer.hosts.connections import SECONDS, connected
 from tests.trainer.small import Cluster, start
 from trainer.step.collective_order import find_unordered
+from trainer.step.compile_cache import CompileCache
+from trainer.step.compiler import Compiler
 from trainer.step.program_cache import cpu_traits
 
 SETTINGS = ("run.steps=9", "run.eval_every=3", "checkpoint.every=3", "data.max_bytes=50000")
@@ -44,6 +49,28 @@ def test_a_restart_loads_programs_compiled_by_one_host(tmp_path: Path) -> None:
         result = loaded(second, host)
         assert result.keys() >= {"spread", "train", "evaluate"}
         assert all(result[program] for program in result.keys() - (news if host == 0 else set()))
+
+
+def test_no_host_runs_a_program_that_another_one_still_compiles(tmp_path: Path) -> None:
+    """Gloo ends a run in which a host comes 30 seconds later than another."""
+    compilers = [Compiler(CompileCache(tmp_path, None), peers) for peers in connected(2)[0]]
+    compiled_first, may_compile, runs = threading.Event(), threading.Event(), threading.Event()
+
+    def compile_program(options: object) -> None:
+        if threading.current_thread() is first:
+            compiled_first.set()
+        else:
+            assert may_compile.wait(SECONDS)
+
+    program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=compile_program))
+    first = threading.Thread(target=lambda: (compilers[0]("train", program), runs.set()), daemon=True)
+    second = threading.Thread(target=compilers[1], args=("train", program), daemon=True)
+    for thread in (first, second):
+        thread.start()
+    assert compiled_first.wait(SECONDS) and not runs.wait(0.3)
+    may_compile.set()
+    assert runs.wait(SECONDS)
+    second.join(SECONDS)
 
 
 def compiled(*, dependent: bool) -> str:

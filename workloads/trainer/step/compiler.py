@@ -7,7 +7,7 @@ time.
 
 Emulated chips (many CPU devices) do not use JAX's cache, but cached executables in which the order of the collectives
 follows from the data. For other programs XLA does not serialize that order, so chips would run collectives in different
-orders and deadlock (collective_order.py).
+orders and deadlock (collective_order.py). Every host compiles these, and waits until all have.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -113,6 +113,7 @@ class Compiler:
                 self._keep(self._executables, name, arguments, compiled)
             self._peers.announce(f"compiled/{name}", None)
             self._peers.await_(f"compiled/{name}")
+        self._peers.barrier(f"runnable/{name}")  # Gloo waits only 30 seconds for a host that still compiles
         self.loaded |= {name} if loaded else set()
         return compiled, loaded
 
