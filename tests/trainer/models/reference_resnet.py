@@ -1,4 +1,4 @@
-"""ResNet's evaluation in plain NumPy and float64, written from the paper and independent of the trainer's code."""
+"""ResNet in plain NumPy and float64, written from the papers and independent of the trainer's code."""
 
 from typing import Any
 
@@ -21,8 +21,31 @@ def convolve(x: Floats, kernel: Floats, stride: int) -> Floats:
     return result
 
 
+class BatchStatistics:
+    """Replaces the averages of batch norm: each unit uses the mean and variance of its batch, which are recorded.
+
+    `seen` has those of each unit by its path, averaged over groups of `examples` images, which are normalized together.
+    """
+
+    def __init__(self, examples: int, path: tuple[Any, ...] = (), seen: dict[Any, Any] | None = None) -> None:
+        self.examples, self.path, self.seen = examples, path, {} if seen is None else seen
+
+    def __getitem__(self, key: Any) -> "BatchStatistics":
+        return BatchStatistics(self.examples, (*self.path, key), self.seen)
+
+    def normalize(self, y: Floats) -> Floats:
+        """Return the output of a convolution with a mean of 0 and a variance of 1 in each group."""
+        groups = np.split(y, len(y) // self.examples)
+        means, variances = ([f(group, axis=(0, 1, 2)) for group in groups] for f in (np.mean, np.var))
+        self.seen[self.path] = np.mean(means, axis=0), np.mean(variances, axis=0)
+        parts = [(g - m) / np.sqrt(v + 1e-5) for g, m, v in zip(groups, means, variances, strict=True)]
+        return np.concatenate(parts)
+
+
 def unit(x: Floats, w: Any, average: Any, stride: int = 1) -> Floats:
     y = convolve(x, w["kernel"], stride)
+    if isinstance(average, BatchStatistics):
+        return np.asarray(average.normalize(y) * w["gain"] + w["bias"])
     return np.asarray((y - average["mean"]) / np.sqrt(average["variance"] + 1e-5) * w["gain"] + w["bias"])
 
 
@@ -35,7 +58,9 @@ def block(x: Floats, w: Any, average: Any, stride: int) -> Floats:
 
 
 def layer(tree: Any, n: int) -> Any:
-    """Return layer `n` of stacked parameters."""
+    """Return layer `n` of stacked parameters or averages."""
+    if isinstance(tree, BatchStatistics):
+        return tree[n]
     return {name: layer(below, n) if isinstance(below, dict) else below[n] for name, below in tree.items()}
 
 
@@ -60,3 +85,9 @@ def logits(params: Any, averages: Any, pixels: Floats) -> Floats:
     """Return logits [B, K] of images [B, H, W, 3] with values from 0 to 255."""
     last = stages(params, averages, pixels)[-1]
     return np.asarray(last.mean((1, 2)) @ params["head"]["dense"] + params["head"]["bias"])
+
+
+def entropy(logit: Floats, label: int, smoothing: float) -> float:
+    """Return the cross entropy of one image whose classes share `smoothing` of the label's weight."""
+    log = logit - logit.max() - np.log(np.exp(logit - logit.max()).sum())
+    return float(-(1 - smoothing) * log[label] - smoothing * log.mean())

@@ -18,6 +18,7 @@ from trainer.config import Model
 from trainer.data import batches, prepare_images, reader
 from trainer.data.sampler import Order
 from trainer.models import resnet
+from trainer.models.family import Context
 from trainer.parallel.partitioning import Execution
 from trainer.storage import open_place
 
@@ -34,24 +35,62 @@ def random_tree(tree: Any, random: np.random.Generator, low: float) -> Any:
     return jax.tree.map(lambda x: random.uniform(low, 1.0, np.shape(x)).astype(np.float32), tree)
 
 
+def one_chip() -> Execution:
+    chip = np.array(jax.devices()[:1])[:, None, None, None]
+    return Execution(jax.sharding.Mesh(chip, ("dp", "stage", "fsdp", "tp")))
+
+
+def drawn(model: Model, count: int) -> tuple[Any, Any, Any, Any]:
+    """Return random (parameters, averages, records, pixels)."""
+    random = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), resnet.shapes(model), is_leaf=resnet._is_shape
+    )
+    averages = random_tree(resnet.averages(model), random, 0.5)
+    record_BS = random.integers(0, 256, (count, 3 * 32 * 32 + 2)).astype(np.uint8)
+    record_BS[:, -2:] = np.arange(count)[:, None] % model.classes * [1, 0]
+    return params, averages, record_BS, record_BS[:, :-2].reshape(count, 32, 32, 3).astype(np.float64)
+
+
 @pytest.mark.parametrize("block", ["bottleneck", "basic"])
 def test_logits_equal_those_of_the_reference(block: str) -> None:
     own = dataclasses.replace(SMALL, block=block)
-    random, how = (
-        np.random.default_rng(0),
-        Execution(jax.sharding.Mesh(np.array(jax.devices()[:1])[:, None, None, None], ("dp", "stage", "fsdp", "tp"))),
-    )
-    params = jax.tree.map(
-        lambda s: np.asarray(random.normal(0, 0.3, s), np.float32), resnet.shapes(own), is_leaf=resnet._is_shape
-    )
-    averages = random_tree(resnet.averages(own), random, 0.5)
-    record_BS = random.integers(0, 256, (2, 3 * 32 * 32 + 2)).astype(np.uint8)
-    pixels = record_BS[:, :-2].reshape(2, 32, 32, 3).astype(np.float64)
+    params, averages, record_BS, pixels = drawn(own, 2)
     expected = reference_resnet.logits(params, averages, pixels)
     for model in (own, dataclasses.replace(own, space_to_depth=True)):
         x_BHWC, _ = resnet.images(model, jnp.asarray(record_BS))
-        logits, _ = jax.jit(resnet.Network(model, how, training=False).logits)(params, averages, x_BHWC)
+        logits, _ = jax.jit(resnet.Network(model, one_chip(), training=False).logits)(params, averages, x_BHWC)
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_losses_accuracy_and_averages_equal_those_of_the_reference(training: bool) -> None:
+    """In training labels are smoothed, and each group of 2 images has its own statistics."""
+    model = dataclasses.replace(SMALL, norm_examples=2)
+    params, averages, record_BS, pixels = drawn(model, 6)
+    weight_B = np.array([1.0] * 6 if training else [1, 0, 1, 1, 0, 1], np.float32)
+    context = Context(averages, jnp.int32(0) if training else None, None)
+    sums = jax.jit(functools.partial(resnet.sums, model, one_chip()))(params, context, record_BS, weight_B)
+    statistics = reference_resnet.BatchStatistics(2)
+    logits = reference_resnet.logits(params, statistics if training else averages, pixels)
+    label_B, smoothing = np.arange(6) % 5, 0.1 if training else 0.0
+    entropies = [reference_resnet.entropy(*one, smoothing) for one in zip(logits, label_B, strict=True)]
+    assert float(sums.loss) == pytest.approx(np.dot(entropies, weight_B), rel=1e-4)
+    assert float(sums.weight) == weight_B.sum()
+    assert float(sums.correct) == ((logits.argmax(1) == label_B) * weight_B).sum()
+    assert len(statistics.seen) == (15 if training else 0)
+    for path, batch in statistics.seen.items():
+        for old, new, own in zip(at(averages, path), at(sums.averages, path), batch, strict=True):
+            np.testing.assert_allclose(new, 0.9 * old + 0.1 * own, rtol=1e-4, atol=1e-4)
+
+
+def at(averages: Any, path: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return (mean, variance) of the unit at a path, in which a number is that of a layer of a stack."""
+    layers = [key for key in path if isinstance(key, int)]
+    for key in path:
+        averages = averages if isinstance(key, int) else averages[key]
+    mean, variance = averages["mean"], averages["variance"]
+    return (mean[layers[0]], variance[layers[0]]) if layers else (mean, variance)
 
 
 def test_the_first_convolution_on_blocks_of_pixels_is_the_same() -> None:

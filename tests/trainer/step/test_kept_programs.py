@@ -62,8 +62,12 @@ def test_no_host_runs_a_program_that_another_one_still_compiles(tmp_path: Path) 
         else:
             assert may_compile.wait(SECONDS)
 
+    def run() -> None:
+        compilers[0]("train", program)
+        runs.set()
+
     program = SimpleNamespace(lower=lambda: SimpleNamespace(compile=compile_program))
-    first = threading.Thread(target=lambda: (compilers[0]("train", program), runs.set()), daemon=True)
+    first = threading.Thread(target=run, daemon=True)
     second = threading.Thread(target=compilers[1], args=("train", program), daemon=True)
     for thread in (first, second):
         thread.start()
