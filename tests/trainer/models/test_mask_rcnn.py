@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from tests.trainer.models import reference_mask_rcnn as reference
 from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
 from trainer.config import Data, Model
-from trainer.data import object_decoding, synthetic_scenes
+from trainer.data import batches, object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
+from trainer.detection import DetectionLog
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
 from trainer.models.family import Context
 from trainer.parallel import layout
@@ -80,22 +82,33 @@ def outputs(model: Model, execution: Execution, params: Any, averages: Any, reco
     return levels, scores, proposals, heads.classify(box_BR4), heads.masks(box_BR4, categories), losses, objects
 
 
-@functools.cache
-def computed() -> tuple[Any, Any, Any, Any]:
-    """Return (parameters, averages, boxes, outputs) of an image."""
-    random = np.random.default_rng(0)
+def one_chip() -> Execution:
     devices = np.array(jax.devices()[:1])[:, None, None, None]
-    execution = Execution(jax.sharding.Mesh(devices, ("dp", "stage", "fsdp", "tp")))
+    return Execution(jax.sharding.Mesh(devices, ("dp", "stage", "fsdp", "tp")))
+
+
+@functools.cache
+def network_values() -> tuple[Any, Any]:
+    """Return random (parameters, averages)."""
+    random = np.random.default_rng(0)
 
     def value(path: Any, shape: Any) -> Any:
         deviation = 0.1 if resnet.is_gain(path) else 1 / np.sqrt(np.prod(shape[:-1]))
         return (random.normal(0, deviation, shape) + (path[-1].key == "gain")).astype(np.float32)
 
     params = jax.tree_util.tree_map_with_path(value, mask_rcnn.shapes(SMALL), is_leaf=lambda x: isinstance(x, tuple))
-    averages = jax.tree.map(lambda x: random.uniform(0.5, 1, np.shape(x)).astype(np.float32), resnet.averages(SMALL))
+    return params, jax.tree.map(
+        lambda x: random.uniform(0.5, 1, np.shape(x)).astype(np.float32), resnet.averages(SMALL)
+    )
+
+
+@functools.cache
+def computed() -> tuple[Any, Any, Any, Any]:
+    """Return (parameters, averages, boxes, outputs) of an image."""
+    params, averages = network_values()
     box_R4 = np.array([[0.1, 0.2, 0.5, 0.4], [0.0, 0.0, 1.0, 1.0], [0.6, 0.3, 0.7, 0.9]], np.float32)
     record_BS = jnp.asarray(record(SMALL, SCENE)[None])
-    program = jax.jit(functools.partial(outputs, SMALL, execution))
+    program = jax.jit(functools.partial(outputs, SMALL, one_chip()))
     return params, averages, box_R4, jax.device_get(program(params, averages, record_BS, box_R4[None]))
 
 
@@ -165,6 +178,48 @@ def test_losses_equal_those_of_the_reference() -> None:
     expected |= {name: total / len(regions) for name, total in totals.items()} | {"mask": np.mean(entropies)}
     for name, loss in expected.items():
         assert float(losses[name][0]) == pytest.approx(loss, rel=1e-4), name
+
+
+def regions_of_the_reference(params: Any, averages: Any, edges: Any) -> tuple[Any, Any]:
+    """Return the features of the scene and the proposed regions, by the reference."""
+    pixels = record(SMALL, SCENE)[: 3 * 64 * 96].reshape(1, 64, 96, 3).astype(np.float64)
+    levels = reference.pyramid(params, averages, pixels)
+    logits, offsets = reference.proposal_outputs(params["proposals"], levels)
+    counts = [3 * rows * columns for rows, columns in GRIDS]
+    regions, _ = reference.proposals(logits, offsets, reference.anchors(5, GRIDS), counts, edges, 24, 20)
+    return [level[0] for level in levels[:-1]], regions
+
+
+@pytest.mark.slow
+def test_detections_equal_those_of_the_reference() -> None:
+    (params, averages), model = network_values(), dataclasses.replace(SMALL, detections=12)
+    record_BS = jnp.asarray(record(model, SCENE)[None])
+    edges = SIDES * np.tile(object_records.batch(model, record_BS)[1].picture_B2[0], 2)
+    features, regions = regions_of_the_reference(params, averages, edges)
+    pooled = [reference.pool(features, region, 7) for region in regions]
+    box, score = params["box"], params["box"]["score"]
+    mean = np.mean([reference.box_head(box, part)[0] for part in pooled], axis=0) - score["bias"]
+    # Larger differences between regions, so that detections are of all classes.
+    box = box | {"score": {"dense": 10 * score["dense"], "bias": np.float32(score["bias"] - 10 * mean)}}
+    candidates = []
+    for region, part in zip(regions, pooled, strict=True):
+        logit, offset = reference.box_head(box, part)
+        chances = np.exp(logit - logit.max()) / np.exp(logit - logit.max()).sum()
+        moved = [np.clip(reference.moved(region, own, (0.1, 0.2)), 0, edges) for own in offset]
+        candidates += [(chances[k], k, moved[k]) for k in (1, 2, 3) if chances[k] > 0.05]
+    expected: list[Any] = []
+    for chance, category, moved_box in sorted(candidates, key=lambda one: -one[0])[: model.candidates]:
+        if all(k != category or reference.overlap(moved_box, other) <= 0.5 for _, k, other in expected):
+            expected.append((chance, category, moved_box))
+    detect = jax.jit(functools.partial(mask_rcnn.detect, model, one_chip()))
+    found = jax.device_get(detect(params | {"box": box}, averages, record_BS))
+    assert found.category_BK[0].tolist() == [category for _, category, _ in expected[:12]]
+    assert set(found.category_BK[0]) == {1, 2, 3}
+    for n, (chance, category, moved_box) in enumerate(expected[:12]):
+        assert found.score_BK[0, n] == pytest.approx(chance, rel=1e-3)
+        np.testing.assert_allclose(found.box_BK4[0, n] * SIDES, moved_box, rtol=0, atol=1e-2)
+        mask = reference.mask_head(params["mask"], reference.pool(features, moved_box, 14), category, 1)
+        np.testing.assert_allclose(found.mask_BKMM[0, n], 1 / (1 + np.exp(-mask)), rtol=0, atol=1e-3)
 
 
 def test_samples_depend_only_on_the_example_and_the_step() -> None:
@@ -269,6 +324,30 @@ def test_losses_are_the_same_on_any_mesh() -> None:
     for dp, fsdp, tp, pooling in ((2, 1, 1, "gather"), (2, 2, 1, "one_hot"), (1, 1, 2, "gather"), (1, 1, 2, "one_hot")):
         losses = Trainer(dp, fsdp, tp, *SETTINGS, f"model.pooling={pooling}").losses(3)
         np.testing.assert_allclose(losses, expected, rtol=1e-5, err_msg=f"{dp} x {fsdp} x {tp}, {pooling}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
+    """Losses and detections of 11 images in batches of 8 on four chips are those of each image alone."""
+    spread, alone = Trainer(2, 1, 2, *SETTINGS), Trainer(1, 1, 1, *SETTINGS, "data.global_batch=1")
+    state = jax.device_get(spread.init(np.uint32(0)))
+    score = state["params"]["box"]["score"]
+    score["dense"] = 50 * score["dense"]  # so that the detections differ
+    results = []
+    for trainer in (spread, alone):
+        log, loss, weight = DetectionLog(), 0.0, 0.0
+        for ids in batches.eval_ids(trainer.batch, 10, 11):
+            blocks = trainer.blocks(ids)
+            sums = trainer.programs.evaluate(state["params"], blocks, state["averages"])
+            loss, weight = loss + float(sums.loss), weight + float(sums.weight)
+            log.add(*jax.device_get(trainer.programs.detect(state["params"], blocks, state["averages"])))
+        results.append((loss / weight, np.load(io.BytesIO(log.pack()))))
+    (loss, found), (expected_loss, expected) = results
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert len(expected["counts"]) == 11 and sum(expected["counts"]) > 11 and len(set(expected["category_BK"])) > 1
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.slow
