@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,12 +19,31 @@ from urllib.request import urlopen
 import websocket
 
 _SECONDS = 30.0  # to start, and for a condition to become true
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--hide-scrollbars",
+    "--no-first-run",
+    # No request leaves this machine: the browser would ask for updates of its parts.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
 
 
 def find_chromium() -> str | None:
     """Return the path of Chromium, None if it is not installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accessible:
+    """Properties of an element that a screen reader gets."""
+
+    role: str
+    name: str
+    is_focusable: bool
 
 
 class Tab:
@@ -35,6 +55,10 @@ class Tab:
         self.errors: list[str] = []  # of scripts and of the content security policy
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        """End the connection to the browser."""
+        self._socket.close()
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Return the result of a method of the protocol."""
@@ -74,19 +98,35 @@ class Tab:
                 raise TimeoutError(f"{expression} is not true: {self.value('document.body.innerText')}")
             time.sleep(0.1)
 
-    def press(self, key: str) -> None:
+    def accessibles(self) -> list[Accessible]:
+        """Return what a screen reader gets of the page, without hidden elements."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [_accessible(node) for node in nodes if not node["ignored"]]
+
+    def press(self, key: str, *, is_shifted: bool = False) -> None:
         """Press and release a key, such as Tab or ArrowRight."""
-        text = {"text": "\r"} if key == "Enter" else {}
+        text = {"text": _TEXTS[key]} if key in _TEXTS else {}
         for kind in ("keyDown", "keyUp"):
             parameters = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": _CODES.get(key, 0)}
-            self.call("Input.dispatchKeyEvent", **parameters, **text)
+            self.call("Input.dispatchKeyEvent", **parameters, **text, modifiers=_SHIFT if is_shifted else 0)
 
     def picture(self, file: Path) -> None:
         """Write what the window shows as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
-_CODES = {"Tab": 9, "Enter": 13, "ArrowRight": 39}  # of keys for Windows, which the protocol requires
+_CODES = {"Tab": 9, "Enter": 13, " ": 32, "ArrowRight": 39}  # of keys for Windows, which the protocol requires
+_SHIFT = 8  # among the modifiers of a key
+_TEXTS = {"Enter": "\r", " ": " "}
+
+
+def _accessible(node: dict[str, Any]) -> Accessible:
+    properties = {one["name"]: one["value"].get("value") for one in node.get("properties", [])}
+    return Accessible(
+        role=str(node["role"]["value"]),
+        name=str(node.get("name", {}).get("value", "")),
+        is_focusable=bool(properties.get("focusable")),
+    )
 
 
 @contextmanager
@@ -96,12 +136,11 @@ def open_tab() -> Iterator[Tab]:
     if program is None:
         raise SystemExit("error: Chromium is not installed\n  hint: install the package `chromium`")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        flags = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}"]
-        process = subprocess.Popen(
-            [program, *flags, "--remote-debugging-port=0", "about:blank"], stderr=subprocess.DEVNULL
-        )
+        flags = [*_FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0"]
+        process = subprocess.Popen([program, *flags, "about:blank"], stderr=subprocess.DEVNULL)
         try:
-            yield Tab(_address(Path(profile) / "DevToolsActivePort"))
+            with closing(Tab(_address(Path(profile) / "DevToolsActivePort"))) as tab:
+                yield tab
         finally:
             process.terminate()
             process.wait(_SECONDS)

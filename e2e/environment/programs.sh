@@ -26,6 +26,14 @@ torch() { # Debian's build for CPUs: 150 MB; PyPI's is 540 MB and requires CUDA
   "$TORCH_PYTHON" -c 'import torch.distributed' || fail "$TORCH_PYTHON cannot import torch" "set XPK_E2E_TORCH_PYTHON"
 }
 
+chromium() { # for the tests of the console; Ubuntu has no package of it, but its machines on GitHub have Chrome
+  command -v chromium chromium-browser google-chrome > /dev/null && return
+  [ "$(id -u)" = 0 ] || fail "Chromium is not installed" "run this as root, or install it first"
+  say "installing Debian's chromium"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null
+}
+
 docker_engine() {
   local wrapper=/usr/local/sbin/runc-bounded
   docker info > /dev/null 2>&1 && return
