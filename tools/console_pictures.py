@@ -1,4 +1,4 @@
-"""Pictures of the console in Chromium: python -m tools.console_pictures docs/pictures.
+"""Pictures of the console in Chromium and of `xpk top`: python -m tools.console_pictures docs/pictures.
 
 The runs are those of e2e/test_console.py, which checks the page.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import pty
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from e2e.console_scene import OTHER, RUN, Scene, console
 from tools.browser import Tab, open_tab
+from tools.pictures import terminal
+
+COLUMNS = 110
 
 
 def main() -> int:
@@ -25,6 +30,7 @@ def main() -> int:
         os.environ |= {"XPK_STATE_DIR": state, "XPK_CONFIG_DIR": f"{state}/config"}
         with console() as scene, open_tab() as tab:
             take(tab, scene, folder)
+            (folder / "top.svg").write_text(terminal(["$ xpk top", "", *watch_top()], "xpk top"), encoding="utf-8")
     return 0
 
 
@@ -43,6 +49,22 @@ def take(tab: Tab, scene: Scene, folder: Path) -> None:
     tab.show(f"{scene.page}?narrow#{RUN}", width=360, height=800)
     tab.wait("document.querySelector('[data-part=signals] svg')")
     tab.picture(folder / "console-narrow.png")
+
+
+def watch_top() -> list[str]:
+    """Return the lines of `xpk top` in a terminal, once it has the goodput of both runs that train."""
+    screen, terminal_end = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": "40"}
+    command = [sys.executable, "-m", "xpk", "top"]
+    shown, output = "", ""
+    with subprocess.Popen(command, stdin=terminal_end, stdout=terminal_end, env=environment) as process:
+        os.close(terminal_end)
+        while shown.count("%") < 2:
+            output += os.read(screen, 65536).decode()
+            shown = output.rpartition("\x1b[J")[0].rpartition("\x1b[?7l")[2]  # the last complete screen
+        process.terminate()
+    os.close(screen)
+    return [line.rstrip("\r").removesuffix("\x1b[K") for line in shown.rstrip().split("\n")]
 
 
 if __name__ == "__main__":

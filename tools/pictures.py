@@ -1,34 +1,47 @@
-"""Pictures of the README, from a real run of the demo.
+"""Pictures of the terminal and of the report page, from a real run of the demo.
 
     make demo 2> demo.log
     python -m tools.pictures demo.log demo-output/report.html docs/pictures
 
-Writes demo.svg, the terminal, and report.png, the top of the report page. The second needs Chromium on PATH.
+Writes demo.svg, the terminal, and the top of the report page: report.png, report-dark.png, and report-narrow.png of a
+phone. The pages need Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
+import re
 import sys
-import tempfile
 from html import escape
 from pathlib import Path
+
+from tools.browser import open_tab
 
 COLUMN, LINE, MARGIN = 7.8, 18, 16  # pixels
 WIDTH = 110  # columns; longer lines are truncated
 COLORS = {"✓": "#3fb950", "•": "#8b949e", "!": "#d29922", "$": "#58a6ff"}
-REPORT_SIZE = (1200, 900)  # pixels
+INK = "#e6edf3"
+PALETTE = {
+    "31": "#ff7b72",
+    "32": "#3fb950",
+    "33": "#d29922",
+    "34": "#58a6ff",
+    "36": "#39c5cf",
+    "2": "#8b949e",
+}  # by SGR code
+REPORTS = {"report": (1200, 900, False), "report-dark": (1200, 900, True), "report-narrow": (360, 1280, True)}  # pixels
 
 
-def terminal(lines: list[str]) -> str:
-    """Return an SVG of lines in a terminal; the first non-blank character determines a line's color."""
-    width = round(2 * MARGIN + COLUMN * max(len(line) for line in lines))
-    height = 2 * MARGIN + LINE * len(lines)
+def terminal(lines: list[str], title: str) -> str:
+    """Return an SVG of lines in a terminal, with their ANSI colors.
+
+    The first non-blank character determines the color of a line without them.
+    """
+    columns = max(len(re.sub("\x1b.*?m", "", line)) for line in lines)
+    width, height = round(2 * MARGIN + COLUMN * columns), 2 * MARGIN + LINE * len(lines)
     texts = [
-        f'<text x="{MARGIN}" y="{MARGIN + LINE * row + 13}" fill="{COLORS.get(line.strip()[:1], "#e6edf3")}" '
-        f'xml:space="preserve">{escape(line)}</text>'
+        f'<text x="{MARGIN}" y="{MARGIN + LINE * row + 13}" fill="{COLORS.get(line.strip()[:1], INK)}" '
+        f'xml:space="preserve">{spans(line)}</text>'
         for row, line in enumerate(lines)
         if line.strip()
     ]
@@ -36,7 +49,7 @@ def terminal(lines: list[str]) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" '
             'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13">',
-            "<title>Terminal output of make demo</title>",
+            f"<title>{escape(title)}</title>",
             f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
             *texts,
             "</svg>\n",
@@ -55,20 +68,28 @@ def is_bar(line: str) -> bool:
     return line.lstrip().startswith(("━", "╌"))
 
 
-def screenshot(page: Path, picture: Path) -> None:
-    """Write a picture of the top of a page. Raises SystemExit without Chromium."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        raise SystemExit("error: Chromium is not installed\n  hint: install the package `chromium`")
-    with tempfile.TemporaryDirectory() as profile:
-        size = f"--window-size={REPORT_SIZE[0]},{REPORT_SIZE[1]}"
-        flags = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}", size]
-        subprocess.run([browser, *flags, f"--screenshot={picture}", page.resolve().as_uri()], check=True)
+def spans(line: str) -> str:
+    """Return a line as SVG, with a span for each colored part."""
+    parts = re.split("\x1b\\[([0-9;]*)m", line)
+    text = escape(parts[0])
+    for code, part in zip(parts[1::2], parts[2::2], strict=True):
+        color = PALETTE.get(code)
+        text += f'<tspan fill="{color}">{escape(part)}</tspan>' if color and part else escape(part)
+    return text
+
+
+def take_report(page: Path, folder: Path) -> None:
+    """Write pictures of the top of a report page. Raises SystemExit without Chromium."""
+    with open_tab() as tab:
+        for name, (width, height, is_dark) in REPORTS.items():
+            tab.show(page.resolve().as_uri(), width=width, height=height, is_dark=is_dark)
+            tab.wait("document.querySelector('svg.plot')")
+            tab.picture(folder / f"{name}.png")
 
 
 def main() -> int:
-    """Write both pictures; return the exit code."""
-    parser = argparse.ArgumentParser(description="Write the pictures of the README.")
+    """Write all pictures; return the exit code."""
+    parser = argparse.ArgumentParser(description="Write the pictures of the demo.")
     parser.add_argument("log", type=Path, help="what `make demo` printed")
     parser.add_argument("report", type=Path, help="the demo's report page")
     parser.add_argument("folder", type=Path, help="folder of the pictures")
@@ -77,8 +98,8 @@ def main() -> int:
     lines = ["$ make demo", *last_of_bars(text.rstrip().splitlines())]
     lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    (arguments.folder / "demo.svg").write_text(terminal(lines), encoding="utf-8")
-    screenshot(arguments.report, (arguments.folder / "report.png").resolve())
+    (arguments.folder / "demo.svg").write_text(terminal(lines, "Terminal output of make demo"), encoding="utf-8")
+    take_report(arguments.report, arguments.folder)
     return 0
 
 
