@@ -112,13 +112,14 @@ class FakeApi:
     ) -> Objs:
         """See `ObjectApi.list`."""
         self._note("list", kind, "")
-        return [
-            (keep or copy.deepcopy)(obj)
-            for (of_kind, where, _), obj in sorted(self.objects.items(), key=lambda item: item[0])
-            if of_kind == kind
-            and (namespace is None or where in (namespace, ""))
+        chosen = [
+            (key, obj)
+            for key, obj in self.objects.items()
+            if key[0] == kind
+            and (namespace is None or key[1] in (namespace, ""))
             and is_selected(obj, selector, fields)
         ]
+        return [(keep or copy.deepcopy)(obj) for _, obj in sorted(chosen, key=lambda item: item[0])]
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """See `ObjectApi.patch`. Raises Modified if the patch names another version than the present one."""

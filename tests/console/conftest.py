@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from tests.cli.conftest import state as state
 from tests.console.browser import Browser
@@ -31,26 +31,28 @@ class Console(Browser):
     feed: Feed
 
 
+@contextmanager
+def serving(readers: list[ClusterReader]) -> Iterator[Console]:
+    """Serve a console of clusters."""
+    tokens: list[str] = []
+    feed = Feed(readers, Views(tuple(reader.name for reader in readers)))
+    listening = open_socket("127.0.0.1", 0)
+    server = make_server(application(feed, Access(tokens.append), cookie=COOKIE))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield Console(port=listening.getsockname()[1], tokens=tokens, feed=feed)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[[list[ClusterReader]], Console]]:
     """Return a function that serves a console of clusters."""
-    servers: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(readers: list[ClusterReader]) -> Console:
-        tokens: list[str] = []
-        feed = Feed(readers, Views(tuple(reader.name for reader in readers)))
-        listening = open_socket("127.0.0.1", 0)
-        server = make_server(application(feed, Access(tokens.append), cookie=COOKIE))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        until(lambda: server.started)
-        return Console(port=listening.getsockname()[1], tokens=tokens, feed=feed)
-
-    yield start
-    for server, thread in servers:
-        server.should_exit = True
-        thread.join(10)
+    with ExitStack() as stack:
+        yield lambda readers: stack.enter_context(serving(readers))
 
 
 @pytest.fixture

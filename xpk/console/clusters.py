@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xpk.capacity.provider import provider_of
 from xpk.client import Cluster
 from xpk.console.cluster_reader import ClusterReader
 from xpk.jobs.output.roots import OutputRoots
-
-_HERE_SECONDS, _AWAY_SECONDS = 0.5, 2.0  # between two readings: of a store on this machine, of an API server
 
 
 def open_clusters(names: Sequence[str], namespace: str | None, output_root: str | None) -> list[ClusterReader]:
@@ -26,5 +23,4 @@ def _open(cluster: Cluster, namespace: str | None, output_root: str | None) -> C
         lambda: cluster.api,
         OutputRoots(lambda: cluster.target, output_root),
         namespace,
-        _HERE_SECONDS if provider_of(cluster.name).name == "local" else _AWAY_SECONDS,
     )
