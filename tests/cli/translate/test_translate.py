@@ -295,7 +295,8 @@ def test_standard_input_that_is_not_text_is_refused(xpk: Xpk, monkeypatch: pytes
     [
         (("translate", "kubectl get pods"), "line 1: 'kubectl' is neither gcluster nor xpk"),
         (("translate", "kubectl"), "'kubectl' is neither gcluster nor xpk"),
-        (("translate", "gcluster job list | wc"), "line 1: shell operator '|'"),
+        (("translate", "gcluster job list | wc"), "line 1: shell operator '|' in `gcluster job list`"),
+        (("translate", "ls | wc"), "line 1: shell operator '|'"),
         (("translate", "   "), "there is no command line to translate"),
         (("gcluster", "job", "list", "--status", "Suspended"), "--status has no equivalent"),
         (("gcluster", "deploy", "x.yaml"), "gcluster deploy has no equivalent"),
@@ -304,6 +305,26 @@ def test_standard_input_that_is_not_text_is_refused(xpk: Xpk, monkeypatch: pytes
 def test_wrong_usage_is_one_line_with_a_hint(xpk: Xpk, words: tuple[str, ...], says: str) -> None:
     done = xpk(*words)
     assert done.code == 2 and done.out == "" and f"error: {says}" in done.err and "hint: " in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "hint"),
+    [
+        ('gcluster create x.yaml --vars "ip=$(curl ifconfig.me)/32"', "gcluster create", "there are no blueprints"),
+        ("$GCLUSTER job submit --name $(date)", "gcluster job submit", "assign its output to a variable"),
+    ],
+)
+def test_what_needs_a_shell_is_refused_with_its_command(line: str, says: str, hint: str) -> None:
+    with pytest.raises(xpk.UsageError) as error:
+        translate_text(line, program)
+    assert error.value.message == f"line 1: command substitution in `{says}`" and hint in error.value.hint
+
+
+@pytest.mark.parametrize("start", ["$GCLUSTER", '"$GCLUSTER"', "${GCLUSTER}", "../gcluster", "$TOOLKIT/gcluster"])
+def test_a_variable_may_name_gcluster(start: str) -> None:
+    assert translated(f"{start} job describe w").command == "xpk workload describe w"
+    with pytest.raises(xpk.UsageError, match="neither gcluster nor xpk"):
+        translated(f"{start}x job list")
 
 
 def test_commands_of_gcluster_run_their_translation(dev: Xpk) -> None:

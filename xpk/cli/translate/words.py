@@ -25,11 +25,17 @@ class CommandLine:
     words: list[str] = field(default_factory=list)
 
 
+class ShellSyntaxError(UsageError):
+    """Text that only a shell can read. `words`: those of its command so far."""
+
+    words: tuple[str, ...] = ()
+
+
 def split_commands(text: str) -> list[CommandLine]:
     """Return the commands of a shell script without empty lines and comments.
 
-    A `$` outside single quotes becomes VARIABLE. Raises UsageError for an unclosed quote, and for what needs a shell:
-    operators and command substitution.
+    A `$` outside single quotes becomes VARIABLE. Raises ShellSyntaxError for an unclosed quote, and for what needs a
+    shell: operators and command substitution.
     """
     return [command for command in _Scanner(text).commands() if command.words]
 
@@ -62,10 +68,11 @@ class _Scanner:
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._line = text, 0, 1
+        self._command = CommandLine(1)
 
     def commands(self) -> Iterator[CommandLine]:
         """Yield the commands, one for each line that is not continued."""
-        command = CommandLine(self._line)
+        command = self._command
         while self._at < len(self._text):
             char = self._text[self._at]
             if self._text.startswith(("\\\n", "\\\r\n"), self._at):
@@ -73,7 +80,7 @@ class _Scanner:
             elif char == "\n":
                 yield command
                 self._skip(1)
-                command = CommandLine(self._line)
+                command = self._command = CommandLine(self._line)
             elif char in _SPACE:
                 self._skip(1)
             elif char == "#":
@@ -143,4 +150,6 @@ class _Scanner:
         return "".join(parts)
 
     def _refuse(self, problem: str, hint: str) -> NoReturn:
-        raise UsageError(f"line {self._line}: {problem}", hint=hint)
+        error = ShellSyntaxError(f"line {self._line}: {problem}", hint=hint)
+        error.words = tuple(self._command.words)
+        raise error
