@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from xpk.model.specs import Target, WorkloadSpec
+from xpk.model.usage import ChipHourPrice
+
+LIST = "list"  # names the built-in list prices instead of the file of a price table
 
 
-def chip_hour_prices(file: Path, target: Target) -> dict[str, float]:
-    """Return the price of a chip-hour in US dollars by accelerator family. Raises UsageError for a bad price table."""
+def chip_hour_prices(families: Iterable[str], prices: str | Path | None, target: Target) -> list[ChipHourPrice]:
+    """Return the prices of accelerator families: of a table, or list prices; none by default without a region.
+
+    Raises UsageError if `prices` is not the file of a price table.
+    """
+    if prices is None and target.region is None:
+        return []
     from xpk.capacity.gke.planning import cost
 
-    return cost.chip_hour_prices(file, target.region)
+    return cost.chip_hour_prices(families, target.region, None if prices in (None, LIST) else Path(str(prices)))
 
 
 def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:

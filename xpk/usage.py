@@ -10,7 +10,7 @@ from pathlib import Path
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.capacity.state import state_of
-from xpk.cost import chip_hour_prices
+from xpk.cost import LIST, chip_hour_prices
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.usage import figures, reading
 from xpk.jobs.usage.figures import Usage
@@ -33,7 +33,7 @@ def usage_of(
     since: datetime | None = None,
     until: datetime | None = None,
     by: Sequence[str] = ("team",),
-    prices: Path | None = None,
+    prices: str | Path | None = None,
 ) -> Usage:
     """Return the use of a cluster's chips; see `xpk.Cluster.usage`."""
     end = (until or datetime.now(UTC)).astimezone()
@@ -41,9 +41,13 @@ def usage_of(
     columns = figures.parse_columns(by if isinstance(by, str) else ",".join(by))
     if begin >= end:
         raise UsageError("since must be before until")
-    table = None if prices is None else chip_hour_prices(prices, source.roots.target())
+    target = source.roots.target()
+    chip_hour_prices((), prices, target)  # refuses a file that is not a price table before anything is read
     first, last = (round(time.timestamp() * 1e6) for time in (begin, end))
     ledger = reading.read(source, since=first, until=last)
-    if table is not None and (missing := figures.missing_prices(ledger, table)):
-        ledger.problems.append(f"the cost is unknown: {prices} has no price of {', '.join(missing)} in this region")
+    table = chip_hour_prices(figures.families_of(ledger), prices, target)
+    if prices is not None and (missing := [price.family for price in table if price.dollars is None]):
+        name = "the built-in table" if prices == LIST else str(prices)
+        region = "in this region" if target.region else "that is the same in all regions"
+        ledger.problems.append(f"the cost is unknown: {name} has no price of {', '.join(missing)} {region}")
     return figures.usage_of(ledger, source.cluster, first, last, columns, table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.cli.conftest import state as state
 from tests.cli.conftest import xpk as xpk
 from tests.jobs.report.runs import RunWriter
 from tests.waiting import until
+from xpk.jobs.output.roots import OutputRoots
+from xpk.usage import usage_of, usage_source
 
 
 def test_deleted_workloads_and_their_causes_stay_in_the_ledger(dev: Xpk, tmp_path: Path) -> None:
@@ -54,12 +57,44 @@ def test_usage_as_a_table_as_csv_and_with_prices(dev: Xpk, tmp_path: Path) -> No
     assert float(record["cost"]) == pytest.approx(3600 * float(record["held_chip_hours"]), abs=0.02)
     dev("config", "set", "prices", str(prices))
     assert dev("usage", "-o", "json").data["total"]["cost"] is not None
+    assert dev("usage", "--prices", "list", "-o", "json").data["prices"][0]["dollars"] is None
     dev("config", "unset", "prices")
-    assert dev("usage", "-o", "json").data["total"]["cost"] is None
     prices.write_text("chip_hour: {v6e: {us-central1: 3600}}\n")
-    assert "has no price of v5litepod in this region" in dev("usage", "--prices", str(prices)).err
+    assert "prices.yaml has no price of v5litepod that is" in dev("usage", "--prices", str(prices)).err
     prices.write_text("chip_hour: [1]\n")
     assert "is not a price table" in dev("usage", "--prices", str(prices)).err
+
+
+def test_list_prices_are_the_default_where_the_region_is_known(dev: Xpk) -> None:
+    dev("workload", "create", "run", "--command", "sleep 1")
+    dev("workload", "wait", "run", "--timeout", "60")
+    local = dev("usage", "-o", "json").data
+    assert (local["prices"], local["total"]["cost"]) == ([], None) and "COST" not in dev("usage").out
+    source = usage_source("dev")
+    in_region = replace(source.roots.target(), region="us-central1")
+    used = usage_of(replace(source, roots=OutputRoots(lambda: in_region)))
+    (price,) = used.prices
+    assert (price.family, price.dollars, price.region, price.confirmed) == ("v5litepod", 1.2, "us-central1", True)
+    assert price.source.startswith("https://") and price.as_of[:3] == "202"
+    assert used.total.cost == pytest.approx(1.2 * used.total.held_chip_hours, abs=0.01)
+    elsewhere = replace(in_region, region="nowhere1")
+    unknown = usage_of(replace(source, roots=OutputRoots(lambda: elsewhere)))
+    assert (unknown.prices[0].dollars, unknown.total.cost, unknown.problems) == (None, None, ())
+
+
+def test_prices_are_shown_with_their_source_and_date(dev: Xpk, tmp_path: Path) -> None:
+    dev("workload", "create", "run", "--command", "true")
+    dev("workload", "wait", "run", "--timeout", "60")
+    file = tmp_path / "prices.yaml"
+    file.write_text("{chip_hour: {v5litepod: {us-central1: 2.5}}, sources: our contract, as_of: 2026-11-01}")
+    line = "v5litepod: 2.5 US dollars a chip-hour on demand (2026-11-01: our contract)\n"
+    assert f"  price     {line}" in dev("usage", "--prices", str(file)).out
+    rows = dev("usage", "--prices", str(file), "-o", "csv")
+    assert rows.err == line and rows.out.splitlines()[1].rpartition(",")[2]
+    unknown = dev("usage", "--prices", "list")
+    assert "the built-in table has no price of v5litepod that is the same in all regions" in unknown.err
+    assert "  price     v5litepod: no price known\n" in unknown.out
+    assert "'missing.yaml' does not exist" in dev("usage", "--prices", "missing.yaml").err
 
 
 def test_the_python_api_returns_the_same(dev: Xpk) -> None:

@@ -86,7 +86,7 @@ def _output_root(value: str) -> list[str]:
 
 
 def _table(value: str) -> list[str]:
-    return [] if value.startswith("/") else [f"'{value}' is not an absolute path"]
+    return [] if value == "list" or value.startswith("/") else [f"'{value}' is neither an absolute path nor 'list'"]
 
 
 def _priority(value: str) -> list[str]:
@@ -185,8 +185,8 @@ SETTINGS = {
         ),
         _setting(
             "prices",
-            meaning="Price table of `xpk usage`.",
-            default="no cost is shown",
+            meaning="Price table of `xpk usage`, or `list` for list prices.",
+            default="list prices if the cluster has a region",
             variables=("XPK_USAGE_PRICES",),
             check=_table,
         ),

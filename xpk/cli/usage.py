@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,9 +16,11 @@ from xpk.cli.options import cluster_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column
+from xpk.cost import LIST
 from xpk.jobs.usage.figures import COLUMNS, CapacityUse, Usage, UsageRow, parse_columns
 from xpk.model.durations import parse_since
 from xpk.model.errors import Problems
+from xpk.model.usage import ChipHourPrice
 from xpk.usage import usage_of, usage_source
 
 _FORMATS = ("table", "csv", "json", "yaml")
@@ -39,6 +41,13 @@ _QUOTAS = (
 )
 
 
+class _Prices(click.Path):
+    """The file of a price table, or `list`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == LIST else super().convert(value, param, ctx)
+
+
 @click.command(cls=ClusterCommand)
 @click.option(
     "--since", default="7d", show_default=True, metavar="TIME", help="Begin: 2h or 7d ago, or an RFC 3339 time."
@@ -54,9 +63,10 @@ _QUOTAS = (
 )
 @click.option(
     "--prices",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_Prices(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Price table in YAML, as for `xpk cluster create`. [default: show no cost]",
+    help="Price table in YAML, as for `xpk cluster create`, or `list` for list prices. "
+    "[default: list prices if the cluster has a region]",
 )
 @cluster_option
 @click.option("-o", "--output", type=click.Choice(_FORMATS), help="Output format. [default: table]")
@@ -66,7 +76,7 @@ def usage(
     since: str,
     until: str | None,
     by: str,
-    prices: Path | None,
+    prices: str | None,
     cluster: str | None,
     output: str | None,
 ) -> None:
@@ -89,8 +99,10 @@ def usage(
         console.data(asdict(used))
     elif console.output == "csv":
         echo(_csv(used), nl=False)
+        for line in _price_lines(used):
+            console.tell(line)
     else:
-        echo(_text(console, used, has_cost=prices is not None))
+        echo(_text(console, used, has_cost=bool(used.prices)))
 
 
 def _text(console: Console, used: Usage, *, has_cost: bool) -> str:
@@ -117,9 +129,25 @@ def _capacity_lines(used: Usage, *, has_cost: bool) -> str:
     ]
     if has_cost:
         lines.append(f"  cost      {_dollars(capacity.cost)}, of which {_dollars(total.cost)} for held chips")
+        lines += [f"  price     {line}" for line in _price_lines(used)]
     if used.unrecorded_seconds >= 1:
         lines.append(f"  the capacity of {duration(used.unrecorded_seconds)} is not recorded")
     return "\n".join(lines)
+
+
+def _price_lines(used: Usage) -> list[str]:
+    """Return a line for the price of each accelerator family, with its source and date."""
+    return [
+        f"{price.family}: no price known{_in_region(price)}"
+        if price.dollars is None
+        else f"{price.family}: {price.dollars:g} US dollars a chip-hour on demand{_in_region(price)} "
+        f"({'' if price.confirmed else 'unconfirmed, '}{price.as_of}: {price.source})"
+        for price in used.prices
+    ]
+
+
+def _in_region(price: ChipHourPrice) -> str:
+    return f" in {price.region}" if price.region else ""
 
 
 def _free_details(capacity: CapacityUse) -> str:

@@ -228,12 +228,13 @@ class Cluster:
     ) -> Usage:
         """Return who used the chips from `since` [default: 7 days ago] to `until` [default: now], and what was lost.
 
-        `by`: "team", "user", "workload" and "cause", in the order of the columns. `prices`: a table, as of `--prices`.
+        `by`: "team", "user", "workload" and "cause", in the order of the columns. `prices`: a file, as of --prices, or
+        "list" [default: list prices if the cluster has a region].
         Raises UsageError for other columns or an empty interval, XpkError if the ledger cannot be read.
         """
         from xpk.usage import usage_of
 
-        return usage_of(self._usage, since=since, until=until, by=by, prices=None if prices is None else Path(prices))
+        return usage_of(self._usage, since=since, until=until, by=by, prices=prices)
 
 
 class WorkloadHandle:

@@ -111,6 +111,18 @@ class Causes:
     pieces: tuple[Piece, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipHourPrice:
+    """Price of a chip-hour of an accelerator family, on demand."""
+
+    family: str  # accelerator family
+    dollars: float | None  # price in US dollars; null if the table has none
+    region: str | None  # region of the price; null if the cluster has none
+    source: str  # source of the price
+    as_of: str  # date of the price
+    confirmed: bool  # whether more than one source has this price
+
+
 Record = Hold | Capacity | Causes
 _KINDS: Mapping[str, type[Hold] | type[Capacity] | type[Causes]] = {
     "hold": Hold,

@@ -11,7 +11,7 @@ from xpk.jobs.usage.ledger import Ledger
 from xpk.jobs.usage.sums import Amounts, Balance, balance, sums
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import UsageError
-from xpk.model.usage import MICROSECONDS, Hold
+from xpk.model.usage import MICROSECONDS, ChipHourPrice, Hold
 
 COLUMNS = ("team", "user", "workload", "cause")
 _CHIP_HOUR = 3600 * MICROSECONDS
@@ -69,6 +69,7 @@ class Usage:
     total: UsageRow  # sum of all rows
     capacity: CapacityUse  # use of the capacity
     quotas: tuple[QuotaUse, ...]  # use of each queue's quota
+    prices: tuple[ChipHourPrice, ...]  # prices of the costs; empty if costs were not computed
     unrecorded_seconds: float  # seconds without a record of the capacity
     problems: tuple[str, ...]  # records that are missing, one line for each kind
 
@@ -84,9 +85,10 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def usage_of(
-    ledger: Ledger, cluster: str, since: int, until: int, by: Sequence[str], prices: Mapping[str, float] | None = None
+    ledger: Ledger, cluster: str, since: int, until: int, by: Sequence[str], prices: Sequence[ChipHourPrice] = ()
 ) -> Usage:
-    """Return the figures of [since, until], in Unix microseconds. `prices`: of a chip-hour, by accelerator family."""
+    """Return the figures of [since, until], in Unix microseconds; costs only with `prices`."""
+    dollars = {price.family: price.dollars for price in prices if price.dollars is not None} if prices else None
     totals = sums(ledger, since, until, lambda hold, cause: tuple(_value(name, hold, cause) for name in by))
     whole = next(iter(sums(ledger, since, until, lambda hold, cause: ()).values()), Amounts())
     ordered = sorted(totals.items(), key=lambda item: (-item[1].held, -item[1].queued, item[0]))
@@ -96,9 +98,9 @@ def usage_of(
         since=_time(since),
         until=_time(until),
         by=tuple(by),
-        rows=tuple(_row(dict(zip(by, key, strict=True)), amounts, prices) for key, amounts in ordered),
-        total=_row({}, whole, prices),
-        capacity=_capacity(totaled, prices),
+        rows=tuple(_row(dict(zip(by, key, strict=True)), amounts, dollars) for key, amounts in ordered),
+        total=_row({}, whole, dollars),
+        capacity=_capacity(totaled, dollars),
         quotas=tuple(
             QuotaUse(
                 queue=queue,
@@ -108,17 +110,18 @@ def usage_of(
             )
             for queue, amount in sorted(totaled.quotas.items())
         ),
+        prices=tuple(prices),
         unrecorded_seconds=round(totaled.unrecorded / MICROSECONDS, 3),
         problems=tuple(ledger.problems),
     )
 
 
-def missing_prices(ledger: Ledger, prices: Mapping[str, float]) -> list[str]:
-    """Return the accelerator families in a ledger that have no price."""
+def families_of(ledger: Ledger) -> list[str]:
+    """Return the accelerator families in a ledger."""
     kinds = {hold.accelerator_type for hold in ledger.holds} | {
         kind for capacity in ledger.capacities for kind in capacity.chips
     }
-    return sorted({family_of(kind) or "unknown" for kind in kinds} - set(prices))
+    return sorted({family_of(kind) or "unknown" for kind in kinds})
 
 
 def family_of(accelerator_type: str) -> str:

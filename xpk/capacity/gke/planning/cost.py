@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from xpk.model.accelerators import SliceShape
+from xpk.model.accelerators import SliceShape, all_shapes
 from xpk.model.errors import CapacityError, UsageError
+from xpk.model.usage import ChipHourPrice
 from xpk.storage.text import read_text
 
 
@@ -60,33 +61,46 @@ def cost_of(
     table = _table(file)
     price = (table["chip_hour"].get(shape.family) or {}).get(region)
     chips, max_chips = num_slices * shape.chips, None if most_slices is None else most_slices * shape.chips
-    source, as_of = _of(table, "sources", shape, "no source given"), _of(table, "as_of", shape, "?")
+    source, as_of = _origin(table, shape.family, shape.kind)
     dollars = None if price is None else chips * price
     most_dollars = None if price is None or max_chips is None else max_chips * price
     confirmed = shape.family not in table.get("unconfirmed", ())
     return Cost(chips, dollars, not on_demand, source, as_of, confirmed, max_chips, most_dollars)
 
 
-def chip_hour_prices(file: Path, region: str | None) -> dict[str, float]:
-    """Return the price of a chip-hour in US dollars by accelerator family, from a price table.
+def chip_hour_prices(families: Iterable[str], region: str | None, file: Path | None = None) -> list[ChipHourPrice]:
+    """Return the prices of accelerator families in a region, from `file` or the built-in table.
 
-    A family without a price in `region`, or with several if that is None, is left out. Raises UsageError if `file` is
-    not a price table.
+    Without a region, a family has a price if it is the same in all regions. Raises UsageError if `file` is not a price
+    table.
     """
-    prices: dict[str, float] = {}
-    for family, by_region in _table(file)["chip_hour"].items():
-        known = set(by_region.values()) if region is None else {by_region[region]} if region in by_region else set()
-        if len(known) == 1:
-            prices[str(family)] = float(known.pop())
+    table, prices = _table(file), []
+    for family in families:
+        by_region = table["chip_hour"].get(family) or {}
+        known = {price for name, price in by_region.items() if region in (None, name)}
+        source, as_of = _origin(table, family, next((s.kind for s in all_shapes() if s.family == family), ""))
+        prices.append(
+            ChipHourPrice(
+                family=family,
+                dollars=float(known.pop()) if len(known) == 1 else None,
+                region=region,
+                source=source,
+                as_of=as_of,
+                confirmed=family not in table.get("unconfirmed", ()),
+            )
+        )
     return prices
 
 
-def _of(table: Mapping[str, Any], key: str, shape: SliceShape, default: str) -> str:
-    """Return the table's entry for a family, else for its kind, else the default."""
-    value = table.get(key)
-    if isinstance(value, Mapping):
-        value = value.get(shape.family) or value.get(shape.kind)
-    return str(value or default)
+def _origin(table: Mapping[str, Any], family: str, kind: str) -> tuple[str, str]:
+    """Return source and date of a family's price: those of the family, else of its kind (tpu or gpu), else of all."""
+    origin = []
+    for key, default in (("sources", "no source given"), ("as_of", "?")):
+        value = table.get(key)
+        if isinstance(value, Mapping):
+            value = value.get(family) or value.get(kind)
+        origin.append(str(value or default))
+    return origin[0], origin[1]
 
 
 def check_cost(cost: Cost, max_cost: float | None) -> CapacityError | None:
