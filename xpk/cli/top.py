@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from xpk.capacity.queues.reading import QueueInfo
+from xpk.cli.forecast import interval
 from xpk.cli.options import (
     all_namespaces_option,
     namespace_option,
@@ -26,10 +27,10 @@ from xpk.cli.terminal.output import Console, age, duration, echo
 from xpk.cli.terminal.tables import Column
 from xpk.cli.terminal.watch import Screen
 from xpk.cli.workload.views import PHASE_COLORS
-from xpk.console.cluster_reader import ClusterReader, ClusterView, RunLine
+from xpk.console.cluster_reader import ClusterReader, ClusterView, RunLine, obstacles, waiting_in
 from xpk.console.clusters import open_clusters
 from xpk.model.errors import XpkError
-from xpk.model.status import Phase
+from xpk.model.status import Phase, WorkloadStatus
 
 _SECONDS = 1.0  # between two updates
 
@@ -65,7 +66,7 @@ _QUEUES = (
     Column("USED", lambda row: _use(row.info), cut=12),
     Column("ADMITTED", lambda row: row.info.admitted, drop=2),
     Column("PENDING", lambda row: row.info.pending),
-    Column("WAITING", lambda row: row.waiting, cut=16, drop=1),
+    Column("WAITING", lambda row: row.waiting, cut=24, drop=1),
 )
 
 
@@ -150,6 +151,8 @@ def _render(console: Console, views: Sequence[ClusterView]) -> str:
         parts.append(f"and {hidden} older workloads")
     if queues:
         parts += ["", console.table(queues, (*several, *_QUEUES))]
+        lines = [line for view in views for queue in view.queues for line in obstacles(waiting_in(view, queue))]
+        parts += [f"no estimated start: {line}" for line in lines]
     return "\n".join(parts)
 
 
@@ -162,11 +165,12 @@ def _summary(view: ClusterView) -> str:
 
 
 def _waiting(view: ClusterView, queue: QueueInfo) -> str:
-    waiting = [
-        line.status for line in view.runs if line.status.position and line.status.cluster_queue == queue.cluster_queue
-    ]
-    waiting.sort(key=lambda status: status.position or 0)
-    return ", ".join(f"{status.position}. {status.name}" for status in waiting) or "-"
+    waiting = waiting_in(view, queue)
+    return ", ".join(f"{status.position}. {status.name}{_start(status)}" for status in waiting) or "-"
+
+
+def _start(status: WorkloadStatus) -> str:
+    return f" {interval(status.start)}" if status.start and status.start.expected else ""
 
 
 def _use(queue: QueueInfo) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from xpk.api.base import ObjectApi
 from xpk.api.text import short
 from xpk.capacity.queues.reading import QueueInfo, Queues
+from xpk.console.starts import StartEstimator
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
@@ -19,6 +20,7 @@ from xpk.model.status import Phase, WorkloadStatus
 from xpk.storage import in_bucket
 
 MAX_RUNS = 200  # of a cluster that are shown: those that have not ended, then the newest
+_NAMED_OBSTACLES = 5  # of a queue
 _BUCKET_SECONDS = 5.0  # between two reads of a run's progress in a bucket
 _ACCOUNT_SECONDS, _BUCKET_ACCOUNT_SECONDS = 5.0, 60.0  # between two accounts, for which all records of a run are read
 
@@ -67,8 +69,13 @@ class ClusterReader:
     namespace: str | None = "default"
     pause_seconds: float = 0.5
     clock: Callable[[], float] = time.monotonic
+    starts: StartEstimator = field(init=False, repr=False)
     _api: ObjectApi | None = None
     _known: dict[tuple[str, str, str], _Known] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Prepare the estimates of starts."""
+        self.starts = StartEstimator(lambda: self.api, self.roots, self.clock)
 
     @property
     def api(self) -> ObjectApi:
@@ -78,13 +85,16 @@ class ClusterReader:
         return self._api
 
     def read(self, *, max_accounts: int | None = 1) -> ClusterView:
-        """Return the state of the cluster. `max_accounts`: runs whose goodput is computed again; None for all."""
+        """Return the state of the cluster.
+
+        `max_accounts`: runs whose goodput is computed again; None for all of them, and to wait for estimated starts.
+        """
         try:
             statuses = with_local_restarts(reader.find_all(self.api, self.namespace, brief=True), self.roots)
             queues, problem = self._queues()
         except XpkError as error:
             return ClusterView(name=self.name, problem=short(error.message))
-        shown = _first(statuses)
+        shown = self.starts.with_starts(_first(statuses), waits=max_accounts is None)
         return ClusterView(
             name=self.name,
             queues=queues,
@@ -156,6 +166,22 @@ class ClusterReader:
             known.progress = with_goodput(known.progress, self.roots.to_read(status), status)
         except XpkError:
             return
+
+
+def waiting_in(view: ClusterView, queue: QueueInfo) -> list[WorkloadStatus]:
+    """Return the workloads of a view that wait in a queue, in order."""
+    waiting = [
+        one.status for one in view.runs if one.status.position and one.status.cluster_queue == queue.cluster_queue
+    ]
+    return sorted(waiting, key=lambda status: status.position or 0)
+
+
+def obstacles(waiting: Sequence[WorkloadStatus]) -> tuple[str, ...]:
+    """Return why workloads of a queue have no estimated start, one line each; one line if it is the same for all."""
+    reasons = {one.name: one.start.reason for one in waiting if one.start and one.start.reason}
+    if len(reasons) == len(waiting) and len(set(reasons.values())) == 1:
+        return tuple(set(reasons.values()))
+    return tuple(f"{name}: {reason}" for name, reason in list(reasons.items())[:_NAMED_OBSTACLES])
 
 
 def _key_of(status: WorkloadStatus) -> tuple[str, str, str]:

@@ -94,6 +94,7 @@ class RunReader:
             status, _ = reader.inspect(api, key.name, key.namespace, roots, brief=True)
         except XpkError as error:
             return RunView(key=key, time=self.now(), problem=short(error.message))
+        (status,) = self.cluster.starts.with_starts([status])
         progress, output, problem = self._output(key, status, roots)
         slice_id, host = _host_to_read(status)
         log = () if status.phase in (Phase.QUEUED, Phase.SUSPENDED) else _log(api, status, slice_id, host)

@@ -44,7 +44,7 @@ def run_parts(markup: Any, view: RunView, is_narrow: bool) -> dict[str, Any]:
     run = _derive(view)
     figures = page.key_figures(run, view.status.restarts) if run else []
     parts = {
-        "head": markup.head(view, view.status, figures, _facts(view, view.status)),
+        "head": markup.head(view, view.status, figures, _facts(markup, view, view.status)),
         "log": markup.log(view, [printable(line.text, limit=_LOG_WIDTH) for line in view.log]),
     }
     if run is None:
@@ -98,7 +98,7 @@ def _restart(item: Restart) -> RestartFact:
     return RestartFact(cause=item.cause, time=when(item.time).timestamp() if item.time else None, slice=item.slice)
 
 
-def _facts(view: RunView, status: WorkloadStatus) -> Iterator[tuple[str, str]]:
+def _facts(markup: Any, view: RunView, status: WorkloadStatus) -> Iterator[tuple[str, str]]:
     """Yield facts of the status: each with its title."""
     size = f"{count(status.num_slices, 'slice')} of {status.accelerator_type or 'unknown type'}"
     yield "Size", f"{size}, {count(status.num_hosts, 'host')}"
@@ -111,6 +111,7 @@ def _facts(view: RunView, status: WorkloadStatus) -> Iterator[tuple[str, str]]:
         place = f", position {status.position}" if status.position else ""
         behind = f" behind {', '.join(status.ahead[:5])}" if status.ahead else ""
         yield "Queue", f"{status.queue}{place}{behind}"
+    yield from _start_facts(markup, status)
     for quota in status.quota:
         use = f"{quota.used:g} of {quota.quota:g} {quota.resource} in use"
         yield f"Quota of {quota.flavor}", f"{use}; {quota.needed:g} needed, {quota.free:g} free"
@@ -126,6 +127,20 @@ def _facts(view: RunView, status: WorkloadStatus) -> Iterator[tuple[str, str]]:
         yield "Output", view.problem
     if status.user:
         yield "User", status.user
+
+
+def _start_facts(markup: Any, status: WorkloadStatus) -> Iterator[tuple[str, str]]:
+    start = status.start
+    if start is None:
+        return
+    if start.expected is None:
+        yield "Estimated start", f"none: {start.reason}"
+        return
+    yield "Estimated start", markup.start(start)
+    if start.rests_on:
+        yield "It rests on", "; ".join(start.rests_on)
+    if start.preempts:
+        yield "It preempts", ", ".join(start.preempts)
 
 
 def _figures(view: RunView, run: Run | None) -> Iterator[tuple[str, str]]:

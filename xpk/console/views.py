@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from xpk.console import run_views
-from xpk.console.cluster_reader import ClusterView, RunLine
+from xpk.console.cluster_reader import ClusterView, RunLine, obstacles, waiting_in
 from xpk.console.feed import Parts, Readings, Selection
 from xpk.console.run_reader import RunKey
 from xpk.jobs.report.page import templates
 from xpk.jobs.report.wording import duration, loss, percent
+from xpk.model.forecast import StartEstimate
 from xpk.model.status import Phase, WorkloadStatus
 
 PHASES: Mapping[Phase, tuple[str, str]] = {  # class and sign: no phase is told by its color alone
@@ -43,7 +44,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A row of the table of queues. `shares`: (accelerator type, use); `waiting`: names by position."""
+    """A row of the table of queues. `shares`: (accelerator type, use); `waiting`: workloads in order.
+
+    `obstacles`: why workloads have no estimated start, one line each.
+    """
 
     cluster: str
     name: str
@@ -51,7 +55,8 @@ class QueueRow:
     shares: tuple[tuple[str, str], ...]
     admitted: int
     pending: int
-    waiting: tuple[tuple[int, str, str], ...]  # position, key and name
+    waiting: tuple[tuple[int, str, str, StartEstimate | None], ...]  # position, key, name and estimated start
+    obstacles: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +126,7 @@ def queue_rows(view: ClusterView) -> list[QueueRow]:
     """Return the rows of a cluster's queues, with the workloads that wait in each."""
     rows = []
     for queue in view.queues:
-        waiting = [
-            one.status for one in view.runs if one.status.position and one.status.cluster_queue == queue.cluster_queue
-        ]
-        waiting.sort(key=lambda status: status.position or 0)
+        waiting = waiting_in(view, queue)
         rows.append(
             QueueRow(
                 cluster=view.name,
@@ -138,9 +140,11 @@ def queue_rows(view: ClusterView) -> list[QueueRow]:
                         status.position or 0,
                         str(RunKey(cluster=view.name, namespace=status.namespace, name=status.name)),
                         status.name,
+                        status.start if status.start and status.start.expected else None,
                     )
                     for status in waiting
                 ),
+                obstacles=obstacles(waiting),
             )
         )
     return rows

@@ -218,7 +218,9 @@ class WorkloadStatus:
     pending_reason: str = ""  # reason for waiting in one word, such as WaitingForQuota; empty if Kueue gives none
     clusters: tuple[str, ...] = ()  # clusters that it may run on; empty if it has only one
     placements: tuple[Placement, ...] = ()  # its copies on these clusters; empty in lists
-    start: StartEstimate | None = None  # estimated start while it is queued; null in lists, or if it is unknown
+    start: StartEstimate | None = (
+        None  # estimated start while it is queued; null in `workload list`, or if it is unknown
+    )
 
 
 _KNOWN = {

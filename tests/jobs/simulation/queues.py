@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from xpk.api.base import Obj
+from xpk.api.base import Obj, Objs
 from xpk.jobs.simulation.scenario import Objects
 from xpk.model import names
+from xpk.model.errors import AuthorizationError
 
 NOW = 1_800_000_000.0
 TYPE, RESOURCE, CHIPS = "v5litepod-8", "google.com/tpu", 8
@@ -98,3 +100,21 @@ def cluster(*workloads: Obj, own: int = 2, red: int = 2, more: tuple[Obj, ...] =
         jobsets=[],
         **objects,
     )
+
+
+class Stored:
+    """An API of fixed objects, of which some kinds may not be listed."""
+
+    def __init__(self, objects: Objects, denied: tuple[str, ...] = ()) -> None:
+        self._denied = denied
+        self.calls = Counter[str]()  # by kind
+        self._objects: dict[str, Objs] = {
+            "ClusterQueue": objects.cluster_queues, "LocalQueue": objects.local_queues, "Workload": objects.workloads,
+        }  # fmt: skip
+
+    def list(self, kind: str, namespace: str | None) -> Objs:
+        """Return the objects of a kind."""
+        self.calls[kind] += 1
+        if kind in self._denied:
+            raise AuthorizationError(f"permission denied: {kind}")
+        return self._objects.get(kind, [])

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 from tests.jobs.objects import jobset
-from tests.jobs.simulation.queues import cluster, cluster_queue, workload
-from xpk.api.base import Obj, ObjectApi, Objs
+from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, workload
+from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.output.roots import OutputRoots
-from xpk.jobs.simulation.live import with_start
+from xpk.jobs.simulation.live import all_starts, with_start
 from xpk.jobs.simulation.scenario import Objects
 from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.reader import read
-from xpk.model.errors import AuthorizationError
+from xpk.model.forecast import StartEstimate
 from xpk.model.specs import Target
 from xpk.model.status import Phase, WorkloadStatus
 
 ROOTS = OutputRoots(lambda: Target(emulated=False, sets_slice_environment=False, output_root=""))
-
-
-class Stored:
-    """An API of fixed objects, of which some kinds may not be listed."""
-
-    def __init__(self, objects: Objects, denied: tuple[str, ...] = ()) -> None:
-        self._denied = denied
-        self._objects: dict[str, Objs] = {
-            "ClusterQueue": objects.cluster_queues, "LocalQueue": objects.local_queues, "Workload": objects.workloads,
-        }  # fmt: skip
-
-    def list(self, kind: str, namespace: str | None) -> Objs:
-        if kind in self._denied:
-            raise AuthorizationError(f"permission denied: {kind}")
-        return self._objects.get(kind, [])
 
 
 def status(**fields: Any) -> WorkloadStatus:
@@ -70,3 +56,31 @@ def test_a_queue_that_is_not_simulated_and_a_long_queue_are_named() -> None:
     many = cluster(*(workload(f"w{number}", 1) for number in range(101)), workload("next", 1))
     start = started(many).start
     assert start and start.reason == "102 workloads are queued; `xpk queue simulate` estimates their starts"
+
+
+def starts(objects: Objects, *denied: str) -> Callable[[str, str], StartEstimate | None]:
+    """Return the estimates of all queued workloads, by name and ClusterQueue."""
+    made = all_starts(cast(ObjectApi, Stored(objects, denied)), ROOTS)
+    return lambda name, place: made.of(status(name=name, cluster_queue=place))
+
+
+def test_all_queued_workloads_are_estimated_from_one_scenario() -> None:
+    objects = cluster(workload("runs", 2, admitted=-60.0), workload("next", 1), workload("big", 2, created=-60.0))
+    of = starts(objects)
+    for name in ("next", "big"):
+        alone = started(objects, name=name).start
+        estimate = of(name, "cluster-queue")
+        assert estimate and estimate.expected and estimate == alone
+    assert of("later", "cluster-queue") is None
+
+
+def test_what_cannot_be_estimated_for_all_is_named() -> None:
+    alone = cluster_queue("odd", 1, cohort="other", stopPolicy="Hold")
+    of = starts(cluster(workload("next", 1), workload("held", 1, queue="odd"), more=(alone,)))
+    refused, fine = of("held", "odd"), of("next", "cluster-queue")
+    assert refused and refused.reason == "queue 'odd' is not simulated: it is stopped (Hold)"
+    assert fine and fine.expected
+    denied = starts(cluster(workload("next", 1)), "Workload")("next", "cluster-queue")
+    assert denied and denied.reason == "the queues are not simulated: permission denied: Workload"
+    many = starts(cluster(*(workload(f"w{number}", 1) for number in range(101))))("w3", "cluster-queue")
+    assert many and many.reason == "101 workloads are queued; `xpk queue simulate` estimates their starts"

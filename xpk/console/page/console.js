@@ -51,9 +51,11 @@ function display(parts) {
 
 function showAges() {
   for (const time of document.querySelectorAll("time")) {
-    const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
+    const isFuture = time.className === "until", sign = isFuture ? -1 : 1;
+    const seconds = Math.max(0, sign * (Date.now() - Date.parse(time.dateTime)) / 1000);
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
-    const text = Number.isFinite(seconds) ? `${Math.floor(seconds / size)}${unit}` : "–";
+    const length = `${Math.floor(seconds / size)}${unit}`;
+    const text = !Number.isFinite(seconds) ? "–" : !isFuture ? length : seconds < 1.5 ? "now" : time.dataset.before + length;
     if (time.textContent !== text) time.textContent = text;
   }
 }

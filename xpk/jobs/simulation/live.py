@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from xpk.jobs.simulation.scenario import Entry, Scenario, read_objects, scenario
 from xpk.jobs.simulation.trace import read_trace, replay
 from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, entry_of
 from xpk.model import names
-from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError
+from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.model.forecast import QueueForecast, StartEstimate
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.model.status import Phase, WorkloadStatus
@@ -24,7 +24,25 @@ from xpk.model.terminal import printable
 
 _SECONDS = 10.0  # for reading the progress of all runs
 _BRIEF_SECONDS = 0.2  # the same, where the estimate is not the command's main purpose
+_BACKGROUND_SECONDS = 2.0  # the same, where nobody waits for it
 _BRIEF_QUEUE = 100  # waiting workloads that are simulated there; 200 take more than half a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """Estimated starts of all queued workloads, from one scenario, by namespace and name.
+
+    `refused`: reasons by the ClusterQueues that cannot be simulated. `reason`: why there is no estimate at all.
+    """
+
+    starts: Mapping[tuple[str, str], StartEstimate] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+    def of(self, status: WorkloadStatus) -> StartEstimate | None:
+        """Return the estimate of a queued workload, with a reason if there is none; None if it came later."""
+        reason = self.reason or self.refused.get(status.cluster_queue or "")
+        return _no_start(reason) if reason else self.starts.get((status.namespace, status.name))
 
 
 class _Cluster(Protocol):
@@ -113,11 +131,27 @@ def with_start(api: ObjectApi, status: WorkloadStatus, roots: OutputRoots) -> Wo
     return replace(status, start=_brief(scenario, roots, own[0])) if own else status
 
 
+def all_starts(api: ObjectApi, roots: OutputRoots) -> Starts:
+    """Return the estimated starts of all queued workloads, unless very many wait."""
+    try:
+        scenario = _scenario(api, roots)
+    except XpkError as error:
+        return Starts(reason=f"the queues are not simulated: {short(error.message)}")
+    refused = {place: _refusal(scenario, place) for place in scenario.refused}
+    waiting = [entry for entry in scenario.entries if entry.reserved is None]
+    if len(waiting) > _BRIEF_QUEUE:
+        return Starts(refused=refused, reason=_too_many(len(waiting)))
+    progress, _ = read_all(progress_readers(scenario, roots), _BACKGROUND_SECONDS)
+    estimates = Estimates.of(scenario, Sources(progress=progress), [entry.turn for entry in waiting])
+    starts = {(entry.namespace, entry.name): estimates.start_of(entry) for entry in waiting}
+    return Starts(starts=starts, refused=refused)
+
+
 def _brief(scenario: Scenario, roots: OutputRoots, entry: Entry) -> StartEstimate:
     """Return the start of one workload, unless many wait; runs whose progress is not read at once count as unknown."""
     count = sum(other.reserved is None for other in scenario.entries)
     if count > _BRIEF_QUEUE:
-        return _no_start(f"{counted(count, 'workload')} are queued; `xpk queue simulate` estimates their starts")
+        return _no_start(_too_many(count))
     progress, _ = read_all(progress_readers(scenario, roots), _BRIEF_SECONDS)
     return Estimates.of(scenario, Sources(progress=progress), [entry.turn]).start_of(entry)
 
@@ -149,6 +183,10 @@ def _simulated(api: ObjectApi, roots: OutputRoots) -> Scenario:
 
 def _refusal(scenario: Scenario, place: str) -> str:
     return f"queue '{place}' is not simulated: {scenario.refused[place]}"
+
+
+def _too_many(count: int) -> str:
+    return f"{counted(count, 'workload')} are queued; `xpk queue simulate` estimates their starts"
 
 
 def _no_start(reason: str) -> StartEstimate:
