@@ -13,9 +13,11 @@ from xpk.capacity.state import state_of
 from xpk.cost import LIST, chip_hour_prices
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.usage import figures, reading
+from xpk.jobs.usage import trace as traces
 from xpk.jobs.usage.figures import Usage
 from xpk.jobs.usage.reading import Source
-from xpk.model.errors import UsageError
+from xpk.jobs.usage.trace import Trace
+from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.specs import Target
 
 _DAYS = 7  # by default
@@ -36,14 +38,10 @@ def usage_of(
     prices: str | Path | None = None,
 ) -> Usage:
     """Return the use of a cluster's chips; see `xpk.Cluster.usage`."""
-    end = (until or datetime.now(UTC)).astimezone()
-    begin = (since or end - timedelta(days=_DAYS)).astimezone()
     columns = figures.parse_columns(by if isinstance(by, str) else ",".join(by))
-    if begin >= end:
-        raise UsageError("since must be before until")
+    first, last = _interval(since, until)
     target = source.roots.target()
     chip_hour_prices((), prices, target)  # refuses a file that is not a price table before anything is read
-    first, last = (round(time.timestamp() * 1e6) for time in (begin, end))
     ledger = reading.read(source, since=first, until=last)
     table = chip_hour_prices(figures.families_of(ledger), prices, target)
     if prices is not None and (missing := [price.family for price in table if price.dollars is None]):
@@ -51,3 +49,30 @@ def usage_of(
         region = "in this region" if target.region else "that is the same in all regions"
         ledger.problems.append(f"the cost is unknown: {name} has no price of {', '.join(missing)} {region}")
     return figures.usage_of(ledger, source.cluster, first, last, columns, table)
+
+
+def trace_of(
+    source: Source, *, since: datetime | None = None, until: datetime | None = None
+) -> tuple[Trace, list[str]]:
+    """Return the workloads of a cluster in an interval as a trace, and what is missing in the ledger.
+
+    Raises NotFoundError if there were none.
+    """
+    first, last = _interval(since, until)
+    ledger = reading.read(source, since=first, until=last)
+    trace = traces.trace_of(ledger, first, last)
+    if not trace.lines:
+        raise NotFoundError(
+            f"the usage ledger of '{source.cluster}' has no workloads of a queue in this interval",
+            hint="`xpk usage --by workload`",
+        )
+    return trace, ledger.problems
+
+
+def _interval(since: datetime | None, until: datetime | None) -> tuple[int, int]:
+    """Return begin and end in Unix microseconds. Raises UsageError for an empty interval."""
+    end = (until or datetime.now(UTC)).astimezone()
+    begin = (since or end - timedelta(days=_DAYS)).astimezone()
+    if begin >= end:
+        raise UsageError("since must be before until")
+    return round(begin.timestamp() * 1e6), round(end.timestamp() * 1e6)

@@ -132,3 +132,19 @@ def test_a_cut_off_file_is_one_clear_line(dev: Xpk, state: Path) -> None:
     name = file.relative_to(folder)
     assert done.code == 0
     assert done.err == f"warning: a usage record is left out: it is cut off ({name} in {folder})\n"
+
+
+def test_the_workloads_of_the_ledger_are_replayed(dev: Xpk, tmp_path: Path) -> None:
+    file = tmp_path / "week.jsonl"
+    none = dev("usage", "--since", "1h", "--trace", str(file))
+    assert none.code == 3 and "has no workloads" in none.err and not file.exists()
+    for name in ("one", "two"):
+        dev("workload", "create", name, "--num-slices", "2", "--command", "sleep 1")
+        dev("workload", "wait", name, "--timeout", "60")
+    done = dev("usage", "--since", "1h", "--trace", str(file))
+    assert (done.code, done.out) == (0, "") and "all workloads have the default, medium" in done.err
+    assert f"Wrote 2 workloads to {file}" in done.err
+    (replayed,) = dev("queue", "simulate", "--replay", str(file), "-o", "json").data["replayed"]
+    assert (replayed["workloads"], replayed["started"]) == (2, 2)
+    assert "--trace excludes --output" in dev("usage", "--trace", "f", "-o", "json").err
+    assert "cannot write" in dev("usage", "--trace", str(tmp_path / "none" / "f")).err

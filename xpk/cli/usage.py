@@ -6,10 +6,12 @@ import csv
 import io
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
+from xpk.api.text import counted
 from xpk.cli import complete
 from xpk.cli.google_xpk import ClusterCommand
 from xpk.cli.options import cluster_option
@@ -18,10 +20,11 @@ from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column
 from xpk.cost import LIST
 from xpk.jobs.usage.figures import COLUMNS, CapacityUse, Usage, UsageRow, parse_columns
+from xpk.jobs.usage.reading import Source
 from xpk.model.durations import parse_since
-from xpk.model.errors import Problems
+from xpk.model.errors import Problems, XpkError
 from xpk.model.usage import ChipHourPrice
-from xpk.usage import usage_of, usage_source
+from xpk.usage import trace_of, usage_of, usage_source
 
 _FORMATS = ("table", "csv", "json", "yaml")
 _AMOUNTS = (
@@ -68,6 +71,12 @@ class _Prices(click.Path):
     help="Price table in YAML, as for `xpk cluster create`, or `list` for list prices. "
     "[default: list prices if the cluster has a region]",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Instead, write the workloads of the interval to this file, for `xpk queue simulate --replay`.",
+)
 @cluster_option
 @click.option("-o", "--output", type=click.Choice(_FORMATS), help="Output format. [default: table]")
 @click.pass_obj
@@ -77,6 +86,7 @@ def usage(
     until: str | None,
     by: str,
     prices: str | None,
+    trace: Path | None,
     cluster: str | None,
     output: str | None,
 ) -> None:
@@ -90,9 +100,14 @@ def usage(
     columns = problems.read((), parse_columns, by)
     if begin and begin >= (end or now):
         problems.add(f"--since '{since}' must be before {'--until' if end else 'now'}", hint="use 2h or 7d")
+    if trace and output:
+        problems.add("--trace excludes --output: the file has its own format", hint="use one of them")
     problems.check("the request is invalid", hint="`xpk usage --help`")
-    console = console.choosing(output)
-    used = usage_of(usage_source(the_cluster(cluster)), since=begin, until=end, by=columns, prices=prices)
+    console, source = console.choosing(output), usage_source(the_cluster(cluster))
+    if trace:
+        _write_trace(console, source, trace, begin, end)
+        return
+    used = usage_of(source, since=begin, until=end, by=columns, prices=prices)
     for problem in used.problems:
         console.warn(problem)
     if console.is_data:
@@ -103,6 +118,20 @@ def usage(
             console.tell(line)
     else:
         echo(_text(console, used, has_cost=bool(used.prices)))
+
+
+def _write_trace(console: Console, source: Source, file: Path, since: datetime | None, until: datetime | None) -> None:
+    """Write a trace, and tell what it assumes."""
+    trace, problems = trace_of(source, since=since, until=until)
+    try:
+        file.write_text("".join(f"{line}\n" for line in trace.lines), encoding="utf-8")
+    except OSError as error:
+        raise XpkError(f"cannot write {file}: {error.strerror}", hint="--trace elsewhere") from error
+    for problem in problems:
+        console.warn(problem)
+    for line in trace.assumptions:
+        console.tell(f" • {line}")
+    console.done(f"Wrote {counted(len(trace.lines), 'workload')} to {file}")
 
 
 def _text(console: Console, used: Usage, *, has_cost: bool) -> str:

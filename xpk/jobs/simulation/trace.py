@@ -19,7 +19,15 @@ from xpk.model import names
 from xpk.model.errors import UsageError, XpkError
 from xpk.model.forecast import QueueForecast, ReplayedQueue
 
-_FIELDS = {"name": str, "queue": str, "type": str, "slices": int, "priority": (str, int), "submit": (int, float)}
+_FIELDS = {
+    "name": str,
+    "namespace": str,
+    "queue": str,
+    "type": str,
+    "slices": int,
+    "priority": (str, int),
+    "submit": (int, float),
+}
 _REQUIRED = ("name", "slices", "submit", "seconds")
 _SHOWN = 10
 
@@ -126,6 +134,7 @@ def _row(line: str) -> dict[str, Any]:
 def _entry(scenario: Scenario, row: dict[str, Any], number: int) -> tuple[Entry, float]:
     workload = NewWorkload(
         name=row["name"],
+        namespace=row.get("namespace", ""),
         slices=row["slices"],
         queue=row.get("queue", names.QUEUE),
         type=row.get("type", ""),
