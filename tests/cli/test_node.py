@@ -49,6 +49,18 @@ def test_a_slice_is_quarantined_by_hand_and_returned(dev: Xpk) -> None:
     assert set(states(dev).values()) == {"InService"}
 
 
+def test_the_status_names_the_quarantined_slice_of_a_workload_that_stays_there(dev: Xpk) -> None:
+    assert dev("workload", "create", "a", "--num-slices", "2", "--command", "sleep 1000").code == 0
+    until(lambda: dev("workload", "status", "a", "-o", "json").data["phase"] == "Running")
+    assert dev("node", "quarantine", "dev-np-0-1", "--reason", "loose cable").code == 0
+    (suspect,) = dev("workload", "status", "a", "-o", "json").data["suspects"]
+    assert (suspect["node"], suspect["host"], suspect["score"]) == ("dev-np-0-1", 1, 0.0)
+    line = f"host s{suspect['slice']}/h1 is on quarantined node dev-np-0-1: loose cable (xpk node list)"
+    assert line in dev("workload", "status", "a").out
+    assert dev("node", "return", "dev-np-0-1", "--force").code == 0
+    assert dev("workload", "status", "a", "-o", "json").data["suspects"] == []
+
+
 def test_the_slice_of_a_host_that_crashes_twice_is_quarantined_and_its_workload_moves(dev: Xpk) -> None:
     assert dev("workload", "create", "a", "--max-restarts", "5", "--command", CRASH).code == 0
 
@@ -61,7 +73,7 @@ def test_the_slice_of_a_host_that_crashes_twice_is_quarantined_and_its_workload_
     dry = dev("node", "quarantine", "--by-evidence", "--dry-run", "-o", "name")
     assert dry.out == f"{suspect['name']}\n" and states(dev)[suspect["name"]] == "Suspect"
     assert "2 signal" in dev("node", "quarantine", "--by-evidence").out
-    assert f"host s0/h1 is on node {suspect['name']}, score 1.2" in dev("workload", "status", "a").out
+    assert f"host s0/h1 is on quarantined node {suspect['name']}, score 1.2: " in dev("workload", "status", "a").out
     assert dev("node", "quarantine", suspect["name"], "--evict").code == 0
     quarantined = {name for name, state in states(dev).items() if state == "Quarantined"}
     assert len(quarantined) == 2 and suspect["name"] in quarantined

@@ -17,6 +17,8 @@ ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z]+")  # of Google Cloud, such as us-cen
 PRIORITIES = {"very-low": 100, "low": 250, "medium": 500, "high": 750, "very-high": 1000}
 
 QUARANTINE_TAINT = "xpk.dev/quarantined"  # of the nodes of slices that evidence speaks against
+QUARANTINE_LABEL = QUARANTINE_TAINT  # of the same nodes, by which they are found
+QUARANTINE_REASON = "xpk.dev/quarantine-reason"  # annotation of the same nodes
 WORKLOAD_LABEL = "xpk.google.com/workload"
 GCLUSTER_LABEL = "gcluster.google.com/workload"  # of workloads that Google's Cluster Toolkit has submitted
 OUTPUT_ANNOTATION = "xpk.dev/output-dir"

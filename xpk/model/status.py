@@ -153,12 +153,13 @@ STATELESS_MAKERS = ("xpk", "gcluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectHost:
-    """A host of a workload on a node with evidence against it (`xpk node list`)."""
+    """A host of a workload on a node that is quarantined, or has evidence against it (`xpk node list`)."""
 
     slice: int  # number of its slice, from 0
     host: int  # number in its slice, from 0
     node: str  # name of its node
     score: float  # score of the evidence; a node is a suspect from 1
+    quarantine: str | None = None  # reason of the quarantine of its slice; null if it is in service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,9 @@ class WorkloadStatus:
     num_hosts_up: int = 0  # hosts that run or have finished
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
-    suspects: tuple[SuspectHost, ...] = ()  # hosts on nodes with evidence against them; empty in lists
+    suspects: tuple[
+        SuspectHost, ...
+    ] = ()  # hosts on nodes with evidence against them, one host of each quarantined slice; empty in lists
     pending_reason: str = ""  # reason for waiting in one word, such as WaitingForQuota; empty if Kueue gives none
     clusters: tuple[str, ...] = ()  # clusters that it may run on; empty if it has only one
     placements: tuple[Placement, ...] = ()  # its copies on these clusters; empty in lists

@@ -17,7 +17,7 @@ from xpk.model.errors import AuthorizationError, Modified, NotFoundError
 from xpk.model.evidence import Evidence, from_text, merged, to_text
 
 TAINT = names.QUARANTINE_TAINT
-_REASON = "xpk.dev/quarantine-reason"
+_REASON = names.QUARANTINE_REASON
 _TIME = "xpk.dev/quarantined-at"
 _RETURNED = "xpk.dev/returned-at"  # evidence from before counts no more
 _PASSES = "xpk.dev/preflight-passes"  # preflight checks that the slice has passed in a row since its quarantine
@@ -79,10 +79,11 @@ def quarantine(api: ObjectApi, nodes: Objs, suspect: str, reason: str, now: date
     """
     time = rfc3339(now)
     taint = {"key": TAINT, "value": "true", "effect": "NoSchedule", "timeAdded": time}
+    labels = {names.QUARANTINE_LABEL: "true"}
     for node in nodes:
         name = str(node["metadata"]["name"])
         why = reason if name == suspect else f"in the slice of {suspect}: {reason}"
-        if _change(api, name, [taint], {_REASON: why, _TIME: time, _PASSES: None}, {}):
+        if _change(api, name, [taint], {_REASON: why, _TIME: time, _PASSES: None}, labels):
             _event(api, node, "Quarantined", f"Quarantined slice {pool_of(node)}: {why}", now, is_warning=True)
 
 
@@ -118,8 +119,9 @@ def passes_of(nodes: Objs) -> int:
 def release(api: ObjectApi, nodes: Objs, now: datetime) -> None:
     """Return the nodes of a slice to service. Raises Modified if others change a node again and again."""
     marks = {_REASON: None, _TIME: None, _PASSES: None, _RETURNED: rfc3339(now), names.EVIDENCE_ANNOTATION: None}
+    labels = {names.EVIDENCE_LABEL: None, names.QUARANTINE_LABEL: None}
     for node in nodes:
-        if _change(api, str(node["metadata"]["name"]), [], marks, {names.EVIDENCE_LABEL: None}):
+        if _change(api, str(node["metadata"]["name"]), [], marks, labels):
             message = f"Returned slice {pool_of(node)} to service"
             _event(api, node, "ReturnedToService", message, now, is_warning=False)
 

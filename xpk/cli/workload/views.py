@@ -21,7 +21,7 @@ from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.output.slices import ActiveSlices
 from xpk.jobs.status.elastic import waiting_words
 from xpk.model import names
-from xpk.model.status import Occurrence, Phase, Placement, Quota, WorkloadStatus
+from xpk.model.status import Occurrence, Phase, Placement, Quota, SuspectHost, WorkloadStatus
 from xpk.model.terminal import printable
 
 COLUMNS = (
@@ -351,14 +351,19 @@ def _restart_lines(workload: WorkloadStatus, replacements: int) -> list[tuple[st
 
 
 def _suspect_lines(workload: WorkloadStatus) -> list[tuple[str, str]]:
-    """Return lines for the hosts on nodes with evidence against them."""
-    lines = [
-        f"host s{suspect.slice}/h{suspect.host} is on node {suspect.node}, score {suspect.score:.1f} (xpk node list)"
-        for suspect in workload.suspects[:_ROWS_SHOWN]
-    ]
+    """Return lines for the hosts on nodes that are quarantined, or have evidence against them."""
+    lines = [_suspect_line(suspect) for suspect in workload.suspects[:_ROWS_SHOWN]]
     if len(workload.suspects) > _ROWS_SHOWN:
         lines.append(f"and {len(workload.suspects) - _ROWS_SHOWN} more")
-    return [("" if index else "evidence", line) for index, line in enumerate(lines)]
+    return [("" if index else "nodes", line) for index, line in enumerate(lines)]
+
+
+def _suspect_line(suspect: SuspectHost) -> str:
+    host = f"host s{suspect.slice}/h{suspect.host} is on"
+    score = f", score {suspect.score:.1f}" if suspect.score else ""
+    if suspect.quarantine is None:
+        return f"{host} node {suspect.node}{score} (xpk node list)"
+    return f"{host} quarantined node {suspect.node}{score}: {suspect.quarantine or 'no reason given'} (xpk node list)"
 
 
 def _event_lines(events: Sequence[Occurrence]) -> list[tuple[str, str]]:
