@@ -13,6 +13,7 @@ from xpk.jobs.search.candidates import RankBy, Space, default_numbers, default_s
 from xpk.jobs.search.choices import Choice, Goal, Market, evaluate, select, with_details
 from xpk.jobs.search.verification import check_compiler_installed, verified
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
+from xpk.model.closest import did_you_mean
 from xpk.model.errors import Problems, UsageError
 from xpk.planning.prices import REGION, price_of
 from xpk.proc import LocalRunner, Runner
@@ -154,12 +155,18 @@ def _check(
     families = sorted({shape.family for shape in all_shapes()})
     for family, dollars in (*prices.on_demand.items(), *prices.spot.items()):
         if family not in families:
-            problems.add(f"unknown accelerator family '{family}'", hint=f"use one of {', '.join(families)}")
+            hint = did_you_mean(_families_by_alias().get(family, family), families)
+            problems.add(f"unknown accelerator family '{family}'", hint=hint or f"use one of {', '.join(families)}")
         elif not 0 <= dollars < float("inf"):
             problems.add(f"the price of {family} must be 0 or more, got {dollars}")
     if prices.spot and spot_mtbf is None:
         problems.add("--spot-price requires --spot-mtbf-chip-hours", hint="no figure for spot slices is public")
     problems.check("invalid search", hint="`xpk plan capacity --help`")
+
+
+def _families_by_alias() -> dict[str, str]:
+    """Return the families that have other names, such as v5e."""
+    return {name.rpartition("-")[0]: shape.family for shape in all_shapes() for name in shape.other_names}
 
 
 def _markets(shape: SliceShape, prices: Prices, mtbf: float, spot_mtbf: float | None) -> list[Market]:

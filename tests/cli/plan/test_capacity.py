@@ -52,6 +52,8 @@ def test_limits_are_kept_or_refused_with_the_closest(xpk: Xpk) -> None:
         (("--by", "soon", "--price", "v5p"), ("--by 'soon' is not a date", "--price 'v5p' is not FAMILY=DOLLARS")),
         (("--by", "2026-01-01"), ("--by 2026-01-01T00:00+00:00 is not after the start",)),
         (("--price", "v9=1", "--spot-price", "v5p=1"), ("unknown accelerator family 'v9'", "--spot-price requires")),
+        (("--price", "v6=1"), ("unknown accelerator family 'v6'", "did you mean 'v6e'?")),
+        (("--price", "v5e=1"), ("unknown accelerator family 'v5e'", "did you mean 'v5litepod'?")),
         (("--tpu-type", "v6e-3"), ("unknown accelerator type 'v6e-3'",)),
         (("--tpu-type", "v4-32"), ("no price of v4 in us-central1 is known",)),
         (("--tpu-type", "h100-80gb-8"), ("TPUs only",)),

@@ -104,6 +104,30 @@ def test_names_of_other_tools_lead_to_ours(arguments: list[str], ours: str, caps
     assert f"No such command '{arguments[1]}'. Did you mean '{ours}'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        (["workloadd"], "'workload'"),
+        (["goodputt"], "'plan goodput'"),
+        (["status"], "'workload status'"),
+        (["quarantine"], "'node quarantine'"),
+        (["queue", "simulat"], "'simulate'"),
+        (["plan", "goodputt"], "'goodput'"),
+        (["workload", "statu"], "'status'"),
+    ],
+)
+def test_misspelled_commands_lead_to_the_closest(
+    arguments: list[str], ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert f"error: No such command '{arguments[-1]}'. Did you mean {ours}?" in capsys.readouterr().err
+
+
+def test_a_command_that_resembles_none_has_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xyzzy"]) == 2
+    assert capsys.readouterr().err.startswith("error: No such command 'xyzzy'\n")
+
+
 @pytest.mark.parametrize("flag", ["-q", "--quiet", "-v", "--verbose", "--color=never"])
 def test_global_flags_are_accepted_anywhere(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["cluster", "list", flag], ["cluster", flag, "list"], [flag, "cluster", "list"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -76,6 +77,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 _SECTION_OF = {flag: section for section, flags in SECTIONS.items() for flag in flags}
 _ORDER = {flag: number for number, flag in enumerate(_SECTION_OF)}
 _OTHERS = "Options"
+_SUGGESTED, _INSIDE_CUTOFF = 3, 0.7  # suggestions for an unknown command, and their similarity inside of groups
 _FEW = 8  # up to this many options are shown without sections
 # Examples at the end of a command's help page.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -240,11 +242,26 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See `click.Group`; the names that other tools have for a command lead to ours."""
-        ours = next((name for name in self._OTHER_NAMES.get(args[0], ()) if name in self.list_commands(ctx)), None)
-        if ours and not self.get_command(ctx, args[0]):
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
-        return super().resolve_command(ctx, args)
+        """See `click.Group`; the names that other tools have for a command, and misspelled ones, lead to ours."""
+        if ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0]):
+            return super().resolve_command(ctx, args)
+        near = self._other_name(ctx, args[0]) or self._closest(ctx, args[0])
+        suggestion = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return ctx.fail(f"No such command '{args[0]}'{suggestion}")
+
+    def _other_name(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the command that other tools call by this name, if any."""
+        return [ours for ours in self._OTHER_NAMES.get(name, ()) if ours in self.list_commands(ctx)][:1]
+
+    def _closest(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the closest commands: of this group, else of groups in it, which are only imported then."""
+        names = self.list_commands(ctx)
+        if near := difflib.get_close_matches(name, names, 1):
+            return near
+        groups = {group: command for group in names if isinstance(command := self.get_command(ctx, group), click.Group)}
+        inside = [(group, sub) for group, command in groups.items() for sub in command.list_commands(ctx)]
+        closest = difflib.get_close_matches(name, {sub for _, sub in inside}, 1, _INSIDE_CUTOFF)
+        return [f"{group} {sub}" for group, sub in inside if sub in closest][:_SUGGESTED]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the first sentence of their help."""

@@ -16,6 +16,7 @@ from xpk.jobs.simulation.scenario import Entry, Scenario, read_objects, scenario
 from xpk.jobs.simulation.trace import read_trace, replay
 from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, entry_of
 from xpk.model import names
+from xpk.model.closest import did_you_mean
 from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.model.forecast import QueueForecast, StartEstimate
 from xpk.model.specs import Target, WorkloadSpec
@@ -82,9 +83,11 @@ class QueueSimulation:
         scenario, added = apply(_simulated(self.api, self.roots), changes)
         stated = {_label(name): seconds for name, seconds in (durations or {}).items()}
         if unknown := stated.keys() - {entry.label for entry in scenario.entries}:
+            name, labels = min(unknown), [entry.label for entry in scenario.entries]
             raise UsageError(
-                f"there is no workload '{min(unknown)}' in the queues",
-                hint="`xpk workload list --all-namespaces` shows them; --duration NAMESPACE/NAME=TIME",
+                f"there is no workload '{name}' in the queues",
+                hint=did_you_mean(name, labels)
+                or "`xpk workload list --all-namespaces` shows them; --duration NAMESPACE/NAME=TIME",
             )
         progress, _ = read_all(progress_readers(scenario, self.roots), _SECONDS)
         sources = Sources(assumed=assumed, stated={**stated, **added}, progress=progress)

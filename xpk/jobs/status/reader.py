@@ -35,6 +35,7 @@ from xpk.jobs.status.restarts import last_failure, restarts, with_output
 from xpk.jobs.status.slices import read_slices
 from xpk.jobs.status.suspects import with_suspects
 from xpk.model import names
+from xpk.model.closest import did_you_mean
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError
 from xpk.model.status import HostStatus, Occurrence, Phase, WorkloadStatus, exit_words
 from xpk.model.terminal import printable
@@ -43,6 +44,7 @@ from xpk_shared.supervisor.names import EXHAUSTED
 
 _log = logging.getLogger(__name__)
 _SPENT = re.compile(r"exit code (\d{1,3}) after \d+ restarts? in place")  # the supervisor's last words
+_NAMED = 10  # workloads of a namespace, in the error for one that does not exist
 _FAILURES = {
     "ReachedMaxRestarts": "and no restart is left",
     "FailJobSetFailurePolicyAction": "which is not restarted",
@@ -72,9 +74,11 @@ def inspect(
 
 
 def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
-    """Return the error for a workload that does not exist."""
+    """Return the error for a workload that does not exist, with the closest name."""
     existing = [jobset["metadata"]["name"] for jobset in api.list("JobSet", namespace)]
-    hint = f"choose from {', '.join(existing)}" if existing else "`xpk workload create` creates one"
+    more = f" and {len(existing) - _NAMED} more" if len(existing) > _NAMED else ""
+    hint = f"choose from {', '.join(existing[:_NAMED])}{more}" if existing else "`xpk workload create` creates one"
+    hint = did_you_mean(name, existing) or hint
     location = "" if namespace == "default" else f" in namespace '{namespace}'"
     return NotFoundError(f"there is no workload '{name}'{location}", hint=hint, resource=f"JobSet '{name}'")
 
