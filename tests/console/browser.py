@@ -27,6 +27,11 @@ class Listener:
                     self.parts |= json.loads(line[6:])
 
 
+def shows(listener: Listener, part: str, text: str) -> Callable[[], bool]:
+    """Return a condition: the browser shows a text in a part of the page."""
+    return lambda: text in listener.parts.get(part, "")
+
+
 @dataclass(kw_only=True)
 class Browser:
     """A browser of a console: the server's port, its tokens so far, and the cookie."""

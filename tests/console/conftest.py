@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import state as state
 from tests.console.browser import Browser
 from tests.waiting import until
-from xpk import create_cluster
+from xpk import Cluster, Workload, create_cluster
 from xpk.console.access import Access
 from xpk.console.cluster_reader import ClusterReader
 from xpk.console.clusters import open_clusters
@@ -60,3 +60,11 @@ def console(state: Path, serve: Callable[[list[ClusterReader]], Console]) -> Con
     """Return the console of a local cluster of two slices with one host each."""
     create_cluster(CLUSTER, "v5litepod-1", num_slices=2)
     return serve(open_clusters([CLUSTER], "default", None))
+
+
+def submit(name: str = "lm") -> Path:
+    """Create a workload that only waits, and return its output folder."""
+    cluster = Cluster(CLUSTER)
+    cluster.submit(Workload(name=name, command="sleep 600"))
+    until(lambda: cluster.workload(name).status().phase == "Running", seconds=60)
+    return Path(cluster.workload(name).status().output_dir)

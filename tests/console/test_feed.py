@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.console.browser import Listener
-from tests.console.conftest import CLUSTER, Console
+from tests.console.browser import shows
+from tests.console.conftest import CLUSTER, Console, submit
 from tests.console.conftest import console as console
 from tests.console.conftest import serve as serve
 from tests.console.conftest import state as state
@@ -24,25 +24,12 @@ from xpk.testing import FakeApi
 RUN = f"run={CLUSTER}/default/lm"
 
 
-def submit(name: str = "lm") -> Path:
-    """Create a workload that only waits, and return its output folder."""
-    cluster = Cluster(CLUSTER)
-    cluster.submit(Workload(name=name, command="sleep 600"))
-    until(lambda: cluster.workload(name).status().phase == "Running", seconds=60)
-    return Path(cluster.workload(name).status().output_dir)
-
-
 def train(folder: Path, steps: int) -> RunWriter:
     """Write the output of a trainer up to a step."""
     run = RunWriter(folder, slices=1, hosts=1, now=time.time() - 60)
     run.train(0, steps)
     run.write()
     return run
-
-
-def shows(listener: Listener, part: str, text: str) -> Callable[[], bool]:
-    """Return a condition: the browser shows a text in a part of the page."""
-    return lambda: text in listener.parts.get(part, "")
 
 
 def test_a_new_step_and_a_new_phase_are_shown_at_once(console: Console) -> None:

@@ -7,13 +7,13 @@ import threading
 from dataclasses import replace
 from typing import cast
 
-from tests.console.conftest import CLUSTER, Console
+from tests.console.browser import shows
+from tests.console.conftest import CLUSTER, Console, submit
 from tests.console.conftest import console as console
 from tests.console.conftest import serve as serve
 from tests.console.conftest import state as state
-from tests.console.test_feed import shows, submit
-from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, workload
-from tests.jobs.simulation.test_live import ROOTS, status
+from tests.jobs.objects import ROOTS
+from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, status, workload
 from tests.waiting import until
 from xpk import Cluster, Workload
 from xpk.api.base import ObjectApi, Objs

@@ -31,8 +31,8 @@ _MEMBERSHIP = ("xpk_shared.slices.", "trainer.hosts.", "trainer.elastic.")  # mo
 class Mutant:
     """One change of a module; `old` occurs once.
 
-    `queues`: of the clusters that may show it, by default any number. `faults`: kinds of faults that may show it, of lives
-    of elastic slices; by default all.
+    `queues`: of the clusters that may show it, by default any number. `faults`: kinds of faults that may show it, of
+    lives of elastic slices; by default all.
     """
 
     name: str

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.jobs.objects import jobset
 from xpk.api.base import Obj, Objs
 from xpk.jobs.simulation.scenario import Objects
+from xpk.jobs.status.fields import Snapshot
+from xpk.jobs.status.reader import read
 from xpk.model import names
 from xpk.model.errors import AuthorizationError
+from xpk.model.status import Phase, WorkloadStatus
 
 NOW = 1_800_000_000.0
 TYPE, RESOURCE, CHIPS = "v5litepod-8", "google.com/tpu", 8
@@ -118,3 +123,10 @@ class Stored:
         if kind in self._denied:
             raise AuthorizationError(f"permission denied: {kind}")
         return self._objects.get(kind, [])
+
+
+def status(**fields: Any) -> WorkloadStatus:
+    """Return the status of a workload that waits, with other fields."""
+    waiting = read(jobset(suspend=True), Snapshot(jobsets=[]))
+    values = {"name": "next", "phase": Phase.QUEUED, "position": 1, "cluster_queue": "cluster-queue", **fields}
+    return replace(waiting, **values)

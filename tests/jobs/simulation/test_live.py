@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
-from tests.jobs.objects import jobset
-from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, workload
+from tests.jobs.objects import ROOTS
+from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, status, workload
 from xpk.api.base import Obj, ObjectApi
-from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.simulation.live import all_starts, with_start
 from xpk.jobs.simulation.scenario import Objects
-from xpk.jobs.status.fields import Snapshot
-from xpk.jobs.status.reader import read
 from xpk.model.forecast import StartEstimate
-from xpk.model.specs import Target
 from xpk.model.status import Phase, WorkloadStatus
-
-ROOTS = OutputRoots(lambda: Target(emulated=False, sets_slice_environment=False, output_root=""))
-
-
-def status(**fields: Any) -> WorkloadStatus:
-    waiting = read(jobset(suspend=True), Snapshot(jobsets=[]))
-    values = {"name": "next", "phase": Phase.QUEUED, "position": 1, "cluster_queue": "cluster-queue", **fields}
-    return replace(waiting, **values)
 
 
 def started(objects: Objects, *denied: str, **fields: Any) -> WorkloadStatus:
