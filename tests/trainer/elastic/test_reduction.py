@@ -16,7 +16,7 @@ from trainer.elastic.reduction import Facts, Reductions, Result, Share
 from trainer.hosts.bootstrap import Host
 from trainer.hosts.membership import TRAIN, Membership, Peer, Seq, shares_of
 from trainer.hosts.peers import Peers
-from xpk_shared.slices.roster import ACTIVE, Entry, View
+from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, View
 
 SECONDS = 20.0
 SIZE = 23  # numbers of a vector, not divisible by any number of slices
@@ -25,10 +25,10 @@ SIZE = 23  # numbers of a vector, not divisible by any number of slices
 class Network:
     """Slices of one host in one process. A slice is lost after it has sent a number of frames."""
 
-    def __init__(self, slices: int, frames: Mapping[int, int]) -> None:
+    def __init__(self, slices: int, frames: Mapping[int, int], min_slices: int = 1) -> None:
         self.lock = threading.RLock()
         self.frames = dict(frames)
-        self.slices = [Slice(self, number, slices) for number in range(slices)]
+        self.slices = [Slice(self, number, slices, min_slices) for number in range(slices)]
         self.publish()
 
     def publish(self) -> None:
@@ -55,14 +55,14 @@ class Network:
 class Slice:
     """One slice: its membership, its reductions, and the threads that receive frames and views."""
 
-    def __init__(self, network: Network, number: int, slices: int) -> None:
+    def __init__(self, network: Network, number: int, slices: int, min_slices: int) -> None:
         self.number, self.peer, self.is_lost = number, (number, f"i{number}"), False
         self._network = network
         self.frames: queue.SimpleQueue[tuple[Peer, dict[str, Any], memoryview]] = queue.SimpleQueue()
         self.views: queue.SimpleQueue[View] = queue.SimpleQueue()
         peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
         self.membership = Membership(
-            Host(num_slices=slices, slice_id=number, min_slices=1), peers, on_dropped=lambda reason: None
+            Host(num_slices=slices, slice_id=number, min_slices=min_slices), peers, on_dropped=lambda reason: None
         )
         self.membership.own = self.peer
         self.membership.adopt([(other, f"i{other}") for other in range(slices)], self.membership.commit)
@@ -143,6 +143,24 @@ def test_sums_have_the_same_bits_whenever_slices_are_lost(slices: int, frames: d
             np.testing.assert_array_equal(result.vector.view(np.uint32), expected(slices, step).view(np.uint32))
             assert result.scalars == [sum(range(slices))]
             assert result.flags == sums[0].flags, "all slices follow the same decisions"
+
+
+def test_a_step_waits_while_those_that_are_not_present_may_train() -> None:
+    """Slices behind a split of the network continue without the registry, which believes them lost."""
+    network = Network(3, {1: 0, 2: 0}, min_slices=2)
+    alone, done = network.slices[0], threading.Event()
+
+    def train() -> None:
+        alone.reduce(Seq(0, TRAIN), functools.partial(_share, 0), lambda: {"slice": 0}, _decide)
+        done.set()
+
+    for part in network.slices[1:]:
+        network.send(part, alone.peer, {}, memoryview(b""))
+    threading.Thread(target=train, daemon=True).start()
+    assert not done.wait(0.5)
+    back = {0: Entry(alone.peer[1], ACTIVE, ()), 1: Entry("back", WAITING, ())}
+    alone.views.put(View(2, back))
+    assert done.wait(SECONDS)
 
 
 def test_the_leading_slice_decides_with_the_facts_of_all() -> None:

@@ -146,13 +146,13 @@ class Reductions:
             call.version = membership.version
             missing = [replica for replica in membership.orders(call.seq) if replica not in call.shares]
             is_committed = membership.commit.seq == call.seq
-            active = membership.active
+            active, may_finish = membership.active, membership.may_finish(call.seq)
         if missing:
             return missing[0], None
         if is_committed and self._newest:
             return None, Result(*self._newest[1][:2], membership.commit.flags)
         is_complete = self._newest is not None and self._newest[0] == call.seq
-        if not is_complete and membership.own in active:  # else the others continue without this slice
+        if may_finish and not is_complete and membership.own in active:  # else the others continue without this slice
             digest = membership.set_digest(active)
             if call.attempt is None or call.attempt.digest != digest:
                 call.attempt = _Attempt(call.seq, sorted(active), active[0], membership.own, digest)

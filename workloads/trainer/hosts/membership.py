@@ -166,6 +166,13 @@ class Membership:
         """Return whether so many slices may continue without the registry: the others are too few to do the same."""
         return count >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
 
+    def may_finish(self, seq: Seq) -> bool:
+        """Return whether a reduction may be completed: not a step, if so few slices are present that others may train.
+
+        A network that is split may hide those from the registry, which they then continue without.
+        """
+        return seq.phase != TRAIN or self.view.is_done or len(self.view.slices) >= self._host.min_slices
+
     @property
     def dropped(self) -> list[str]:
         """Incarnations that the registry has dropped, or this slice while it is lost; known to process 0."""
