@@ -12,8 +12,7 @@ from tests.console.conftest import CLUSTER, Console, submit
 from tests.console.conftest import console as console
 from tests.console.conftest import serve as serve
 from tests.console.conftest import state as state
-from tests.jobs.objects import ROOTS
-from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, status, workload
+from tests.jobs.simulation.queues import ROOTS, Stored, cluster, cluster_queue, queued_status, workload
 from tests.waiting import until
 from xpk import Cluster, Workload
 from xpk.api.base import ObjectApi, Objs
@@ -46,13 +45,13 @@ def test_queues_and_the_page_of_a_queued_run_show_when_it_starts(console: Consol
 def test_starts_are_simulated_at_most_every_few_seconds_and_only_while_workloads_wait() -> None:
     api, clock = Stored(cluster(workload("next", 1))), [0.0]
     starts = estimator(api, clock)
-    assert starts.with_starts([status(phase=Phase.RUNNING)], waits=True)[0].start is None and not api.calls
+    assert starts.with_starts([queued_status(phase=Phase.RUNNING)], waits=True)[0].start is None and not api.calls
     for time in (0.0, 1.0, 4.0):
         clock.append(time)
-        (waiting,) = starts.with_starts([status()], waits=True)
+        (waiting,) = starts.with_starts([queued_status()], waits=True)
         assert waiting.start and waiting.start.expected and api.calls["Workload"] == 1
     clock.append(5.0)
-    starts.with_starts([status()], waits=True)
+    starts.with_starts([queued_status()], waits=True)
     assert api.calls["Workload"] == 2
 
 
@@ -70,9 +69,9 @@ def test_a_slow_simulation_delays_no_reading() -> None:
     api = Slow(cluster(workload("next", 1)))
     starts = estimator(api, [0.0])
     for _ in range(3):
-        assert starts.with_starts([status()])[0].start is None
+        assert starts.with_starts([queued_status()])[0].start is None
     answer.set()
-    until(lambda: starts.with_starts([status()])[0].start is not None)
+    until(lambda: starts.with_starts([queued_status()])[0].start is not None)
     assert api.calls["Workload"] == 1
 
 
@@ -84,7 +83,7 @@ def test_objects_that_break_the_simulation_are_reported() -> None:
             """Raise."""
             raise KeyError(kind)
 
-    (waiting,) = estimator(Odd(cluster()), [0.0]).with_starts([status()], waits=True)
+    (waiting,) = estimator(Odd(cluster()), [0.0]).with_starts([queued_status()], waits=True)
     assert waiting.start and waiting.start.reason.startswith("internal error: KeyError")
 
 
@@ -101,7 +100,7 @@ def shown(*waiting: WorkloadStatus) -> str:
 def test_a_queue_that_cannot_be_simulated_is_named_once() -> None:
     held = cluster_queue("cluster-queue", 2, stopPolicy="Hold")
     api = Stored(replace(cluster(workload("next", 1), workload("big", 1)), cluster_queues=[held]))
-    waiting = estimator(api, [0.0]).with_starts([status(), status(name="big", position=2)], waits=True)
+    waiting = estimator(api, [0.0]).with_starts([queued_status(), queued_status(name="big", position=2)], waits=True)
     html = shown(*waiting)
     reason = "queue &#39;cluster-queue&#39; is not simulated: it is stopped (Hold)"
     assert html.count(f"No estimated start: {reason}") == 1 and "1. " in html and "2. " in html
@@ -111,6 +110,6 @@ def test_a_workload_that_never_starts_is_named_beside_those_that_do() -> None:
     time = "2026-11-27T04:00:00Z"
     start = StartEstimate(earliest=time, expected=time, latest=None, rests_on=(), preempts=())
     never = replace(start, earliest=None, expected=None, reason="needs 99 chips")
-    html = shown(status(start=start), status(name="big", position=2, start=never))
+    html = shown(queued_status(start=start), queued_status(name="big", position=2, start=never))
     assert "No estimated start: big: needs 99 chips" in html and html.count("No estimated start") == 1
     assert " to never)" in html

@@ -118,12 +118,13 @@ UNPLANNED = (
     "workload create train --cluster c",  # its option requires slices of queued provisioning
     "workload create lm --clusters east,west",  # copies are only made for clusters that exist
 )
+TRACED = "usage --cluster prod --since 7d --trace"  # it requires workloads in the ledger
 PLANNED = begin(
     [line for line in LINES if not line.startswith(UNPLANNED)],
     *("workload create", "queue create", "cluster resize", "cluster delete"),
 )
 EXECUTED = begin(
-    [f"{line} " for line in LINES],
+    [f"{line} " for line in LINES if not line.startswith(TRACED)],
     "cluster list",
     "cluster health",
     "config",
@@ -135,7 +136,6 @@ EXECUTED = begin(
 ) + begin([f"{line} " for line in LINES], "workload list")
 # Commands of a running workload are executed by tests/docs/test_tutorial.py and the drills of e2e. The others need a
 # cloud, Docker or an existing cluster.
-TRACE = "usage --cluster prod --since 7d --trace"  # needs a ledger with workloads
 PARSED = (
     *(
         "--version",
@@ -155,14 +155,13 @@ PARSED = (
         "inspector",
         "plan goodput --from-workload",
         "queue simulate",
-        TRACE,
         "workload delete",
         "workload describe",
         "workload diff",
         "workload exec",
     ),
     *("workload logs", "workload port-forward", "workload report", "workload resume", "workload status"),
-    *("workload suspend", "workload wait", "workload place", *UNPLANNED),
+    *("workload suspend", "workload wait", "workload place", TRACED, *UNPLANNED),
 )
 PLACEHOLDERS = {"P": "my-project", "Z": "us-central1-a"}
 CAPACITY = (("dev", "v5litepod-8", 2), ("prod", "v5litepod-16", 4), ("cpus", "n2-standard-4-2", 1))
@@ -226,7 +225,7 @@ def test_workloads_queues_and_changes_of_clusters_are_planned(line: str, stand_i
     assert main(arguments) == 0, arguments
 
 
-@pytest.mark.parametrize("line", [line for line in EXECUTED if not line.startswith(TRACE)])
+@pytest.mark.parametrize("line", EXECUTED)
 def test_commands_that_need_no_workload_are_executed(
     line: str, stand_ins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xpk.capacity.provider import provider_of
 from xpk.client import Cluster
 from xpk.console.cluster_reader import ClusterReader
 from xpk.jobs.output.roots import OutputRoots
@@ -14,6 +15,8 @@ def open_clusters(names: Sequence[str], namespace: str | None, output_root: str 
 
     `namespace`: None for all of them; `output_root`: that of --output-root.
     """
+    for name in names:
+        provider_of(name)
     return [_open(Cluster(name), namespace, output_root) for name in names]
 
 

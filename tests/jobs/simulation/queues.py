@@ -9,15 +9,18 @@ from typing import Any
 
 from tests.jobs.objects import jobset
 from xpk.api.base import Obj, Objs
+from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.simulation.scenario import Objects
 from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.reader import read
 from xpk.model import names
 from xpk.model.errors import AuthorizationError
+from xpk.model.specs import Target
 from xpk.model.status import Phase, WorkloadStatus
 
 NOW = 1_800_000_000.0
 TYPE, RESOURCE, CHIPS = "v5litepod-8", "google.com/tpu", 8
+ROOTS = OutputRoots(lambda: Target(emulated=False, sets_slice_environment=False, output_root=""))
 _SELECTOR = {
     "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
     "cloud.google.com/gke-tpu-topology": "2x4",
@@ -125,8 +128,8 @@ class Stored:
         return self._objects.get(kind, [])
 
 
-def status(**fields: Any) -> WorkloadStatus:
-    """Return the status of a workload that waits, with other fields."""
+def queued_status(**fields: Any) -> WorkloadStatus:
+    """Return the status of a workload that is next in the cluster's own queue."""
     waiting = read(jobset(suspend=True), Snapshot(jobsets=[]))
     values = {"name": "next", "phase": Phase.QUEUED, "position": 1, "cluster_queue": "cluster-queue", **fields}
     return replace(waiting, **values)

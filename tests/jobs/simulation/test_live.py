@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.jobs.objects import ROOTS
-from tests.jobs.simulation.queues import Stored, cluster, cluster_queue, status, workload
+from tests.jobs.simulation.queues import ROOTS, Stored, cluster, cluster_queue, queued_status, workload
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.simulation.live import all_starts, with_start
 from xpk.jobs.simulation.scenario import Objects
@@ -15,7 +14,7 @@ from xpk.model.status import Phase, WorkloadStatus
 
 
 def started(objects: Objects, *denied: str, **fields: Any) -> WorkloadStatus:
-    return with_start(cast(ObjectApi, Stored(objects, denied)), status(**fields), ROOTS)
+    return with_start(cast(ObjectApi, Stored(objects, denied)), queued_status(**fields), ROOTS)
 
 
 def test_only_a_workload_that_waits_has_an_estimate() -> None:
@@ -48,7 +47,7 @@ def test_a_queue_that_is_not_simulated_and_a_long_queue_are_named() -> None:
 def starts(objects: Objects, *denied: str) -> Callable[[str, str], StartEstimate | None]:
     """Return the estimates of all queued workloads, by name and ClusterQueue."""
     made = all_starts(cast(ObjectApi, Stored(objects, denied)), ROOTS)
-    return lambda name, place: made.of(status(name=name, cluster_queue=place))
+    return lambda name, place: made.of(queued_status(name=name, cluster_queue=place))
 
 
 def test_all_queued_workloads_are_estimated_from_one_scenario() -> None:
