@@ -190,7 +190,6 @@ def regions_of_the_reference(params: Any, averages: Any, edges: Any) -> tuple[An
     return [level[0] for level in levels[:-1]], regions
 
 
-@pytest.mark.slow
 def test_detections_equal_those_of_the_reference() -> None:
     (params, averages), model = network_values(), dataclasses.replace(SMALL, detections=12)
     record_BS = jnp.asarray(record(model, SCENE)[None])
