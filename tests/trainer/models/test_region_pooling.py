@@ -1,6 +1,7 @@
 """Pooling of regions against a reference in NumPy, as a gather and as products."""
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -8,9 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh
 
+from tests.trainer.collectives import collectives
 from tests.trainer.models import reference_mask_rcnn as reference
-from trainer.models import region_pooling
+from trainer.config import Model
+from trainer.models import region_heads, region_pooling
+from trainer.models.resnet import Network
+from trainer.parallel.mesh import ALL, sharding
+from trainer.parallel.partitioning import Execution
 
 STRIDES, IMAGE, BINS = (4, 8), 160, 2
 BOX = st.tuples(*[st.floats(0, IMAGE, width=32)] * 4)
@@ -54,3 +61,32 @@ def test_regions_of_any_size_are_pooled_as_by_the_reference(corners: Any) -> Non
 def test_a_region_at_the_border_of_two_levels_is_on_the_higher_one() -> None:
     box_BR4 = jnp.array([[[0, 0, 111.9, 111.9], [0, 0, 112, 112], [0, 0, 5, 5], [0, 0, 9999, 9999]]])
     assert region_pooling.levels(box_BR4, (4, 8, 16)).tolist() == [[0, 1, 0, 2]]
+
+
+def divided(pooling: str) -> str:
+    """Return the compiled box head of 8 regions on two chips, each of which has half of the rows of every level."""
+    model = Model(family="mask_rcnn", image=160, blocks="1,1", pyramid=4, mlp=8, classes=3, pooling=pooling)
+    execution = Execution(Mesh(np.array(jax.devices()[:2]).reshape(1, 1, 1, 2), ALL))
+    params = jax.tree.map(jnp.zeros, region_heads.shapes(model), is_leaf=lambda x: isinstance(x, tuple))
+    rows, whole = sharding(execution.mesh, None, "tp"), sharding(execution.mesh)
+    features = [jnp.zeros((1, 160 // stride, 160 // stride, 4)) for stride in STRIDES]
+
+    def logits(features: Any, box_BR4: Any) -> Any:
+        return region_heads.Heads(Network(model, execution, training=False), params, features).classify(box_BR4)[0]
+
+    program = jax.jit(logits, in_shardings=([rows, rows], whole))
+    return str(program.lower(features, jnp.zeros((1, 8, 4))).compile().as_text())
+
+
+def test_two_chips_of_an_image_gather_its_features_and_each_reads_half_of_the_regions() -> None:
+    hlo, cells = divided("gather"), sum((160 // stride) ** 2 for stride in STRIDES)
+    assert [one.sizes for one in collectives(hlo) if one.kind == "all-gather"] == [(cells * 4,)]
+    assert "f32[1,4,7,4,7,4,4]" in re.findall(r"= (\S+)\{\S+ gather\(", hlo), "4 of 8 regions, 7 x 4 rows and columns"
+
+
+def test_two_chips_multiply_their_own_rows_and_exchange_them_for_regions() -> None:
+    found = collectives(divided("one_hot"))
+    sent = {sum(one.sizes) for one in found if one.kind == "all-to-all"}
+    assert sent == {8 * 7 * (160 // stride // 2) * 4 for stride in STRIDES}, "8 regions, 7 columns, half of the rows"
+    features = {(160 // stride) ** 2 * 4 for stride in STRIDES}
+    assert not features & {sum(one.sizes) for one in found if one.kind == "all-gather"}
