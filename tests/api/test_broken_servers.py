@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.scripted_server import Script, kubeconfig, serving
 from xpk.api.kubernetes import KubernetesApi
+from xpk.api.paths import access_review
 from xpk.jobs.outage import SIGNS
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UnavailableError, XpkError
 from xpk.testing import FakeRunner
@@ -172,6 +173,22 @@ def test_exec_needs_kubectl(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="program 'kubectl' not found") as error:
         api.exec(pod, ["ls"])
     assert error.value.exit_code == 7 and error.value.hint
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_access_review_has_no_name(allowed: bool, tmp_path: Path) -> None:
+    meta = {"creationTimestamp": None, "managedFields": [{"manager": "xpk"}]}
+    review = {"kind": "SelfSubjectAccessReview", "metadata": meta, "status": {"allowed": allowed}}
+    with serving(Script({"*": [(201, review)]})) as server:
+        api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server))
+        assert api.create(access_review(verb="list", resource="nodes"))["status"]["allowed"] is allowed
+
+
+def test_an_access_review_without_a_status_is_reported(tmp_path: Path) -> None:
+    with serving(Script({"*": [(201, {"kind": "SelfSubjectAccessReview", "metadata": {}})]})) as server:
+        api = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server))
+        with pytest.raises(XpkError, match="it sent a SelfSubjectAccessReview without a status"):
+            api.create(access_review(verb="list", resource="nodes"))
 
 
 def test_a_failing_program_is_distinguished_from_a_forbidden_one(tmp_path: Path) -> None:
