@@ -142,7 +142,7 @@ def user_without(verb: str, resource: str, role: str) -> str:
     return f"{role}-{user_of(verb, resource)}"
 
 
-USERS = ["nobody", "worker", "shipper", "sharer", "builder", "fencer", "keeper", "counter", "placer"]
+USERS = ["nobody", "storer", "worker", "shipper", "sharer", "builder", "fencer", "keeper", "counter", "placer"]
 USERS += [user_of(*row[:2]) for row in NEEDED] + [user_without(*row[:3]) for row in NEEDED_OF_ROLES]
 
 
@@ -219,7 +219,7 @@ def _give_roles(server: Bare) -> None:
     documented = roles()
     server.apply(*documented.values())
     server.apply(*_bindings("worker", INSIDE, WIDE), *_bindings("shipper", INSIDE[:1], WIDE))
-    server.apply(*_bindings("placer", INSIDE[:1], WIDE))
+    server.apply(*_bindings("placer", INSIDE[:1], WIDE), *_bindings("storer", ["xpk-storages"], WIDE))
     objects: list[Obj] = []
     for verb, resource, _, _ in NEEDED:
         user = user_of(verb, resource)
@@ -323,6 +323,49 @@ def test_with_the_documented_roles_every_workload_command_works(run: Bare) -> No
         done = run.xpk("worker", *command)
         assert done.returncode != 6 and "Traceback" not in done.stderr, f"{command}: {done.stderr}"
     assert run.xpk("worker", *AT_ONCE).returncode == 0
+
+
+def test_a_service_account_with_the_documented_roles_runs_commands_by_its_token(run: Bare) -> None:
+    who = {"kind": "ServiceAccount", "name": "robot", "namespace": "default"}
+    run.apply({"apiVersion": "v1", "kind": who["kind"], "metadata": {"name": "robot", "namespace": "default"}})
+    config = yaml.safe_load(run.kubeconfig.read_text())
+    token = run.kubectl("create", "token", "robot").strip()
+    config["users"].append({"name": "robot", "user": {"token": token}})
+    config["contexts"].append({"name": "robot", "context": {"cluster": "e2e", "user": "robot"}})
+    run.kubeconfig.write_text(json.dumps(config))
+    refused = run.xpk("robot", *LIST)
+    assert refused.returncode == 6 and "user 'system:serviceaccount:default:robot' cannot list" in refused.stderr
+    run.apply(*({**binding, "subjects": [who]} for binding in _bindings("robot", INSIDE, WIDE)))
+    for command in (LIST, STATUS, ("workload", "create", "automated", "--command", "true"), DESCRIBE, QUEUES):
+        done = run.xpk("robot", *command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert run.xpk("robot", "workload", "delete", "automated", "--timeout", "2").returncode == 0
+
+
+def test_with_the_documented_roles_storages_are_attached(run: Bare) -> None:
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"name": "data", "namespace": "default"}
+    run.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": claim})
+    attach = ("storage", "attach", "data", "--type", "claim", "--mount-point", "/data")
+    refused = run.xpk("nobody", *attach)
+    assert refused.returncode == 6, f"{refused.stdout}{refused.stderr}"
+    for command in (attach, ("storage", "list"), ("storage", "detach", "data")):
+        done = run.xpk("storer", *command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_with_the_documented_roles_the_other_commands_that_read_work(run: Bare, tmp_path: Path) -> None:
+    expected = {
+        ("workload", "diff", "run", "--command", "true"): 0, ("queue", "simulate"): 0, ("info",): 0,
+        ("inspector", "--file", str(tmp_path / "bundle.txt")): 0,
+        ("workload", "report", "run"): 3,  # the run has written nothing
+    }  # fmt: skip
+    for command, code in expected.items():
+        done = run.xpk("worker", *command)
+        assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+    checks = run.xpk("worker", "doctor", "-o", "json").stdout
+    permissions = {item["name"]: item["ok"] for item in json.loads(checks) if item["name"].startswith("permission")}
+    assert permissions["permission to create jobsets"] and permissions["permission to list nodes"], checks
 
 
 def test_the_documented_role_fences_a_node_that_peers_report_lost_and_releases_it(run: Bare) -> None:
@@ -536,20 +579,20 @@ def test_rejected_certificates_and_tokens_are_reported(server: Bare, tmp_path: P
 
 def test_with_the_documented_role_a_cluster_can_be_shared(bare: Bare, run: Bare) -> None:
     def share(user: str, *arguments: str, code: int = 0) -> str:
-        done = bare.xpk(user, "queue", *arguments)
+        done = bare.xpk(user, *arguments)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
-    create = ("create", "red", "-n", "red", "--quota", "1")
-    assert "permission denied" in share("worker", "create", "red", "-n", "default", "--quota", "1", code=6)
+    create = ("queue", "create", "red", "-n", "red", "--quota", "1")
+    assert "permission denied" in share("worker", "queue", "create", "red", "-n", "default", "--quota", "1", code=6)
     assert "--create-namespace creates it" in share("sharer", *create, code=3)
     assert "'multislice-queue' keeps 1 x v5litepod-8" in share("sharer", *create, "--create-namespace")
     assert "nothing to do" in share("sharer", *create)
-    assert "v5litepod-8=1" in share("worker", "list")
-    assert "run" in share("worker", "describe", "multislice-queue")
-    assert "change queue 'red'" in share("sharer", "create", "red", "--quota", "100%", "--lending-limit", "1")
+    assert "v5litepod-8=1" in share("worker", "queue", "list")
+    assert "run" in share("worker", "queue", "describe", "multislice-queue")
+    assert "change queue 'red'" in share("sharer", "queue", "create", "red", "--quota", "100%", "--lending-limit", "1")
     assert "Ready" in bare.xpk("worker", "cluster", "describe").stdout
-    assert "return its quota" in share("sharer", "delete", "red", "--yes")
+    assert "return its quota" in share("sharer", "queue", "delete", "red", "--yes")
     own = bare.api().get("ClusterQueue", "cluster-queue")
     assert "cohortName" not in own["spec"] and "annotations" not in own["metadata"]
     assert bare.xpk("worker", "queue", "list", "-o", "name").stdout == "multislice-queue\n"

@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.capacity.adapted.nodes import node
+from tests.docs.command_tree import commands
 from tests.render.workloads import workload
-from tests.roles import RoleApi, roles, without
+from tests.roles import DOCS, RoleApi, roles, without
 from xpk.api.base import Obj
 from xpk.capacity.nodes.inventory import cluster_info, slice_nodes, spec_of
 from xpk.capacity.provider import ClusterInfo
+from xpk.cli.main import xpk
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.placement.placer import Placer
 from xpk.jobs.usage.reading import Source, read
@@ -145,3 +151,29 @@ def test_a_copy_that_cannot_be_read_blocks_and_names_the_missing_verb(tmp_path: 
     permitted = [ROLES["xpk-placement"], without(ROLES["xpk-workloads"], "list", "pods", "role")]
     reasons = place(RoleApi(objects(), permitted), tmp_path)
     assert reasons == ["permission denied: user 'ann' cannot list pods in the whole cluster"] * 2
+
+
+def test_the_page_says_of_every_command_whether_it_is_tested_with_a_role() -> None:
+    leaves = {path.removeprefix("xpk ") for path, item in commands(xpk, "xpk") if not isinstance(item, click.Group)}
+    listed = [re.findall(r"`([a-z -]+)`", row.split(" | ")[0]) for row in rows_of_commands()]
+    assert sorted(name for names in listed for name in names) == sorted(leaves)
+
+
+def test_the_drill_runs_the_commands_of_which_the_page_says_so() -> None:
+    """A command is run if its words, one after the other, are in a tuple or a call of the drill."""
+    tree = ast.parse((DOCS.parents[1] / "e2e" / "test_refusals.py").read_text(encoding="utf-8"))
+    words: set[str] = set()
+    for item in ast.walk(tree):
+        parts = item.elts if isinstance(item, ast.Tuple) else item.args if isinstance(item, ast.Call) else []
+        texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+        words |= {str(text) for text in texts[:1]} | {f"{one} {two}" for one, two in pairwise(texts)}
+        words |= {str(two) for one, two in pairwise(texts) if one == "worker"}
+    run, partly = rows_of_commands()[:2]
+    names_of_rows = re.findall(r"`([a-z -]+)`", run.split(" | ")[0] + partly.split(" | ")[0])
+    assert sorted(set(names_of_rows) - words) == []
+
+
+def rows_of_commands() -> list[str]:
+    """Return the rows of the table of tested commands."""
+    section = DOCS.read_text(encoding="utf-8").partition("## Commands that are tested")[2]
+    return [line for line in section.splitlines() if line.startswith("| `")]
