@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -99,6 +99,23 @@ def test_a_plan_holds_its_lock_while_its_steps_run(at_once: int) -> None:
     plan = Plan("s", [site.step("a")], alone, at_once=at_once)
     plan.carry_out(site.said.append, warn=warnings.append)
     assert (site.done, site.said, warnings) == (["locked", "a", "unlocked"], ["create a"], ["waiting"])
+
+
+def test_the_progress_of_parallel_steps_is_shown_at_intervals_while_one_takes_long() -> None:
+    shown = threading.Event()
+    looks: list[int] = []
+
+    def live(states: Mapping[str, str]) -> None:
+        looks.append(len(states))
+        shown.set()
+
+    def act() -> None:
+        assert shown.wait(30), "nothing is shown while a step runs"
+        plan.activity.pause(0.2)
+
+    plan = Plan("s", [Step("create a pool", act, "pool")], at_once=2)
+    plan.carry_out(lambda text: None, live)
+    assert len(looks) < 20, "it looks again and again without a pause"
 
 
 def test_steps_of_one_stage_run_in_parallel_and_need_only_earlier_ones() -> None:
