@@ -165,9 +165,9 @@ def test_the_drill_runs_the_commands_of_which_the_page_says_so() -> None:
     words: set[str] = set()
     for item in ast.walk(tree):
         parts = item.elts if isinstance(item, ast.Tuple) else item.args if isinstance(item, ast.Call) else []
-        texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
-        words |= {str(text) for text in texts[:1]} | {f"{one} {two}" for one, two in pairwise(texts)}
-        words |= {str(two) for one, two in pairwise(texts) if one == "worker"}
+        texts = [str(part.value) if isinstance(part, ast.Constant) else "" for part in parts]
+        words |= {*texts[:1]} | {f"{one} {two}" for one, two in pairwise(texts)}
+        words |= {two for one, two in pairwise(texts) if one == "worker"}
     run, partly = rows_of_commands()[:2]
     names_of_rows = re.findall(r"`([a-z -]+)`", run.split(" | ")[0] + partly.split(" | ")[0])
     assert sorted(set(names_of_rows) - words) == []
