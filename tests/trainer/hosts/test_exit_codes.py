@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -107,12 +108,25 @@ def test_a_bug_is_shown_with_its_stack_and_recorded_in_one_short_line(
     assert failures(tmp_path) == ["ValueError: shapes differ " + 286 * "x"]
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_bug_waits_for_the_end_of_a_peer_that_may_be_its_cause(
+    hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.hosts.job._CAUSE_SECONDS", 1.0)
+    peers, _ = connected(hosts)
+    began = time.monotonic()
+    report_error(a_job(tmp_path, peers=peers[0]), ValueError("bug"))
+    assert (time.monotonic() - began >= 1.0) is (hosts > 1)
+    together([one.leave for one in peers])
+
+
 def test_a_host_that_is_ending_already_keeps_the_code_that_it_was_asked_for(tmp_path: Path) -> None:
-    job = a_job(tmp_path)
+    job, ended = a_job(tmp_path), list[bool]()
     job.stop.code = ExitCode.INTERRUPTED
-    job.stop.leaving = threading.Thread(target=lambda: None)
+    job.stop.leaving = threading.Thread(target=lambda: ended.append(threading.Event().wait(0.2)))
     job.stop.leaving.start()
     assert report_error(job, FatalError(Problem("no data", "Set data.path"))) == ExitCode.INTERRUPTED
+    assert ended, "it has not waited for the end"
 
 
 @pytest.mark.parametrize("error", [DENIED, SaveError("not saved"), ValueError("bug")])
