@@ -171,10 +171,14 @@ def test_a_host_that_ends_flushes_its_output_and_tells_kubernetes_if_it_was_aske
 ) -> None:
     program = (
         "import sys; from trainer.errors import ExitCode; from trainer.hosts.job import end\n"
+        "from trainer.telemetry.metrics import register\n"
+        "class Records:\n"
+        "    def flush(self, seconds): print('records ' if seconds else '', end='')\n"
+        "register(records := Records())\n"
         f"sys.stdout.write('unfinished line'); sys.stderr.write('!'); end(ExitCode.{code}, 1.0)"
     )
     log = tmp_path / "termination"
     env = os.environ | {"PYTHONPATH": str(WORKLOADS), "XPK_TERMINATION_LOG": str(log)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (ExitCode[code], "unfinished line", "!")
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode[code], "unfinished linerecords ", "!")
     assert log.exists() is said
