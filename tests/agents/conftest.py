@@ -42,14 +42,14 @@ class Agent:
         assert "digest" in plan, plan
         return self.call("apply", digest=plan["digest"])
 
-    def wait(self, name: str, *phases: str) -> Any:
+    def wait(self, name: str, *phases: str, seconds: float = 60.0) -> Any:
         """Return the status once a workload is in one of these phases."""
 
         def status() -> Any:
             answer = self.of("workload_status", name)
             return answer["phase"] in phases and answer
 
-        return until(status, seconds=60, report=lambda: self.of("workload_status", name))
+        return until(status, seconds=seconds, report=lambda: self.of("workload_status", name))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     copy     (whatever STEP) copying the data to this host never ends
     compile  from the STEPth program on, compiling never ends
     disk     writing the local checkpoint of STEP, and of later ones, never ends
+    cut      no message from or to another host arrives
     lr       (whatever STEP) its learning rate is 0.5
     flip     (at STEP alone) one bit of one parameter changes on the host's second chip
 """
@@ -127,6 +128,17 @@ def _disk(step: int) -> None:
     setattr(LocalTier, real.__name__, write)
 
 
+def _cut(step: int) -> None:
+    from xpk_shared.links.connection import Link
+
+    def cut() -> None:
+        setattr(Link, Link.receive.__name__, lambda *_: read_that_never_ends())
+        for method in (Link.send, Link.beat):
+            setattr(Link, method.__name__, lambda *_: None)
+
+    _on_read(step, cut)
+
+
 def _lr(step: int) -> None:
     sys.argv += ["--set", "optim.lr=0.5"]
 
@@ -165,7 +177,7 @@ def _flip(step: int) -> None:
 
 
 FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}
-FAULTS |= {"late": _late, "copy": _copy, "compile": _compile}
+FAULTS |= {"late": _late, "copy": _copy, "compile": _compile, "cut": _cut}
 
 
 def main() -> None:
