@@ -6,6 +6,7 @@ from collections import Counter
 
 from tests.jobs.objects import ADMITTED, RUNNING, jobset, local_queue, pod
 from xpk.api.base import Obj
+from xpk.model import names
 from xpk.testing import FakeApi
 
 
@@ -22,10 +23,10 @@ def names_of(slice_id: int) -> dict[str, str]:
     return {"jobset.sigs.k8s.io/jobset-name": "w", "jobset.sigs.k8s.io/job-global-index": str(slice_id)}
 
 
-def api_of(slices: int, hosts: int) -> CountedApi:
-    """Return an API server with a workload whose hosts all run."""
+def api_of(slices: int, hosts: int, *, output: str = "") -> CountedApi:
+    """Return an API server with a workload whose hosts all run; `output`: its folder."""
     counts = {"name": "slice-job", "ready": slices, "succeeded": 0, "active": slices, "failed": 0, "suspended": 0}
-    mine: Obj = jobset(replicatedJobsStatus=[counts])
+    mine: Obj = jobset(annotations={names.OUTPUT_ANNOTATION: output} if output else {}, replicatedJobsStatus=[counts])
     (job,) = mine["spec"]["replicatedJobs"]
     job["replicas"], job["template"]["spec"]["parallelism"] = slices, hosts
     objects: list[Obj] = [{"kind": "JobSet", **mine}, {"kind": "Workload", **ADMITTED}]

@@ -3,65 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from random import Random
 
 import pytest
 
-from tests.jobs.usage.fleet import EPOCH, HOUR, MONTH, Fleet
-from xpk.jobs.usage.ledger import Ledger, assemble, read
-from xpk.jobs.usage.sums import Amounts, balance, sums
+from tests.jobs.usage.closing import causes, close, totals
+from tests.jobs.usage.fleet import EPOCH, MONTH, Fleet
+from xpk.jobs.usage.ledger import assemble, read
+from xpk.jobs.usage.sums import balance, sums
 from xpk.model.usage import Causes, Hold, Piece, State
-
-_CAUSES = (
-    "steps",
-    "data_wait",
-    "lost",
-    "init",
-    "restore",
-    "compile",
-    "save",
-    "eval",
-    "down",
-    "suspended",
-    "hang",
-    "idle",
-)
-
-
-def causes(rng: Random, uid: str, begin: int, end: int) -> Causes:
-    """Return random causes of a workload's time, with gaps."""
-    pieces, at = [], begin
-    while at < end:
-        first = at + rng.choice((0, 0, rng.randrange(HOUR)))
-        last = min(end, first + rng.randrange(1, HOUR))
-        if first < last:
-            cut = rng.randrange(last - first + 1)
-            names = rng.sample(_CAUSES, 2)
-            pieces.append(Piece(first, last, dict(zip(names, (cut, last - first - cut), strict=True))))
-        at = max(last, first)
-    return Causes(uid=uid, end=end, pieces=tuple(pieces))
-
-
-def totals(ledger: Ledger, since: int, until: int) -> Amounts:
-    return next(iter(sums(ledger, since, until, lambda hold, cause: ()).values()), Amounts())
 
 
 @pytest.mark.parametrize(("seed", "months"), [pytest.param(0, 100, marks=pytest.mark.slow), (1, 20)])
 def test_the_ledger_of_many_months_closes_to_the_capacity_within_a_thousandth(seed: int, months: int) -> None:
-    fleet = Fleet(seed)
-    fleet.run(EPOCH + months * MONTH)
-    records = [causes(fleet.rng, uid, *life) for uid, life in fleet.lives.items() if fleet.rng.random() < 0.3]
-    since, until = EPOCH - MONTH, max(fleet.wall, fleet.now) + HOUR
-    more = [*fleet.writer.open_records(fleet.wall), *records]
-    ledger = read(fleet.folder, since=since, until=until, more=more)
+    closing = close(seed, months)
+    fleet, ledger, whole, balanced = closing.fleet, closing.ledger, closing.whole, closing.balanced
     assert ledger.problems == [] and fleet.crashes > months
-    whole, balanced = totals(ledger, since, until), balance(ledger, since, until)
     assert whole.productive + whole.lost == whole.held == balanced.held
     assert balanced.held + balanced.free == balanced.capacity and balanced.free >= 0
     assert abs(balanced.capacity - fleet.capacity) < fleet.capacity / 1000
     assert abs(balanced.held - fleet.held) < fleet.capacity / 1000
     assert whole.preemptions > months and 0 < whole.resumed < whole.lost
-    by_cause = sums(ledger, since, until, lambda hold, cause: (hold.team, cause))
+    by_cause = sums(ledger, closing.since, closing.until, lambda hold, cause: (hold.team, cause))
     assert sum(amounts.held for amounts in by_cause.values()) == whole.held
     assert sum(amounts.lost for amounts in by_cause.values()) == whole.lost
 

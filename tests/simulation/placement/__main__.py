@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     races = [options.race] if options.race else [f"{options.seed}/{number}" for number in range(options.races)]
     began, requests, releases, crashes = time.monotonic(), 0, 0, 0
-    for name, (counts, problem) in results(races, _simulate, options.workers, chunksize=16):
+    for name, (counts, problem) in results(races, simulate, options.workers, chunksize=16):
         if problem:
             print(f"{problem}\nrace {name} fails: python -m tests.simulation.placement --race {name}")
             return 1
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-def _simulate(name: str) -> tuple[tuple[int, int, int], str]:
+def simulate(name: str) -> tuple[tuple[int, int, int], str]:
     """Return (requests, releases and crashes of a race, problem or "")."""
     race = Race(name)
     try:

@@ -1,0 +1,1 @@
+"""Figures of fleet operations that take minutes, from preflight to placement."""
