@@ -15,6 +15,7 @@ from trainer.checkpoint import compatibility, trunk
 from trainer.checkpoint.manager import Checkpoints, array_shapes
 from trainer.errors import FatalError
 from trainer.hosts import timeouts
+from trainer.hosts.measurements import restoration
 from trainer.hosts.own_work import OwnWork
 from trainer.models.family import Params
 from trainer.models.registry import family
@@ -49,7 +50,7 @@ def first_state(run: Run) -> tuple[Any, int, int]:
     def wait_for_state() -> State:
         began = time.monotonic()  # after the compilation of the step, which overlaps the read
         tier = run.local if source == "local" else run.checkpoints
-        with timeouts.storage(run.job, f"the restore of step {start}", start, tier):
+        with timeouts.storage(run.job, f"the restore of step {start}", start, tier, restoration(source)):
             state, read = finish()
             jax.block_until_ready(state)
         job.events.write("restore", start, time.monotonic() - began, source=source, read=read)

@@ -50,11 +50,22 @@ def test_saves_programs_and_joins_have_limits_of_their_own() -> None:
     assert limits("save", [1.0] * 4).storage("save") == 1800.0
     assert limits("save", [1.0] * 5).storage("save") == 300.0
     assert limits("save", [900.0] * 5).storage("save") == 4500.0
-    assert limits("save", [1.0] * 5).storage() == 1800.0, "a restore"
+    assert limits("save", [1.0] * 5).storage() == 1800.0, "choosing a checkpoint"
+    assert limits("restore/local", [1.0] * 3).storage("restore/local") == 300.0
+    assert limits("restore/local", [1.0] * 3).storage("restore/checkpoint") == 1800.0
+    assert limits("restore/checkpoint", [900.0] * 3).storage("restore/checkpoint") == 4500.0
     assert limits("compile/train", [1200.0]).compilation("train") == 6000.0
     assert limits("compile/train", [1.0]).compilation("train") == 900.0
     assert limits("compile/train", [1.0]).compilation("evaluate") == 7200.0
     assert limits("join", [1.0] * 3).join() == 60.0 and limits("join", [1.0] * 2).join() == 300.0
+
+
+def test_restores_of_each_tier_are_measured_and_the_first_state_is_not() -> None:
+    measured = Measurements()
+    for source, seconds in (("init", 1.0), ("local", 2.0), ("checkpoint", 30.0), ("local", 3.0)):
+        measured.take_event("restore", seconds, {"source": source, "read": True})
+    kept = Measurements(measured.as_json())
+    assert kept.as_json() == {"restore/local": [2.0, 3.0], "restore/checkpoint": [30.0]}
 
 
 def test_the_attempt_after_a_hang_has_the_fixed_limits() -> None:

@@ -18,6 +18,11 @@ def compilation(program: str) -> str:
     return f"compile/{program}"
 
 
+def restoration(source: str) -> str:
+    """Return the kind of the restores from a tier, local or checkpoint."""
+    return f"restore/{source}"
+
+
 class Measurements:
     """The newest durations of each kind in seconds, of this attempt and of earlier ones; threads may share them."""
 
@@ -50,7 +55,7 @@ class Measurements:
         self.record(STEP, seconds)
 
     def take_event(self, event: str, seconds: float | None, details: Mapping[str, Any]) -> None:
-        """Record the duration of an event: a save, or a compilation that was not cached."""
+        """Record the duration of an event: a save, a restore, or a compilation that was not cached."""
         if seconds is None:
             return
         if event in (SAVE, LOCAL_SAVE):
@@ -58,6 +63,8 @@ class Measurements:
             self.record(event + BLOCKED, float(details.get("blocked", 0.0)))
         elif event == "compile" and not details.get("cached") and "program" in details:
             self.record(compilation(str(details["program"])), seconds)
+        elif event == "restore" and details.get("source") != "init":
+            self.record(restoration(str(details.get("source"))), seconds)
 
     def own(self, kind: str) -> int:
         """Return how many durations of this kind this attempt has recorded."""

@@ -10,13 +10,13 @@ import dataclasses
 import statistics
 
 from trainer.config import AUTO, Config
-from trainer.hosts.measurements import EVALUATION, JOIN, STEP, Measurements, compilation
+from trainer.hosts.measurements import EVALUATION, JOIN, LOCAL_SAVE, SAVE, STEP, Measurements, compilation
 from xpk_shared.time_limits import time_limit
 
 FACTOR = 5.0  # times the 99th percentile
 STEP_START, SAVE_START, COMPILE_START, JOIN_START = 300.0, 1800.0, 7200.0, 300.0  # until enough is measured
 SAVE_FLOOR, COMPILE_FLOOR, JOIN_FLOOR = 300.0, 900.0, 60.0
-_STEPS, _OWN_STEPS, _BATCHES, _SAVES, _JOINS = 100, 20, 20, 5, 3  # durations that are enough
+_STEPS, _OWN_STEPS, _BATCHES, _SAVES, _RESTORES, _JOINS = 100, 20, 20, 5, 3, 3  # durations that are enough
 _RECENT = 20  # steps
 
 
@@ -58,11 +58,12 @@ class TimeLimits:
         return time_limit(batches, start=max(STEP_START, floor), floor=floor, factor=FACTOR, enough=_BATCHES)
 
     def storage(self, kind: str = "") -> float:
-        """Return the limit of a wait for storage; `kind`: of a save, whose duration is measured."""
+        """Return the limit of a wait for storage; `kind`: of a save or restore, whose duration is measured."""
         if self.config.checkpoint.hang_seconds != AUTO:
             return self.config.checkpoint.hang_seconds
-        saves = self.measured.seconds(kind) if self.measured.trusts_former else []
-        return time_limit(saves, start=SAVE_START, floor=SAVE_FLOOR, factor=FACTOR, enough=_SAVES)
+        times = self.measured.seconds(kind) if self.measured.trusts_former else []
+        enough = _SAVES if kind in (SAVE, LOCAL_SAVE) else _RESTORES
+        return time_limit(times, start=SAVE_START, floor=SAVE_FLOOR, factor=FACTOR, enough=enough)
 
     def compilation(self, program: str = "") -> float:
         """Return the limit of compiling a program."""

@@ -22,7 +22,7 @@ def limits(job: Job) -> TimeLimits:
 
 
 def storage(job: Job, subject: str, step: int, part: Busy, kind: str = "") -> AbstractContextManager[None]:
-    """Watch a wait for a checkpoint; this host is at fault if its own part hangs. `kind`: of a measured save."""
+    """Watch a wait for a checkpoint; this host is at fault if its own part hangs. `kind`: of a measured wait."""
     min_seconds = limits(job).storage(kind)
     return job.watchdog.waiting(subject, step, is_own=lambda: part.busy, min_seconds=min_seconds)
 
