@@ -20,12 +20,12 @@ from tests.agents.diagnoses import CALLS, COMMANDS, FAULTS, LONG, diagnose, serv
 from tests.jobs.usage.closing import close
 from tests.simulation.placement.__main__ import simulate
 from tests.simulation.runner import results
-from tests.trainer.observe.test_rank_test import NOISES, RUNS, Run
+from tests.trainer.observe.simulated_runs import NOISES, Run
 from xpk import Cluster, create_cluster
 from xpk.agents.server import Tools
 
 Content = Mapping[str, Any]
-MONTHS, RACES = 100, 10_000
+RUNS, MONTHS, RACES = 100, 100, 10_000
 TIMES = {  # of the console, with their meaning
     "phase_seconds": "phase of a run in the overview",
     "step_seconds": "step of a run in the overview, from an output folder",

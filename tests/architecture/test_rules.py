@@ -104,6 +104,8 @@ PATCHED = {
         "trainer.data.reader.Reader",
         "trainer.checkpoint.local.LocalTier",
         "trainer.train",
+        "xpk_shared.links.connection.Link",
+        "xpk_shared.links.connection.Link",
     ],
 }
 
