@@ -19,7 +19,6 @@ from xpk.api.text import short
 from xpk.console.cluster_reader import ClusterReader, ClusterView
 from xpk.console.run_reader import RunKey, RunReader, RunView
 
-MAX_RUNS = 4  # that are compared with each other
 _BEAT_SECONDS = 15.0  # after which a browser gets a sign of life
 _MAX_SHARE = 0.2  # of the time that is spent on reading
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from xpk.console.run_reader import RunView
 from xpk.jobs.report import page
-from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Frame, Plot, Series, draw
+from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Frame, draw
+from xpk.jobs.report.comparison import ComparedRun, compared_figures, comparison_plots
 from xpk.jobs.report.curves import Run, loss_by_step
-from xpk.jobs.report.goodput import lost_steps
+from xpk.jobs.report.key_figures import key_figures
 from xpk.jobs.report.restart_lines import RestartFact, restart_lines
-from xpk.jobs.report.signals import SIGNALS, signal_plots
+from xpk.jobs.report.signals import signal_plots
 from xpk.jobs.report.stragglers import slow_hosts
-from xpk.jobs.report.wording import count, duration, loss, percent
+from xpk.jobs.report.wording import count, duration, percent
 from xpk.jobs.status.elastic import waiting_words
 from xpk.jobs.status.fields import when
 from xpk.model.status import Restart, WorkloadStatus
@@ -23,7 +23,6 @@ from xpk.model.terminal import printable
 
 _LOG_WIDTH = 500  # characters of a log line
 _NAMED_HOSTS = 12  # that are not up
-_STEP_TIME = SIGNALS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +31,7 @@ class ComparisonRow:
 
     number: int
     key: str
+    name: str
     status: WorkloadStatus | None
     problem: str
     figures: tuple[tuple[str, str], ...]
@@ -42,7 +42,7 @@ def run_parts(markup: Any, view: RunView, is_narrow: bool) -> dict[str, Any]:
     if view.status is None:
         return {"head": markup.missing(str(view.key), view.problem)}
     run = _derive(view)
-    figures = page.key_figures(run, view.status.restarts) if run else []
+    figures = key_figures(run, view.status.restarts) if run else []
     parts = {
         "head": markup.head(view, view.status, figures, _facts(markup, view, view.status)),
         "log": markup.log(view, [printable(line.text, limit=_LOG_WIDTH) for line in view.log]),
@@ -72,6 +72,7 @@ def comparison_parts(markup: Any, views: Sequence[RunView], is_narrow: bool) -> 
         ComparisonRow(
             number=number,
             key=str(view.key),
+            name=view.key.name,
             status=view.status,
             problem=view.problem,
             figures=tuple(_figures(view, run)),
@@ -79,7 +80,7 @@ def comparison_parts(markup: Any, views: Sequence[RunView], is_narrow: bool) -> 
         for number, (view, run) in enumerate(zip(views, runs, strict=True))
     ]
     frame = _few(NARROW if is_narrow else WIDE, 600, 160)
-    plots = [plot for plot in (_losses(views, runs), _step_times(views, runs)) if plot.series]
+    plots = comparison_plots([ComparedRun(view.key.name, run) for view, run in zip(views, runs, strict=True)])
     return {"comparison": markup.comparison(rows, [draw(plot, frame) for plot in plots])}
 
 
@@ -148,60 +149,7 @@ def _figures(view: RunView, run: Run | None) -> Iterator[tuple[str, str]]:
     if view.status is None:
         return
     yield "Hosts", f"{view.status.num_hosts_up:,} of {view.status.num_hosts:,}"
-    yield "Restarts", f"{view.status.restarts:,}"
     if run is None:
-        return
-    for figure in page.key_figures(run, view.status.restarts):
-        if figure.name not in ("Restarts", "Recovery"):
-            is_speed = figure.name == "Tokens per second" and figure.note.startswith("MFU")
-            yield figure.name, figure.value + (f" ({figure.note.partition(';')[0]})" if is_speed else "")
-    if lost_steps(run.record):
-        yield (
-            "Time lost",
-            percent(sum(run.account.share(cause) for cause in run.account.microseconds if cause in ("lost", "down"))),
-        )
-
-
-def _losses(views: Sequence[RunView], runs: Sequence[Run | None]) -> Plot:
-    curves = [
-        (
-            view.key.name,
-            [(step.step, step.loss, loss(step.loss)) for step in run.record.steps if math.isfinite(step.loss)],
-        )
-        if run
-        else (view.key.name, [])
-        for view, run in zip(views, runs, strict=True)
-    ]
-    return _overlaid("Loss over steps", "loss", curves)
-
-
-def _step_times(views: Sequence[RunView], runs: Sequence[Run | None]) -> Plot:
-    curves = [
-        (
-            view.key.name,
-            [(step.step, step.seconds, duration(step.seconds)) for step in run.record.steps if step.seconds],
-        )
-        if run
-        else (view.key.name, [])
-        for view, run in zip(views, runs, strict=True)
-    ]
-    return _overlaid(_STEP_TIME.label, "step time", curves)
-
-
-def _overlaid(label: str, noun: str, curves: Sequence[tuple[str, Sequence[tuple[int, float, str]]]]) -> Plot:
-    """Return the curves of several runs in one plot, which is empty unless one of them has two points."""
-    hover = [
-        (step, value, f"{name} · step {step:,} · {noun} {text}")
-        for name, points in curves
-        for step, value, text in points
-    ]
-    return Plot(
-        label=label,
-        x_title="step",
-        series=[
-            Series(f"run-{number}", [(step, value) for step, value, _ in points])
-            for number, (_, points) in enumerate(curves)
-            if len(points) > 1
-        ],
-        hover=sorted(hover),
-    )
+        yield "Restarts", f"{view.status.restarts:,}"
+    else:
+        yield from compared_figures(run, view.status.restarts)

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp
 
 from xpk.api.text import short
 from xpk.console.access import Access, Guard
-from xpk.console.feed import MAX_RUNS, Feed, Parts, Selection
+from xpk.console.feed import Feed, Parts, Selection
 from xpk.console.run_reader import RunKey
+from xpk.jobs.report.comparison import MAX_RUNS
 from xpk.jobs.report.page import templates
 from xpk.model.errors import UsageError
 from xpk.model.terminal import printable

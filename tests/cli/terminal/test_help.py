@@ -113,7 +113,7 @@ def test_names_of_other_tools_lead_to_ours(arguments: list[str], ours: str, caps
         (["quarantine"], "'node quarantine'"),
         (["queue", "simulat"], "'simulate'"),
         (["plan", "goodputt"], "'goodput'"),
-        (["workload", "stats"], "'status'"),
+        (["workload", "logz"], "'logs'"),
     ],
 )
 def test_misspelled_commands_lead_to_the_closest(

@@ -8,7 +8,8 @@ from typing import Any
 from tests.jobs.report.runs import RunWriter
 from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.report.intervals import chosen_intervals
-from xpk.jobs.report.page import derive, key_figures
+from xpk.jobs.report.key_figures import key_figures
+from xpk.jobs.report.page import derive
 from xpk.jobs.report.programs import read_folder
 
 

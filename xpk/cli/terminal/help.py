@@ -114,7 +114,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "xpk workload describe": ("xpk workload describe lm -o yaml",),
     "xpk workload logs": ("xpk workload logs lm -f", "xpk workload logs lm --slice 0 --host 1 --tail 100"),
     "xpk workload wait": ("xpk workload wait lm --timeout 2h",),
-    "xpk workload report": ("xpk workload report lm --open",),
+    "xpk workload report": ("xpk workload report lm --open", "xpk workload report lm --compare lm-lr2"),
     "xpk workload delete": ("xpk workload delete lm --yes", "xpk workload delete --all --yes"),
     "xpk workload exec": ("xpk workload exec lm --slice 0 --host 1 -- nvidia-smi",),
     "xpk workload port-forward": ("xpk workload port-forward lm 9999:9999",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +22,6 @@ from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
-from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.model import names
 from xpk.model.durations import parse_since
 from xpk.model.errors import NotFoundError, UsageError
@@ -37,6 +35,7 @@ _MODULES = {
     "estimate": "xpk.cli.workload.estimate:estimate",
     "list": "xpk.cli.workload.list:list_",
     "place": "xpk.cli.workload.place:place",
+    "report": "xpk.cli.workload.report:report",
 }
 
 
@@ -279,50 +278,6 @@ def port_forward(
         echo(address)  # after the token is in its file, as a program that reads this line continues at once
         console.tell(f"forwarding to port {remote} of host s{options['slice_id']}/h{options['host']}; Ctrl-C stops")
         forwarding.serve(listener, lambda: api.connect(pod, remote), console.tell)
-
-
-@workload.command(cls=WorkloadCommand)
-@name_argument("workload")
-@cluster_option
-@namespace_option
-@click.option("--file", type=click.Path(path_type=Path), help="File to write. [default: NAME.html]")
-@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-@click.option("--kill-time", type=float, hidden=True, help="Time at which a drill killed a host, in Unix seconds.")
-@output_root_option
-@output_option
-@click.pass_obj
-def report(
-    console: Console,
-    name: str | None,
-    name_flag: str | None,
-    cluster: str | None,
-    namespace: str,
-    file: Path | None,
-    open_page: bool,
-    kill_time: float | None,
-    output: str | None,
-) -> None:
-    """Write a report page about a run: loss, goodput, restarts and a timeline of every host."""
-    from xpk.jobs.report import figures as reporting  # imports jinja2, which no other command needs
-
-    place, workload_name, console = (
-        the_cluster(cluster),
-        the_name("workload", name, name_flag),
-        console.choosing(output),
-    )
-    place, api = connect_to_chosen(place, workload_name, namespace)
-    roots = output_roots(place)
-    status = with_restarts_in_place(reader.find(api, workload_name, namespace), roots)
-    account = reporting.account(status, place, roots, kill_time=kill_time)
-    if console.is_data:
-        console.data(account.figures)
-        if file is None and not open_page:
-            return
-    page = reporting.write_page(account, file or Path(f"{workload_name}.html"))
-    address = page.absolute().as_uri()
-    console.done(f"report written to {page} ({address})")
-    if open_page and click.launch(address):
-        console.tell(f"warning: cannot start a browser; open {address}")
 
 
 def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, flags: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -98,10 +99,11 @@ def account(status: WorkloadStatus, cluster: str, roots: OutputRoots, *, kill_ti
     return Account(record, facts, asdict(_figures(status, record, facts)))
 
 
-def write_page(account: Account, file: Path) -> Path:
-    """Write the report and return its path. Raises XpkError if it cannot be written."""
+def write_page(account: Account, file: Path, others: Sequence[Account] = ()) -> Path:
+    """Write the report, compared with other runs, and return its path. Raises XpkError if it cannot be written."""
     try:
-        file.write_text(render_report(account.record, account.facts), encoding="utf-8")
+        text = render_report(account.record, account.facts, [(one.record, one.facts) for one in others])
+        file.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
         raise XpkError(
             f"cannot write {file}: {getattr(error, 'strerror', None) or error}", hint="choose another --file"

@@ -6,7 +6,6 @@ The template (page.html.j2) draws the values computed here.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +14,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
+from xpk.jobs.report.comparison import ComparedRun, compared_figures, comparison_plots
 from xpk.jobs.report.curves import Run, active_slices, failure_rules, gaps, loss_by_step, loss_by_time
-from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, lost_steps, recoveries
-from xpk.jobs.report.intervals import chosen_intervals
-from xpk.jobs.report.record import RunRecord, StepRecord
+from xpk.jobs.report.goodput import Attempt, Cause, Goodput, Recovery, attempts, goodput, recoveries
+from xpk.jobs.report.key_figures import Figure, key_figures
+from xpk.jobs.report.record import RunRecord
 from xpk.jobs.report.restart_lines import RestartFact, restart_lines
 from xpk.jobs.report.signals import signal_plots
 from xpk.jobs.report.slice_losses import seconds_on_fewer, slice_losses
 from xpk.jobs.report.stragglers import slow_hosts
 from xpk.jobs.report.timeline import Timeline, draw_timeline, lives
-from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, loss, percent
-from xpk_shared.percentiles import percentiles
+from xpk.jobs.report.wording import CAUSE_EXPLANATIONS, CAUSE_NAMES, clock, count, duration, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +44,6 @@ class ReportFacts:
     kill_time: float | None = None  # the time at which a drill killed a host
     end: float | None = None  # now, for a running workload
     written: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A key figure: name, value, and a note for comparison."""
-
-    name: str
-    value: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +67,12 @@ class RecoveryView:
     parts: tuple[Part, ...]
 
 
-def render_report(record: RunRecord, facts: ReportFacts) -> str:
-    """Return the page for a run."""
+def render_report(record: RunRecord, facts: ReportFacts, others: Sequence[tuple[RunRecord, ReportFacts]] = ()) -> str:
+    """Return the page for a run, compared with others."""
     run = derive(record, end=facts.end, kill_time=facts.kill_time)
-    return templates().get_template("page.html.j2").render(_view(run, facts))
+    runs = [(run, facts), *((derive(one, end=more.end), more) for one, more in others)]
+    compared = _comparison(runs) if others else {"compared": (), "overlaid": ()}
+    return templates().get_template("page.html.j2").render(_view(run, facts) | compared)
 
 
 def derive(record: RunRecord, *, end: float | None, kill_time: float | None = None) -> Run:
@@ -112,7 +104,7 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
     return {
         "facts": facts,
         "empty": record.empty,
-        "badge": {"Succeeded": "good", "Failed": "bad"}.get(facts.state, "neutral"),
+        "badge": _badge(facts.state),
         "shape": _shape(facts),
         "began": clock(run.origin) if run.attempts else "",
         "wall": duration(run.wall),
@@ -141,6 +133,28 @@ def _view(run: Run, facts: ReportFacts) -> dict[str, Any]:
     }
 
 
+def _comparison(runs: Sequence[tuple[Run, ReportFacts]]) -> dict[str, Any]:
+    """Return the curves of several runs over each other, and their figures side by side."""
+    return {
+        "compared": [
+            {
+                "name": facts.workload,
+                "state": facts.state,
+                "badge": _badge(facts.state),
+                "figures": [("Size", _shape(facts)), *compared_figures(run, len(facts.restarts))],
+            }
+            for run, facts in runs
+        ],
+        "overlaid": [
+            _both(plot) for plot in comparison_plots([ComparedRun(facts.workload, run) for run, facts in runs])
+        ],
+    }
+
+
+def _badge(state: str) -> str:
+    return {"Succeeded": "good", "Failed": "bad"}.get(state, "neutral")
+
+
 def timeline_causes(account: Goodput) -> list[tuple[str, str]]:
     """Return the causes of a timeline's legend: each with its class and its name."""
     return [
@@ -163,52 +177,6 @@ def _shown(part: str) -> str:
     return f"'{part}'" if not part or any(char.isspace() for char in part) else part
 
 
-def key_figures(run: Run, restarts: int) -> list[Figure]:
-    """Return the key figures of a run; `restarts` is the number that its objects show."""
-    record, steps = run.record, run.record.steps
-    figures = []
-    if losses := [line for line in steps if line.has_loss]:
-        figures.append(Figure("Loss", loss(losses[-1].loss), f"from {loss(losses[0].loss)} at step {losses[0].step}"))
-    if record.evals:
-        last = record.evals[-1]
-        tokens = f", {last.tokens:,} tokens" if last.tokens else ""
-        figures.append(Figure("Evaluation loss", loss(last.loss), f"at step {last.step:,}{tokens}"))
-    if steps:
-        repeated = sum(line.count for line in record.lost_steps)
-        executed = f"{sum(line.count for line in steps) + repeated:,} executed" + (
-            f", {repeated:,} repeated" if repeated else ""
-        )
-        figures.append(Figure("Steps", f"{steps[-1].step:,}", executed))
-        took = percentiles(line.seconds for line in steps)
-        rest = ", ".join(f"{name} {duration(took[name])}" for name in ("p90", "p99", "max"))
-        figures.append(Figure("Median step", duration(took["p50"]), rest))
-        figures += _speed(steps)
-    figures.append(Figure("Goodput", percent(run.account.goodput), f"of {duration(run.wall)} wall time"))
-    lost = lost_steps(record)
-    note = "undone by a restart and repeated" if lost else "no step was repeated"
-    waits = sum(one.waiting for one in run.attempts[:-1])
-    lives = count(len(run.attempts), "attempt") + (f", {waits} suspended" if waits else "")
-    lives += f", {len(run.losses)} of single slices" if run.losses else ""
-    figures.append(Figure("Restarts", str(max(restarts, len(run.attempts) - 1 - waits + len(run.losses))), lives))
-    figures.append(Figure("Lost steps", f"{lost:,}", note))
-    if run.recoveries:
-        slowest = max(run.recoveries, key=lambda recovery: recovery.seconds)
-        which = "" if len(run.recoveries) == 1 else "slowest: "
-        figures.append(Figure("Recovery", duration(slowest.seconds), f"{which}from failure to next step"))
-    return figures + _intervals(run)
-
-
-def _intervals(run: Run) -> list[Figure]:
-    """Return the checkpoint interval that the run has chosen."""
-    chosen = chosen_intervals(run.record)
-    if chosen is None:
-        return []
-    long = f", {duration(chosen.every_seconds)}" if chosen.every_seconds is not None else ""
-    local = f", local ones every {chosen.local_every:,}" if chosen.local_every else ""
-    value = f"{chosen.every:,} steps"
-    return [Figure("Checkpoint interval", value, f"chosen after step {chosen.step:,}{long}{local}")]
-
-
 def _slices(run: Run, end: float | None) -> list[Figure]:
     """Return how many of the elastic slices are active, and the time on fewer."""
     if not run.record.is_elastic:
@@ -216,16 +184,6 @@ def _slices(run: Run, end: float | None) -> list[Figure]:
     last = run.record.changes[-1]
     fewer = duration(seconds_on_fewer(run.record, run.attempts, end=end))
     return [Figure("Slices", f"{len(last.slices)} of {last.num_slices}", f"{fewer} on fewer")]
-
-
-def _speed(steps: Sequence[StepRecord]) -> list[Figure]:
-    speeds = [line.tokens_per_second for line in steps if line.tokens_per_second is not None]
-    if not speeds:
-        return []
-    # On CPUs the MFU is 0 or relative to an assumed peak, which is not worth showing.
-    shares = [line.mfu for line in steps if line.mfu is not None and line.mfu >= 0.001]
-    note = f"MFU {percent(statistics.median(shares))}; medians" if shares else "median over the steps"
-    return [Figure("Tokens per second", f"{statistics.median(speeds):,.0f}", note)]
 
 
 def _both(plot: Plot, *frames: Frame) -> tuple[Chart, ...]:
