@@ -15,6 +15,7 @@ class StartEstimate:
     rests_on: tuple[str, ...]  # assumptions, such as `starts when team-a/big ends (in 2h, from its metrics)`
     preempts: tuple[str, ...]  # workloads that are preempted for it
     reason: str = ""  # reason why it does not start, or why there is no estimate; empty otherwise
+    is_beyond_quota: bool = False  # whether it never starts: its queue can never have what it requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from xpk.client import Cluster
 from xpk.jobs.create.notice import Notice, ignore
 from xpk.jobs.forecast.forecast import Price
 from xpk.jobs.search.candidates import RankBy, Space, default_numbers, default_shapes, find_candidates
 from xpk.jobs.search.choices import Choice, Goal, Market, evaluate, select, with_details
 from xpk.jobs.search.verification import check_compiler_installed, verified
+from xpk.jobs.simulation.live import QueueSimulation
+from xpk.jobs.simulation.what_if import NewWorkload
+from xpk.model import names
 from xpk.model.accelerators import SliceShape, all_shapes, find_shape
 from xpk.model.closest import did_you_mean
 from xpk.model.errors import Problems, UsageError
@@ -70,15 +74,18 @@ def search_capacity(
     mtbf_chip_hours: float = PRIOR_MTBF,
     spot_mtbf_chip_hours: float | None = None,
     verify: int = 0,
+    cluster: str | None = None,
+    queue: str = names.QUEUE,
     runner: Runner | None = None,
     on_progress: Callable[[Notice], None] = ignore,
 ) -> CapacitySearch:
     """Return the slices that train `tokens` by `by` for at most `budget` US dollars, of which none beats another.
 
     What `settings` ("section.key=value") set is not searched. `price` and `spot_price` are by family. `verify`: number
-    of choices to send through XLA's compiler. Raises
+    of choices to send through XLA's compiler. `cluster`: add the estimated starts in its `queue`. Raises
 
     * UsageError: the request is invalid, or no type has a price; `problems` has all of them
+    * NotFoundError, AuthorizationError, ConflictError: the cluster does not exist, or its queues cannot be simulated
     * CapacityError: no slices are within the limits
     * MissingToolError: `verify` is set, and libtpu or the trainer is not installed
     """
@@ -87,13 +94,15 @@ def search_capacity(
     _check(tokens, begin, by, budget, (*num_slices, max_chips), dollars, spot_mtbf_chip_hours)
     if verify:
         check_compiler_installed()
+    if cluster:
+        _starts(cluster, queue, ())  # refuses a wrong cluster or queue before the search
     shapes = [find_shape(name) for name in accelerator_types] or default_shapes()
     bought = {shape.name: _markets(shape, dollars, mtbf_chip_hours, spot_mtbf_chip_hours) for shape in shapes}
     priced = [shape for shape in shapes if bought[shape.name]]
     if not priced:
-        names = ", ".join(sorted({shape.family for shape in shapes}))
+        families = ", ".join(sorted({shape.family for shape in shapes}))
         raise UsageError(
-            f"no price of {names} in {region} is known", hint="pass --price FAMILY=DOLLARS or --prices FILE"
+            f"no price of {families} in {region} is known", hint="pass --price FAMILY=DOLLARS or --prices FILE"
         )
     space = Space(
         shapes=priced,
@@ -107,6 +116,8 @@ def search_capacity(
     count, estimates = find_candidates(asking, space, arguments, on_progress)
     goal = Goal(tokens=tokens, start=begin, by=by, budget=budget, rank_by=rank_by)
     best = select(evaluate(estimates, lambda shape: bought[shape.name], goal), goal)
+    chosen = [*_verified(best[:verify], arguments, on_progress), *best[verify:]]
+    chosen = _starts(cluster, queue, chosen) if cluster else chosen
     return CapacitySearch(
         config=config,
         tokens=tokens,
@@ -115,13 +126,18 @@ def search_capacity(
         budget=budget,
         rank_by=rank_by,
         candidates=count * (2 if dollars.spot else 1),
-        choices=[
-            with_details(choice, config, settings)
-            for choice in [*_verified(best[:verify], arguments, on_progress), *best[verify:]]
-        ],
+        choices=[with_details(choice, config, settings) for choice in chosen],
         prices={shape.name: _price_words(bought[shape.name]) for shape in priced},
         notes=_notes(shapes, priced, int8=int8, has_largest_batch=max_global_batch is not None),
     )
+
+
+def _starts(cluster: str, queue: str, choices: Sequence[Choice]) -> list[Choice]:
+    """Return choices with their estimated starts in a queue of a cluster."""
+    simulation = QueueSimulation.of(Cluster(cluster))
+    workloads = [NewWorkload(name="train", slices=one.num_slices, type=one.tpu_type, queue=queue) for one in choices]
+    starts = simulation.starts_of(workloads, queue=queue)
+    return [replace(choice, start=start) for choice, start in zip(choices, starts, strict=True)]
 
 
 def _verified(best: Sequence[Choice], arguments: Sequence[str], report: Callable[[Notice], None]) -> list[Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Xpk
+from tests.cli.conftest import dev as dev
 from tests.cli.conftest import state as state
 from tests.cli.conftest import xpk as xpk
+from tests.waiting import until
 
 RUN = ("plan", "capacity", "--config", "64b", "--tokens", "1e12", "--start", "2027-01-01")
 SMALL = (*RUN, "--tpu-type", "v6e-256", "--num-slices", "4", "--num-slices", "8")
@@ -92,3 +95,21 @@ def test_the_commands_are_accepted(xpk: Xpk, monkeypatch: pytest.MonkeyPatch, tm
         words = [values.get(word, word) for word in workload[1:]]
         planned = xpk(*words[:2], "--dry-run", "--tpu-type", choice["tpu_type"], *words[2:])
         assert planned.code == 0, planned.err
+
+
+def test_starts_in_the_queue_of_a_cluster_are_estimated(dev: Xpk) -> None:
+    assert dev("workload", "create", "runs", "--num-slices", "2", "--command", "sleep 1000").code == 0
+    until(lambda: dev("workload", "status", "runs", "-o", "json").data["phase"] == "Running")
+    search = ("plan", "capacity", "--config", "tiny", "--tokens", "1e9", "--tpu-type")
+    (alone,) = dev(*search, "v5litepod-8", "--num-slices", "2", "-o", "json").data["choices"]
+    assert alone["start"] is None
+    fits = (*search, "v5litepod-8", "--num-slices", "2", "--cluster", "dev")
+    (choice,) = dev(*fits, "-o", "json").data["choices"]
+    assert choice["start"]["rests_on"][0].startswith("starts when default/runs ends")
+    assert re.search(r" START *\n.* in 23h5\dm \(", dev(*fits).out)
+    for kind, number in (("v5litepod-8", "4"), ("v5litepod-16", "1")):
+        beyond = dev(*search, kind, "--num-slices", number, "--cluster", "dev")
+        assert beyond.code == 0 and " beyond the quota" in beyond.out and "Note: " in beyond.out
+    wrong = dev(*fits, "--queue", "multislice-quue")
+    assert wrong.code == 2 and "there is no queue 'multislice-quue'; choose from multislice-queue" in wrong.err
+    assert dev(*search, "v5litepod-8", "--cluster", "dex").code == 3

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from xpk.cli import complete
+from xpk.cli.forecast import interval
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.options import output_option
 from xpk.cli.plan.goodput import price_options
@@ -17,6 +18,7 @@ from xpk.cli.terminal.tables import Column, wrapped
 from xpk.cli.workload.create import print_notices
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.search.choices import Choice
+from xpk.model import names
 from xpk.model.errors import Problems, UsageError
 from xpk.planning.capacity import MAX_CHIPS, MAX_TOKENS, CapacitySearch, search_capacity
 from xpk_shared.goodput.failures import PRIOR_MTBF
@@ -89,6 +91,20 @@ _COUNT = click.IntRange(1, 10**9)
 @click.option(
     "--verify", type=click.IntRange(1, 100), metavar="N", help="Compile the first N choices with libtpu; takes minutes."
 )
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    shell_complete=complete.clusters,
+    help="Add the estimated start of each choice in a queue of this cluster.",
+)
+@click.option(
+    "--queue",
+    default=names.QUEUE,
+    show_default=True,
+    metavar="NAME",
+    shell_complete=complete.queues,
+    help="That queue.",
+)
 @output_option
 @click.pass_context
 def capacity(ctx: click.Context, /, **options: Any) -> None:
@@ -119,6 +135,8 @@ def capacity(ctx: click.Context, /, **options: Any) -> None:
         mtbf_chip_hours=options["mtbf_chip_hours"],
         spot_mtbf_chip_hours=options["spot_mtbf_chip_hours"],
         verify=options["verify"] or 0,
+        cluster=options["cluster"],
+        queue=options["queue"],
         runner=InProcessRunner(),
         on_progress=print_notices(console),
     )
@@ -173,6 +191,7 @@ _COLUMNS = (
     Column("DOLLARS", lambda choice: f"{choice.dollars:,.0f}"),
     Column("EXPECTED DOLLARS", lambda choice: f"{choice.expected_dollars:,.0f}"),
 )
+_START = Column("START", lambda choice: _start(choice))
 _VERIFIED = Column("COMPILER", lambda choice: _verdict(choice))
 _WIDE = (
     Column("SETTINGS", lambda choice: " ".join(choice.settings)),
@@ -185,6 +204,12 @@ def _mesh(choice: Choice) -> str:
     return " x ".join(f"{axis} {size}" for axis, size in choice.mesh.items() if size > 1) or "1 chip"
 
 
+def _start(choice: Choice) -> str:
+    if choice.start is None or choice.start.expected is None:
+        return "beyond the quota" if choice.start and choice.start.is_beyond_quota else "unknown"
+    return interval(choice.start)
+
+
 def _verdict(choice: Choice) -> str:
     if choice.fits_verified is None:
         return "not asked"
@@ -195,11 +220,14 @@ def _show(console: Console, search: CapacitySearch) -> None:
     """Print the choices for people, and the commands of the first one, or of all with -o wide."""
     is_verified = any(choice.fits_verified is not None for choice in search.choices)
     wide = console.output == "wide"
-    echo(console.table(search.choices, (*_COLUMNS, *((_VERIFIED,) if is_verified else ()), *(_WIDE if wide else ()))))
+    reasons = [choice.start.reason for choice in search.choices if choice.start and choice.start.reason]
+    has_starts = any(choice.start for choice in search.choices)
+    more = (*((_START,) if has_starts else ()), *((_VERIFIED,) if is_verified else ()), *(_WIDE if wide else ()))
+    echo(console.table(search.choices, (*_COLUMNS, *more)))
     echo()
     ranked = "lower bound of the time" if search.rank_by == "bound" else "expected time"
     echo(f"{search.config}, {search.tokens:g} tokens; {search.candidates:,} candidates, ranked by the {ranked}")
-    for note in search.notes:
+    for note in (*search.notes, *dict.fromkeys(reasons)):
         echo(wrapped(f"Note: {note}", console.width, 6))
     for choice in search.choices if wide else search.choices[:1]:
         echo()

@@ -16,6 +16,7 @@ from xpk.jobs.forecast.forecast import Job, Price, best_handling
 from xpk.jobs.search.candidates import RankBy
 from xpk.model.accelerators import SliceShape, find_shape
 from xpk.model.errors import CapacityError
+from xpk.model.forecast import StartEstimate
 from xpk_shared.goodput.failures import FailureRate
 
 _DAY = 86400.0
@@ -73,6 +74,7 @@ class Choice:
     max_restarts: int  # restarts to allow: twice the expected failures
     fits_verified: bool | None = None  # whether XLA's compiler confirms that the step fits; null: not asked
     verified_peak_gib: float | None = None  # peak memory of a chip by XLA's compiler
+    start: StartEstimate | None = None  # estimated start in the queue of --cluster; null without one
     commands: list[str] = field(default_factory=list)  # commands that create the slices and the run
 
     def days_by(self, rank_by: RankBy) -> float:

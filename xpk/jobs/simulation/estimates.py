@@ -69,7 +69,8 @@ class Estimates:
             latest=self._text(max(starts)) if complete else None,
             rests_on=self._reasons(expected) if expected else (),
             preempts=tuple(self._labels[turn] for turn in expected.preempted) if expected else (),
-            reason="" if expected else self._obstacle(entry),
+            reason="" if expected else self._excess(entry) or "the workloads before it do not leave enough quota",
+            is_beyond_quota=not expected and bool(self._excess(entry)),
         )
 
     def forecast(self) -> QueueForecast:
@@ -115,6 +116,7 @@ class Estimates:
             rests_on=start.rests_on,
             preempts=start.preempts,
             reason=start.reason,
+            is_beyond_quota=start.is_beyond_quota,
         )
 
     def _reasons(self, start: Start) -> tuple[str, ...]:
@@ -127,8 +129,8 @@ class Estimates:
         )
         return (*lines, *more)
 
-    def _obstacle(self, entry: Entry) -> str:
-        """Return the reason why a workload does not start."""
+    def _excess(self, entry: Entry) -> str:
+        """Return what a workload requests beyond the most that its queue can have, "" if nothing."""
         most = ceilings(entry.queue, self.scenario.queues)
         for name, amount in entry.needs.items():
             limit = self.scenario.shared.get(name, most.get(name, 0))
@@ -136,7 +138,7 @@ class Estimates:
                 flavor, _, resource = name.partition("/")
                 what = f"{resource} in flavor {flavor}" if resource and not name.startswith(POOLS) else name
                 return f"needs {amount:g} {what}, and its queue can have at most {limit:g}"
-        return "the workloads before it do not leave enough quota"
+        return ""
 
     def _text(self, seconds: float) -> str:
         return rfc3339(datetime.fromtimestamp(round(self.scenario.time + seconds), UTC))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ from xpk.jobs.simulation.durations import DEFAULT_SECONDS, Sources, read_all
 from xpk.jobs.simulation.estimates import Estimates, progress_readers, refused_lines
 from xpk.jobs.simulation.scenario import Entry, Scenario, read_objects, scenario_of
 from xpk.jobs.simulation.trace import read_trace, replay
-from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, entry_of
+from xpk.jobs.simulation.what_if import NO_CHANGES, NewWorkload, WhatIf, apply, entry_of, place_of
 from xpk.model import names
 from xpk.model.closest import did_you_mean
 from xpk.model.errors import AuthorizationError, ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
@@ -93,6 +93,17 @@ class QueueSimulation:
         sources = Sources(assumed=assumed, stated={**stated, **added}, progress=progress)
         return Estimates.of(scenario, sources).forecast()
 
+    def starts_of(self, workloads: Sequence[NewWorkload], *, queue: str) -> list[StartEstimate]:
+        """Return the estimated start of each workload of a queue, as if it alone were submitted now.
+
+        Without a start, the estimate has a reason. Raises UsageError for an unknown queue, also without workloads, and
+        as `forecast`.
+        """
+        scenario = _simulated(self.api, self.roots)
+        place_of(scenario, NewWorkload(name="", slices=1, queue=queue))
+        progress, _ = read_all(progress_readers(scenario, self.roots), _SECONDS)
+        return [_start_beside(scenario, Sources(progress=progress), workload) for workload in workloads]
+
     def replay(self, trace: Path, changes: WhatIf = NO_CHANGES) -> QueueForecast:
         """Return the result of a trace under the quotas of the cluster, with assumed changes. Raises as `forecast`."""
         scenario, _ = apply(replace(_simulated(self.api, self.roots), entries=()), changes)
@@ -118,6 +129,17 @@ def start_of_new(api: ObjectApi, roots: OutputRoots, spec: WorkloadSpec) -> Star
     )
     entry = entry_of(scenario, workload)
     return _brief(replace(scenario, entries=(*scenario.entries, entry)), roots, entry)
+
+
+def _start_beside(scenario: Scenario, sources: Sources, workload: NewWorkload) -> StartEstimate:
+    """Return the estimated start of a workload beside those of a scenario."""
+    place = place_of(scenario, workload)
+    if workload.type not in scenario.types[place]:
+        types = ", ".join(scenario.types[place]) or "no types"
+        return replace(_no_start(f"queue '{workload.queue}' has {types}, not {workload.type}"), is_beyond_quota=True)
+    entry = entry_of(scenario, workload)
+    with_entry = replace(scenario, entries=(*scenario.entries, entry))
+    return Estimates.of(with_entry, sources, [entry.turn]).start_of(entry)
 
 
 def with_start(api: ObjectApi, status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:

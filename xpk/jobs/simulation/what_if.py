@@ -83,7 +83,7 @@ def apply(scenario: Scenario, changes: WhatIf) -> tuple[Scenario, dict[str, floa
 
 def entry_of(scenario: Scenario, workload: NewWorkload) -> Entry:
     """Return an assumed workload as an entry. Raises UsageError if its queue cannot be simulated or lacks its type."""
-    place = scenario.places.get((workload.namespace, workload.queue)) or _place(scenario, workload.queue)
+    place = place_of(scenario, workload)
     types: Mapping[str, Key] = scenario.types[place]
     if not workload.type and len(types) != 1:
         raise UsageError(f"workload '{workload.name}': no type given; queue '{workload.queue}' has {', '.join(types)}")
@@ -107,6 +107,11 @@ def entry_of(scenario: Scenario, workload: NewWorkload) -> Entry:
         needs=needs,
         arrival=workload.arrival,
     )
+
+
+def place_of(scenario: Scenario, workload: NewWorkload) -> str:
+    """Return the ClusterQueue of an assumed workload. Raises UsageError if its queue is unknown or not simulated."""
+    return scenario.places.get((workload.namespace, workload.queue)) or _place(scenario, workload.queue)
 
 
 def priority_of(text: str) -> int:
