@@ -21,10 +21,12 @@ import yaml
 from tests.simulation.checkpoints import world as checkpoints
 from tests.simulation.lives import live
 from tests.simulation.membership import world as membership
+from tests.simulation.placement.race import Race
 
 MUTANT_HOURS = 200.0  # of each life
 _LIVES = 200
-_MEMBERSHIP = ("xpk_shared.slices.", "trainer.hosts.", "trainer.elastic.")  # modules of the membership of slices
+# Modules of the membership of slices.
+_MEMBERSHIP = ("xpk_shared.slices.", "xpk_shared.links.", "trainer.hosts.", "trainer.elastic.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Mutant:
     """One change of a module; `old` occurs once.
 
     `queues`: of the clusters that may show it, by default any number. `faults`: kinds of faults that may show it, of
-    lives of elastic slices; by default all.
+    lives of elastic slices; by default all. `fixed`: the commits that fixed this bug, if it was a real one.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Mutant:
     new: str
     queues: int | None = None
     faults: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
 
 MUTANTS = tuple(Mutant(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")))
@@ -88,6 +91,8 @@ def relive(mutant: Mutant, seed: str) -> None:
     """Simulate the life of a seed in which a mutant may show. Raises what it violates."""
     if mutant.module.startswith(_MEMBERSHIP):
         membership.live(seed, tuple(mutant.faults))
+    elif mutant.module.startswith("xpk.jobs.placement."):
+        Race(seed).live()
     elif mutant.module.startswith("trainer."):
         checkpoints.live(seed)
     else:

@@ -1,5 +1,6 @@
 """Decisions of the leading slice, which all slices follow, and the record of the active slices."""
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from trainer.hosts.job import Job
 from trainer.hosts.membership import Membership, Peer
 from trainer.setup import Run
 from trainer.telemetry.metrics import JsonLines, say
-from xpk_shared.slices.roster import READY
+from xpk_shared.slices.roster import READY, View
 
 FILE = "slices.jsonl"  # in the output folder: the active slices, one line for each change
 _WAIT_SECONDS = 0.2
@@ -23,6 +24,7 @@ class Decisions:
         self._job, self._membership, self._tuner = job, membership, tuner
         self._is_starting = False
         self._recorded: set[Peer] = set()
+        self._recording = threading.Lock()  # views come on another thread
         self._lines: JsonLines | None = None  # opened once this slice leads
 
     def facts(self, *, saves: bool, run: Run) -> Facts:
@@ -88,11 +90,24 @@ class Decisions:
         active = {(number, incarnation) for number, incarnation in flags["active"]}
         if active == self._recorded or flags["stop"] == "all":  # then slices end one by one, which is no loss
             return
-        former, self._recorded = self._recorded, active
-        if former and not former <= active and not active <= former:
-            self._write(step, former, former & active)
-            former &= active
-        self._write(step, former, active)
+        with self._recording:
+            former, self._recorded = self._recorded, active
+            if former and not former <= active and not active <= former:
+                self._write(step, former, former & active)
+                former &= active
+            self._write(step, former, active)
+
+    def record_view(self, view: View) -> None:
+        """Record lost slices if too few are present to finish a step: until that is done, no decision tells of them."""
+        membership, flags = self._membership, self._membership.commit.flags
+        ends = view.is_done or flags.get("stop") == "all" or flags.get("saved")
+        if ends or len(view.slices) >= self._job.host.min_slices:
+            return
+        with self._recording:
+            former = self._recorded
+            self._recorded = {peer for peer in former if view.has(*peer)}
+            if self._recorded != former:
+                self._write(membership.commit.seq.step, former, self._recorded)
 
     def _write(self, step: int, former: set[Peer], active: set[Peer]) -> None:
         job, host = self._job, self._job.host

@@ -103,6 +103,7 @@ class _Training:
         self._reduce = slices.reductions
         self._tuner = run.tuner(self._schedule)
         self._decisions = Decisions(run.job, slices.membership, self._tuner)
+        slices.membership.views.append(self._decisions.record_view)
         get = functools.partial(get_compiled, run)
         share = get("share", shares.share, run.programs.state, run.programs.blocks, seed)
         self._gradients = Gradients(run, share, self._batches, self._record_pending)
