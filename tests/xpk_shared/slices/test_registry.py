@@ -331,6 +331,48 @@ def test_what_slices_say_on_connections_that_a_thawed_registry_ends_does_not_cou
     assert hub.replies == [] and {*hub.views[-1]["slices"]} == {"0", "1"}
 
 
+def in_memory(num_slices: int) -> tuple[Registry, Any, Callable[..., None]]:
+    """Return a registry, its hub, and a function that lets slices say their phases."""
+    hub: Any = _Hub()
+    registry = Registry("job", b"", num_slices, num_slices - 1, hub=lambda *arguments, **options: hub)
+
+    def say(*numbers: int, phase: str = ACTIVE) -> None:
+        for number in numbers:
+            registry._receive({"slice": Entry(f"a{number}", phase, ()).as_json()}, number + 1)
+
+    return registry, hub, say
+
+
+def test_no_list_is_formed_of_what_slices_said_on_ended_connections() -> None:
+    """The loss of these connections comes when the list would be formed: the slices would count as dropped."""
+    registry, hub, say = in_memory(2)
+    say(0, 1)
+    registry._turn(0.0)
+    registry._record_loss(1)
+    say(0, 1)
+    for tenths in range(50, 65):
+        registry._turn(tenths / 10)
+    for number in range(2):
+        registry._record_loss(number + 1)
+    registry._turn(6.5)
+    say(0, 1)
+    registry._turn(6.6)
+    assert hub.replies == [] and {*hub.views[-1]["slices"]} == {"0", "1"}
+
+
+def test_a_registry_that_was_frozen_while_it_waited_for_slices_still_waits() -> None:
+    registry, hub, say = in_memory(3)
+    say(1)
+    say(0, phase=WAITING)
+    registry._turn(0.0)
+    for tenths in range(130, 150):
+        registry._turn(tenths / 10)
+    assert hub.views == []
+    say(2)
+    registry._turn(15.0)
+    assert {*hub.views[0]["slices"]} == {"0", "1", "2"}
+
+
 def test_the_only_active_slice_is_taken_back_after_it_was_silent(
     start: Callable[..., Program], registry: Registry
 ) -> None:
