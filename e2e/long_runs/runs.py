@@ -81,7 +81,7 @@ RUNS = (
         "queue-traces",
         "The simulated queue next to Kueue",
         _python("e2e.queue_traces"),
-        r"^(\d+ of \d+ traces are equal .*)$",
+        r"^([\d,]+ of [\d,]+ admissions and preemptions are equal .*)$",
         25,
     ),
     LongRun(

@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.api_server import BINARIES, api_server
 from e2e.controllers import controllers
-from e2e.queue_traces.traces import API, RESOURCE, Step, Trace, local_queue, queue_object, workload
+from e2e.queue_traces.traces import API, LOOP, RESOURCE, Step, Trace, local_queue, queue_object, workload
 from e2e.workload_status import change_status, conditions_of, released, with_conditions
 from tests.waiting import until
 from xpk.api.base import Obj
@@ -64,14 +64,17 @@ class Kueue:
         self._each(queues, lambda name: self._api.delete("ClusterQueue", name))
 
     def carry_out(self, actions: Sequence[tuple[Trace, Step, str]]) -> None:
-        """Submit workloads and end others, and wait until Kueue is at rest, or preempts in a loop."""
+        """Submit workloads and end others, and wait until Kueue is at rest.
+
+        Preempted workloads release their quota once Kueue has retried all others, as jobs do that take longer to stop.
+        """
         self._each(actions, lambda action: self._act(*action))
         end = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(0.05)
             quiet = time.monotonic() - self._last_change
             if self._to_release:
-                if quiet > _QUIET_SECONDS / 3 and self._rests():
+                if quiet > _QUIET_SECONDS and self._rests():
                     self._release_all()
             elif quiet > _QUIET_SECONDS and self._rests():
                 return
@@ -142,7 +145,8 @@ class Kueue:
         (trace.running.add if runs else trace.running.discard)(name)
         if is_evicted and name not in self._evicted:
             trace.preempted.append(name)
-            self._to_release.add(name)
+            if len(trace.preempted) < LOOP:  # a loop ends here, so that the other traces go on
+                self._to_release.add(name)
         (self._evicted.add if is_evicted else self._evicted.discard)(name)
 
     def _release(self, name: str) -> None:

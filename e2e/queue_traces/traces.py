@@ -14,6 +14,7 @@ from xpk.local.simulation import Job, Simulation
 API = "kueue.x-k8s.io/v1beta2"
 RESOURCE = "google.com/tpu"
 STEP_SECONDS = 10.0  # of simulated time
+LOOP = 6  # preemptions in a step, after which a trace counts as a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,10 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """A trace with its queues, and the first step in which Kueue and the simulation differ."""
+    """A trace with its queues, and the first step in which Kueue and the simulation differ.
+
+    `decisions`: admissions and preemptions in all steps, of Kueue or the simulation or both; `equal`: those of both.
+    """
 
     number: int
     queues: list[Obj]
@@ -37,7 +41,10 @@ class Trace:
     simulation: Simulation
     uids: dict[str, str]  # by name
     running: set[str] = field(default_factory=set)  # on Kueue
+    ran: frozenset[str] = frozenset()  # on Kueue, before this step
     preempted: list[str] = field(default_factory=list)  # on Kueue, in this step
+    equal: int = 0
+    decisions: int = 0
     compared: int = 0  # steps
     preemptions: int = 0  # on Kueue, in all steps
     difference: str = ""

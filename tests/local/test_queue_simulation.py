@@ -66,9 +66,9 @@ def test_the_simulation_ends_once_the_awaited_have_started() -> None:
     assert simulation.now == 10
 
 
-def test_contradicting_rules_of_preemption_come_to_rest() -> None:
-    # "big" may preempt what borrows, "small" takes back what was lent, and then "middle" fits and borrows again. As on
-    # Kueue, "big" is considered again only once one of them has ended.
+def test_a_loop_of_preemptions_is_found_and_left() -> None:
+    # "big" may preempt what borrows, "small" takes back what was lent, and then "middle" fits and borrows again. Kueue
+    # goes on forever if jobs need more than a second to stop.
     rules = {"cohort": "c", "reclaim": "Any", "while_borrowing": "LowerPriority"}
     jobs = [
         job("middle", 3, 30, priority=1, where="a"),
@@ -77,8 +77,67 @@ def test_contradicting_rules_of_preemption_come_to_rest() -> None:
     ]
     simulation = Simulation({name: queue(2, **rules) for name in "ab"}, jobs, stop_seconds=5)
     outcome = simulation.run()
-    assert (outcome["small"].starts[-1].time, outcome["middle"].starts[-1].time) == (6, 6)
-    assert outcome["big"].starts[-1].after == ("small", "middle") and not simulation.loops
+    assert simulation.loops == {("small", "big")}
+    assert all(course.end is not None for course in outcome.values())
+
+
+def test_what_others_were_preempted_for_is_first_in_its_queue() -> None:
+    # "large" is stronger, but could not preempt: it needs more than its queue's own quota.
+    queues = {"q": queue(4, cohort="c"), "lender": queue(2, cohort="c")}
+    jobs = [
+        job("running", 5, 100),
+        job("large", 5, 10, priority=3, arrival=1.0),
+        job("small", 2, 10, priority=2, arrival=2.0),
+    ]
+    outcome = courses(jobs, queues, stop_seconds=5)
+    assert outcome["running"].stops == [(2, "small")]
+    assert [outcome[name].starts[0].time for name in ("small", "large")] == [7, 17]
+
+
+def test_what_others_were_preempted_for_starts_before_refused_ones_of_other_queues() -> None:
+    # "owner" borrows nothing, so it would be first, but it was refused and waits until quota has been released.
+    rules = {"cohort": "c", "reclaim": "LowerPriority", "while_borrowing": "LowerPriority"}
+    queues = {"borrows": queue(1, **rules), "lends": queue(5, cohort="c")}
+    jobs = [
+        job("weak", 4, 100, priority=1, where="borrows"),
+        job("owner", 3, 10, where="lends", arrival=1.0),
+        job("strong", 4, 10, priority=2, where="borrows", arrival=2.0),
+    ]
+    outcome = courses(jobs, queues, stop_seconds=5)
+    assert outcome["weak"].stops == [(2, "strong")]
+    assert [outcome[name].starts[0].time for name in ("strong", "owner")] == [7, 17]
+
+
+def test_a_preempting_job_has_no_quota_until_its_victims_have_stopped() -> None:
+    # While "weak" stops, 1 of 4 is free: "later" of the lending queue gets it, and then "strong" does not fit any more.
+    rules = {"cohort": "c", "reclaim": "Any", "while_borrowing": "LowerPriority"}
+    queues = {"lends": queue(4, cohort="c", within_queue="Never"), "borrows": queue(0, **rules)}
+    jobs = [
+        job("weak", 2, 100, where="borrows"),
+        job("ending", 1, 20, where="lends"),
+        job("strong", 3, 100, priority=1, where="borrows", arrival=10.0),
+        job("large", 3, 100, priority=2, where="lends", arrival=11.0),
+        job("later", 1, 100, priority=1, where="lends", arrival=12.0),
+    ]
+    outcome = courses(jobs, queues, stop_seconds=5)
+    assert outcome["weak"].stops[0] == (10, "strong")
+    assert outcome["later"].starts[0].time == 12
+    assert outcome["weak"].starts[1].time == 15 < outcome["strong"].starts[0].time
+
+
+def test_a_job_may_be_preempted_as_soon_as_it_has_started() -> None:
+    # "borrower" fits and "large" does not; then "small", which is next, takes back what its queue has just lent.
+    queues = {"lends": queue(4, cohort="c", reclaim="Any", within_queue="Never"), "borrows": queue(0, cohort="c")}
+    jobs = [
+        job("running", 1, 100, where="lends"),
+        job("ending", 3, 10, where="lends"),
+        job("borrower", 3, 10, where="borrows", arrival=1.0),
+        job("large", 4, 10, priority=1, where="lends", arrival=2.0),
+        job("small", 3, 10, where="lends", arrival=3.0),
+    ]
+    outcome = courses(jobs, queues, stop_seconds=5)
+    assert (outcome["borrower"].starts[0].time, outcome["borrower"].stops) == (10, [(10, "small")])
+    assert outcome["small"].starts[0].time == 15
 
 
 @given(

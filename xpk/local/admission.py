@@ -5,10 +5,10 @@ Queues of one cohort lend to each other as Kueue's do without fair sharing (0.19
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xpk.local.ledger import Claim, Ledger, Queue
+from xpk.local.ledger import Claim, Kind, Ledger, Queue
 
 IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING = "InClusterQueue", "InCohortReclamation", "InCohortReclaimWhileBorrowing"
 _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
@@ -22,16 +22,16 @@ _POLICIES: Mapping[str, Callable[[int, int], bool]] = {
 class Decision:
     """Workloads to admit, workloads to preempt with cause and reason (as in Kueue), and what the others lack.
 
-    `reserved`: those of the others for which quota is about to become free. `is_final`: whether the rest waits until
-    something changes.
+    `refused`: what each kind of claim lacks that neither fits nor may preempt; it can wait until quota is released.
+    `preemptors`: by queue, the workload that waits until those that it preempts have stopped.
     """
 
     admit: list[str] = field(default_factory=list)
     preempt: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, dict[str, int]] = field(default_factory=dict)
-    reserved: set[str] = field(default_factory=set)
-    is_final: bool = True
+    refused: dict[Kind, dict[str, int]] = field(default_factory=dict)
+    preemptors: dict[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -40,144 +40,193 @@ def decide(
     running: Sequence[Claim],
     leaving: Sequence[Claim],
     waiting: Sequence[Claim],
+    *,
+    ending: Sequence[Claim] = (),
+    preemptors: Collection[str] = (),
 ) -> Decision:
-    """Decide one round: the head of every queue, those first that do not borrow; then the next of each.
+    """Decide in cycles, each on the head of every queue; in a cycle, those that do not borrow are first.
 
-    A queue is sorted by priority, then by age. `running` workloads are running; `leaving` ones were told to stop but
-    still hold their quota. Quota that is about to become free is reserved for the workload it was freed for.
+    A queue is sorted by priority, then by age; its workload of `preemptors`, for which others were preempted, is before
+    all. `leaving` workloads were preempted but still hold their quota; `ending` ones have none, but still use it.
+
+    A workload admitted here is only preempted by the next call, for which it is a running one.
     """
-    cycle = _Cycles(queues, shared, running, leaving)
+    cycles = _Cycles(queues, shared, running, leaving, ending)
     lines = {name: list[Claim]() for name in queues}
-    for claim in sorted(waiting, key=_rank, reverse=True):
+    for claim in sorted(waiting, key=lambda c: (c.uid not in preemptors, *_rank(c)), reverse=True):
         if claim.queue in lines:
             lines[claim.queue].append(claim)
     while heads := [line[-1] for line in lines.values() if line]:
-        retried = cycle.run(heads)
+        if not cycles.run(heads):
+            break
         for line in lines.values():
-            if line and line[-1].uid not in retried:
+            while line and cycles.has_decided(line[-1]):
                 line.pop()
-    return cycle.decision
+    cycles.explain(claim for claim in waiting if claim.queue in lines)
+    return cycles.decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nominee:
+    """The head of a queue at the beginning of a cycle.
+
+    `borrows`: whether its queue borrows with it, once its victims have stopped. `lacks`: None if it fits.
+    """
+
+    claim: Claim
+    borrows: bool
+    victims: Sequence[tuple[Claim, str]] = ()
+    lacks: dict[str, int] | None = None
+    may_preempt: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        return self.lacks is not None and not self.victims
 
 
 class _Cycles:
     """Cycles of a scheduler like Kueue's: each decides on the heads of all queues."""
 
     def __init__(
-        self, queues: Mapping[str, Queue], shared: Mapping[str, int], running: Sequence[Claim], leaving: Sequence[Claim]
+        self,
+        queues: Mapping[str, Queue],
+        shared: Mapping[str, int],
+        running: Sequence[Claim],
+        leaving: Sequence[Claim],
+        ending: Sequence[Claim],
     ) -> None:
         self.decision = Decision()
-        self._running = {claim.uid for claim in running}
-        self._future = Ledger(queues, shared, running)
-        self._free = self._future.copy()
-        for claim in leaving:
-            self._free.add(claim)
-        self._kept: list[Claim] = []  # quota that queues keep from others until the end of the cycle
-        self._refused: dict[tuple[object, ...], dict[str, int]] = {}  # what each kind of claim lacks, until a change
-        self._changes = 0
+        self._ledger = Ledger(queues, shared, [*running, *leaving])
+        self._leaving, self._ending = {claim.uid for claim in leaving}, ending
+        self._admitted = set[str]()
+        self._held: list[Claim] = []  # quota that others cannot have until the end of the cycle
+        self._preempted: dict[str, Claim] = {}  # in this cycle
 
-    def run(self, heads: list[Claim]) -> set[str]:
-        """Decide on the heads of all queues; return the UIDs of those that the next cycle must decide on again."""
-        retried = set[str]()
-        known = [self._refused.get(claim.kind) for claim in heads]
-        if all(known) and self._changes == self._future.changes + self._free.changes:
-            self.decision.lacking |= {claim.uid: lacks for claim, lacks in zip(heads, known, strict=True) if lacks}
-            return retried
-        heads.sort(key=lambda c: (self._borrows(c), *_rank(c)))
-        for claim in heads:
-            if self._changes != self._future.changes + self._free.changes:
-                self._changes = self._future.changes + self._free.changes
-                self._refused.clear()
-            shortfall = self._refused.get(claim.kind)
-            if shortfall is None and self._kept and (shortfall := self._lacks_without_kept(claim)):
-                self._refused[claim.kind] = shortfall
-            if shortfall is None:
-                shortfall = self._decide(claim)
-                if self._changes == self._future.changes + self._free.changes:
-                    if self._kept:
-                        retried.add(claim.uid)
-                    else:
-                        self._refused[claim.kind] = shortfall
-            if shortfall:
-                self.decision.lacking[claim.uid] = shortfall
-            if claim.kind in self._refused and claim is not heads[-1] and (quota := _kept_quota(claim, self._future)):
-                self._keep([quota], 1)
-                self._kept.append(quota)
-        self._keep(self._kept, -1)
-        self._kept.clear()
-        return retried
+    def run(self, heads: Sequence[Claim]) -> bool:
+        """Decide on the heads of all queues; return whether another cycle may change something."""
+        nominees = sorted(map(self._nominate, heads), key=lambda n: (n.borrows, *_rank(n.claim)))
+        if any(victim.uid in self._admitted for nominee in nominees for victim, _ in nominee.victims):
+            return False
+        decision = self.decision
+        before = len(decision.admit), len(decision.refused), len(decision.preempt)
+        for nominee in nominees:
+            self._process(nominee)
+        self._count(self._held, -1)
+        self._held.clear()
+        self._preempted.clear()
+        return before != (len(decision.admit), len(decision.refused), len(decision.preempt))
 
-    def _borrows(self, claim: Claim) -> bool:
-        """Return whether a claim's queue would borrow with it, once those that it preempts have stopped."""
-        ledger = self._future
-        if ledger.borrows(claim) and not ledger.fits(claim) and (victims := _victims(claim, ledger)):
-            ledger = ledger.copy()
-            for victim, _ in victims:
-                ledger.remove(victim)
-        return ledger.borrows(claim)
+    def has_decided(self, claim: Claim) -> bool:
+        """Return whether a claim was admitted, or one of its kind refused."""
+        return claim.uid in self._admitted or claim.kind in self.decision.refused
 
-    def _keep(self, quotas: Iterable[Claim], sign: int) -> None:
-        for quota in quotas:
-            self._future.keep(quota, sign)
-            self._free.keep(quota, sign)
+    def explain(self, claims: Iterable[Claim]) -> None:
+        """Record what those of `claims` lack that were not admitted."""
+        known = dict(self.decision.refused)
+        for claim in claims:
+            if claim.uid not in self._admitted:
+                if claim.kind not in known:
+                    known[claim.kind] = self._shortfall(claim)
+                self.decision.lacking[claim.uid] = known[claim.kind]
 
-    def _lacks_without_kept(self, claim: Claim) -> dict[str, int] | None:
-        """Return what a claim lacks that would be refused without the quota that is kept, too."""
-        self._keep(self._kept, -1)
-        is_refused = not self._future.fits(claim) and not _victims(claim, self._future)
-        shortfall = self._shortfall(claim, self._rooms(claim)) if is_refused else None
-        self._keep(self._kept, 1)
-        return shortfall
+    def _nominate(self, claim: Claim) -> _Nominee:
+        ledger = self._ledger
+        if ledger.fits(claim):
+            return _Nominee(claim=claim, borrows=ledger.borrows(claim))
+        may_preempt = _may_preempt(claim, ledger)
+        victims = _victims(claim, ledger, self._leaving) if may_preempt else []
+        self._count((victim for victim, _ in victims), -1)
+        borrows = ledger.borrows(claim)
+        self._count((victim for victim, _ in victims), 1)
+        lacks = self._shortfall(claim)
+        return _Nominee(claim=claim, borrows=borrows, victims=victims, lacks=lacks, may_preempt=may_preempt)
 
-    def _decide(self, claim: Claim) -> dict[str, int]:
-        """Admit a claim, or preempt others for it, in the ledgers; return what it lacks if it has to wait."""
-        decision, future, free, room = self.decision, self._future, self._free, self._rooms(claim)
-        for victim, reason in [] if future.fits(claim) else _victims(claim, future):
-            future.remove(victim)
-            if victim.uid in self._running:
-                decision.preempt[victim.uid], decision.reasons[victim.uid] = claim.uid, reason
-            elif victim.uid in decision.admit:  # admitted in this round, so it has not started
-                decision.admit.remove(victim.uid)
-                decision.lacking[victim.uid], decision.is_final = dict(victim.needs), False
-                free.remove(victim)
-        has_to_wait = claim.uid in decision.preempt.values() or not free.fits(claim) or not future.fits(claim)
-        if not has_to_wait:
+    def _process(self, nominee: _Nominee) -> None:
+        """Admit a nominee, preempt others for it, or refuse it, unless another one of the cycle came first."""
+        claim, decision = nominee.claim, self.decision
+        if nominee.is_refused:
+            decision.refused[claim.kind] = nominee.lacks or {}
+            if nominee.may_preempt and (quota := _kept_quota(nominee, self._ledger)):
+                self._hold(quota)
+            return
+        victims = {victim.uid: victim for victim, _ in nominee.victims}
+        if not self._preempted.keys().isdisjoint(victims) or not self._fits(claim, victims):
+            return
+        if victims or not self._fits_now(claim):
+            self._hold(claim)
+            self._preempt(claim, nominee.victims)
+        else:
             decision.admit.append(claim.uid)
-            decision.lacking.pop(claim.uid, None)  # of an earlier cycle of this round
-            free.add(claim)
-        if future.fits(claim):
-            future.add(claim)
-            decision.reserved |= {claim.uid} if has_to_wait else set()
-        return self._shortfall(claim, room) if has_to_wait else {}
+            self._admitted.add(claim.uid)
+            self._ledger.add(claim)
 
-    def _rooms(self, claim: Claim) -> dict[str, int]:
-        return {k: min(self._free.room(claim.queue, k), self._future.room(claim.queue, k)) for k in claim.needs}
+    def _preempt(self, claim: Claim, victims: Sequence[tuple[Claim, str]]) -> None:
+        for victim, reason in victims:
+            self._preempted[victim.uid] = victim
+            self.decision.preemptors[claim.queue] = claim.uid
+            if victim.uid not in self._leaving:
+                self._leaving.add(victim.uid)
+                self.decision.preempt[victim.uid], self.decision.reasons[victim.uid] = claim.uid, reason
 
-    @staticmethod
-    def _shortfall(claim: Claim, room: Mapping[str, int]) -> dict[str, int]:
-        return {k: amount - max(0, room[k]) for k, amount in claim.needs.items()}
+    def _fits(self, claim: Claim, victims: dict[str, Claim]) -> bool:
+        """Return whether a claim fits once its victims, and those of others in this cycle, have stopped."""
+        stopped = (self._preempted | victims).values()
+        self._count(stopped, -1)
+        fits = self._ledger.fits(claim)
+        self._count(stopped, 1)
+        return fits
+
+    def _fits_now(self, claim: Claim) -> bool:
+        """Return whether a claim fits although those that have no quota still use it."""
+        self._count(self._ending, 1)
+        fits = self._ledger.fits(claim)
+        self._count(self._ending, -1)
+        return fits
+
+    def _hold(self, quota: Claim) -> None:
+        self._count([quota], 1)
+        self._held.append(quota)
+
+    def _count(self, claims: Iterable[Claim], sign: int) -> None:
+        for claim in claims:
+            self._ledger.keep(claim, sign)
+
+    def _shortfall(self, claim: Claim) -> dict[str, int]:
+        self._count(self._ending, 1)
+        rooms = {name: self._ledger.room(claim.queue, name) for name in claim.needs}
+        self._count(self._ending, -1)
+        return {name: amount - max(0, rooms[name]) for name, amount in claim.needs.items()}
 
 
-def _kept_quota(claim: Claim, ledger: Ledger) -> Claim | None:
+def _may_preempt(claim: Claim, ledger: Ledger) -> bool:
+    """Return whether a claim that does not fit could fit if others were preempted."""
+    queue = ledger.queues[claim.queue]
+    for name, amount in claim.needs.items():
+        if name in ledger.shared or ledger.room(claim.queue, name) >= amount:
+            continue
+        allotment = ledger.allotment(claim.queue, name)
+        if allotment is None or amount > ledger.most(claim.queue, name):
+            return False
+        if amount > allotment.nominal and queue.while_borrowing == "Never":
+            return False
+    return True
+
+
+def _kept_quota(nominee: _Nominee, ledger: Ledger) -> Claim | None:
     """Return the quota that a queue keeps from others in this cycle for a claim that waits, None if it keeps none.
 
     A queue that can always reclaim what it lends keeps none (Kueue's reserveCapacityForUnreclaimablePreempt).
     """
-    queue, needs = ledger.queues[claim.queue], dict[str, int]()
+    claim, needs = nominee.claim, dict[str, int]()
+    queue = ledger.queues[claim.queue]
     if queue.reclaim == "Any" or not queue.cohort:
         return None
-    borrows = ledger.borrows(claim)
     for name, amount in claim.needs.items():
-        if name in ledger.shared:
-            continue
-        allotment = ledger.allotment(claim.queue, name)
-        if allotment is None or amount > ledger.most(claim.queue, name):
-            return None  # preemption would not help
-        if amount > allotment.nominal and queue.while_borrowing == "Never" and ledger.room(claim.queue, name) < amount:
-            return None
-        room = allotment.nominal - allotment.used
-        if borrows:
-            room = amount if allotment.borrowing_limit is None else room + allotment.borrowing_limit
-        needs[name] = int(max(0, min(amount, room)))
+        if allotment := ledger.allotment(claim.queue, name):
+            room = allotment.nominal - allotment.used
+            if nominee.borrows:
+                room = amount if allotment.borrowing_limit is None else room + allotment.borrowing_limit
+            needs[name] = int(max(0, min(amount, room)))
     return Claim("", claim.priority, needs, claim.queue) if any(needs.values()) else None
 
 
@@ -185,14 +234,11 @@ def _rank(claim: Claim) -> tuple[int, str]:
     return -claim.priority, claim.uid
 
 
-def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
-    """Return workloads to preempt so that `claim` fits, with reasons, other queues' first."""
+def _victims(claim: Claim, ledger: Ledger, leaving: Collection[str]) -> list[tuple[Claim, str]]:
+    """Return workloads to preempt so that `claim` fits, with reasons: those that leave first, then other queues'."""
     queue = ledger.queues[claim.queue]
     short_resources = [name for name, amount in claim.needs.items() if ledger.room(claim.queue, name) < amount]
     quotas = [name for name in short_resources if name not in ledger.shared]
-    too_large = any(claim.needs[name] > queue.allotments[name].nominal for name in quotas if name in queue.allotments)
-    if too_large and queue.while_borrowing == "Never":
-        return []
     own_claims, others = _candidates(claim, ledger, short_resources, quotas)
     if not own_claims and not others:
         return []
@@ -207,7 +253,8 @@ def _victims(claim: Claim, ledger: Ledger) -> list[tuple[Claim, str]]:
         reasons[victim.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
     for borrowing in attempts:
         allowed = [c for c in others if entitled or not borrowing or reasons[c.uid] == RECLAIMED_BORROWING]
-        if victims := _fewest(claim, ledger, [*allowed, *own_claims], quotas, borrowing=borrowing):
+        candidates = sorted([*allowed, *own_claims], key=lambda c: c.uid not in leaving)
+        if victims := _fewest(claim, ledger, candidates, quotas, borrowing=borrowing):
             return [(victim, reasons[victim.uid]) for victim in victims]
     return []
 

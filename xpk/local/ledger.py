@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from xpk.model.quotas import Allotment, available_of, ceiling, share_of_pool
 
+Kind = tuple[object, ...]  # what decides on a claim, apart from its turn
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -21,7 +23,7 @@ class Claim:
     needs: Mapping[str, int]
     queue: str = ""
     reserved: float = 0.0
-    kind: tuple[object, ...] = field(init=False, compare=False)  # what decides on it, apart from its turn
+    kind: Kind = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", (self.queue, self.priority, *self.needs.items()))
@@ -43,7 +45,6 @@ class Ledger:
 
     def __init__(self, queues: Mapping[str, Queue], shared: Mapping[str, int], claims: Iterable[Claim]) -> None:
         self.queues, self.shared = queues, shared
-        self.changes = 0  # number of claims added and removed
         self._claims: dict[str, list[Claim]] = {}  # by queue
         self._shared_used = dict.fromkeys(shared, 0)
         self._most: dict[str, Mapping[str, int]] = {}
@@ -72,17 +73,15 @@ class Ledger:
     def add(self, claim: Claim) -> None:
         """Add a claim's requests to the use."""
         self._claims.setdefault(claim.queue, []).append(claim)
-        self.changes += 1
         self._count(claim, 1)
 
     def remove(self, claim: Claim) -> None:
         """Subtract a claim's requests from the use."""
         self._claims[claim.queue].remove(claim)
-        self.changes += 1
         self._count(claim, -1)
 
     def keep(self, quota: Claim, sign: int) -> None:
-        """Add quota to the use for a while, or subtract it. Unlike a claim, it is not a change."""
+        """Add quota to the use for a while, or subtract it, without a change of the claims."""
         self._count(quota, sign)
 
     def allotment(self, queue: str, name: str) -> Allotment | None:

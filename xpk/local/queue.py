@@ -203,7 +203,7 @@ def _schedule(
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     running += [claim for claim in others if claim.priority == _CONTROLLED]
-    decision = decide(queues, {POOLS: len(pools)}, running, leaving, waiting)
+    decision = decide(queues, {POOLS: len(pools)}, running, [], waiting, ending=leaving)
     for uid in decision.admit:
         jobset, workload, name = entries[uid]
         _admit(tx, workload, name, flavor)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from xpk.local.admission import decide
-from xpk.local.ledger import Claim, Queue
+from xpk.local.ledger import Claim, Kind, Queue
 
 _ARRIVES, _ENDS, _STOPS = "arrives", "ends", "stops"
 _LOOP = 5  # preemptions in a row of a job that did not run a second in between
@@ -61,9 +61,9 @@ class Simulation:
     A preempted job stops within `stop_seconds`, waits, and continues where it was. `shared`: capacity that all queues
     share, by name.
 
-    As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped. If jobs
-    still preempt each other again and again, `loops` has the UIDs of such pairs, the preempting one first; it then
-    waits until a job arrives or ends.
+    As in Kueue, a job that was refused is considered again once another one of its cohort has ended or stopped, after
+    those for which others were preempted and the preempted ones. If jobs still preempt each other again and again,
+    `loops` has the UIDs of such pairs, the preempting one first; it then waits until a job arrives or ends.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class Simulation:
         self.courses: dict[str, Course] = {}
         self.loops: set[tuple[str, str]] = set()
         self._held: set[str] = set()  # jobs that would go on in a loop
-        self._refused: dict[str, set[str]] = {}  # jobs that wait for others to end or stop, by pool
+        self._refused: dict[str, dict[Kind, dict[str, int]]] = {}  # that wait for others to end or stop, by pool
+        self._preemptors: dict[str, str] = {}  # by queue, the last job that preempted others
         self._in_vain: dict[str, int] = {}  # preemptions of a job since it last ran for a second
         self._queues, self._shared, self._stop_seconds = queues, shared or {}, stop_seconds
         self._claims: dict[str, Claim] = {}
@@ -108,17 +109,26 @@ class Simulation:
 
     def run(self, until: float = math.inf, awaited: Collection[str] | None = None) -> Mapping[str, Course]:
         """Let time pass until `until`, or until all `awaited` jobs have started; return what happened to each job."""
-        remaining = None if awaited is None else set(awaited)
+        remaining, freed = None if awaited is None else set(awaited), list[str]()
         while self._events and self._events[0][0] <= until and remaining != set():
-            self.now, freed = self._events[0][0], list[str]()
-            while self._events and self._events[0][0] == self.now:
+            self.now = self._events[0][0]
+            while self._is_due():
                 _, _, event, uid = heapq.heappop(self._events)
                 if self._happen(event, uid):
                     freed.append(uid)
             self._settle(tuple(freed))
+            if freed and not self._is_due():
+                for uid in freed:
+                    self._refused.pop(self._pool(self._claims[uid]), None)
+                self._settle(tuple(freed))
+            if not self._is_due():
+                freed.clear()
             if remaining:
                 remaining = {uid for uid in remaining if not self.courses[uid].starts}
         return self.courses
+
+    def _is_due(self) -> bool:
+        return bool(self._events) and self._events[0][0] == self.now
 
     @property
     def running(self) -> frozenset[str]:
@@ -148,16 +158,17 @@ class Simulation:
 
     def _settle(self, freed: tuple[str, ...]) -> None:
         """Let the queue decide until nothing changes."""
-        for uid in freed:
-            self._refused.pop(self._pool(self._claims[uid]), None)
         while waiting := self._candidates():
             running, leaving = [*self._running.values()], [*self._leaving.values()]
-            decision = decide(self._queues, self._shared, running, leaving, waiting)
+            preemptors = set(self._preemptors.values())
+            decision = decide(self._queues, self._shared, running, leaving, waiting, preemptors=preemptors)
             for uid, lacks in decision.lacking.items():
                 self.courses[uid].lacks = lacks
-            if decision.is_final:
-                for uid in decision.lacking.keys() - decision.reserved:
-                    self._refused.setdefault(self._pool(self._claims[uid]), set()).add(uid)
+            for uid in decision.lacking:
+                claim = self._claims[uid]
+                if claim.kind in decision.refused:
+                    self._refused.setdefault(self._pool(claim), {})[claim.kind] = decision.refused[claim.kind]
+            self._preemptors |= decision.preemptors
             for uid in decision.admit:
                 self._start(uid, freed)
             for victim, winner in decision.preempt.items():
@@ -167,8 +178,14 @@ class Simulation:
 
     def _candidates(self) -> list[Claim]:
         """Return the waiting jobs on which the queue decides."""
-        refused = self._held.union(*self._refused.values())
-        return [claim for uid, claim in self._waiting.items() if uid not in refused]
+        candidates = list[Claim]()
+        for uid, claim in self._waiting.items():
+            lacks = self._refused.get(self._pool(claim), {}).get(claim.kind)
+            if lacks is not None:
+                self.courses[uid].lacks = lacks
+            elif uid not in self._held:
+                candidates.append(claim)
+        return candidates
 
     def _pool(self, claim: Claim) -> str:
         """Return the name of the quota that a claim's queue shares with others: its cohort's, or its own."""
@@ -182,6 +199,8 @@ class Simulation:
         self._running[uid] = self._claims[uid] = replace(claim, reserved=self.now)
         self._began[uid] = self.now
         del self._waiting[uid]
+        if self._preemptors.get(claim.queue) == uid:
+            del self._preemptors[claim.queue]
         self._schedule(self.now + self._seconds[uid], _ENDS, uid)
 
     def _stop(self, uid: str, winner: str) -> None:

@@ -75,7 +75,7 @@ def test_finished_inactive_and_unknown_workloads_do_not_count() -> None:
 def test_an_evicted_workload_holds_its_quota_until_it_has_stopped() -> None:
     leaving = workload("leaving", 4, admitted=-HOUR)
     leaving["status"]["conditions"].append({"type": "Evicted", "status": "True", "reason": "Preempted"})
-    first, second = forecast(cluster(leaving, workload("next", 4, priority=750))).pending
+    first, second = forecast(cluster(leaving, workload("next", 4, priority=750), own=4)).pending
     assert (first.name, first.expected, second.name) == ("next", stamp(30), "leaving")
 
 
