@@ -79,17 +79,20 @@ def test_a_step_has_the_term_of_the_view_in_which_it_was_made() -> None:
 
 
 def test_lost_slices_are_recorded_while_too_few_are_left_for_a_step(tmp_path: Path) -> None:
-    a, b, host = (0, "a"), (1, "b"), Host(num_slices=2, min_slices=2)
+    a, b, host = (0, "a"), (1, "b"), Host(num_slices=2, slice_id=1, min_slices=2)
     peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     membership = Membership(host, peers, on_dropped=lambda reason: None)
     membership.adopt([a, b], Commit(Seq(5, TRAIN), {}))
     events = SimpleNamespace(write=lambda *words, **named: None)
-    job: Any = SimpleNamespace(host=host, events=events, leads=True, out=open_place(tmp_path))
+    job: Any = SimpleNamespace(host=host, events=events, is_first=True, leads=False, out=open_place(tmp_path))
     decisions = Decisions(job, membership, FIXED)
+    membership.own = b
     decisions.record(5, {"active": [a, b], "stop": []})
+    membership.view = View(2, {1: Entry("b", ACTIVE, ())})
     for _ in range(2):
-        decisions.record_view(View(2, {0: Entry("a", ACTIVE, ())}))
-    decisions.record_view(View(3, {0: Entry("a", ACTIVE, ())}, is_done=True))
-    decisions.record(6, {"active": [a, (1, "new")], "stop": []})
+        decisions.record_view(membership.view)
+    decisions.record_view(View(3, {}, is_done=True))
+    job.leads = True
+    decisions.record(6, {"active": [b, (0, "new")], "stop": []})
     lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
-    assert [(line["step"], line["slices"]) for line in lines] == [(5, [0, 1]), (5, [0]), (6, [0, 1])]
+    assert [(line["step"], line["slices"]) for line in lines] == [(5, [1]), (6, [0, 1])]

@@ -92,13 +92,17 @@ class Decisions:
             return
         with self._recording:
             former, self._recorded = self._recorded, active
+            leads = self._job.leads
             if former and not former <= active and not active <= former:
-                self._write(step, former, former & active)
+                self._write(step, former, former & active, leads=leads)
                 former &= active
-            self._write(step, former, active)
+            self._write(step, former, active, leads=leads)
 
     def record_view(self, view: View) -> None:
-        """Record lost slices if too few are present to finish a step: until that is done, no decision tells of them."""
+        """Record lost slices if too few are present to finish a step: until that is done, no decision tells of them.
+
+        The slice that led may be lost, too; the first one that is left writes.
+        """
         membership, flags = self._membership, self._membership.commit.flags
         ends = view.is_done or flags.get("stop") == "all" or flags.get("saved")
         if ends or len(view.slices) >= self._job.host.min_slices:
@@ -107,13 +111,14 @@ class Decisions:
             former = self._recorded
             self._recorded = {peer for peer in former if view.has(*peer)}
             if self._recorded != former:
-                self._write(membership.commit.seq.step, former, self._recorded)
+                leads = self._job.is_first and membership.active[:1] == [membership.own]
+                self._write(membership.commit.seq.step, former, self._recorded, leads=leads)
 
-    def _write(self, step: int, former: set[Peer], active: set[Peer]) -> None:
+    def _write(self, step: int, former: set[Peer], active: set[Peer], *, leads: bool) -> None:
         job, host = self._job, self._job.host
         numbers = sorted(number for number, _ in active)
         job.events.write("slices", step, slices=numbers)
-        if not job.leads:
+        if not leads:
             return
         if self._lines is None:
             self._lines = JsonLines(job.out / FILE)
