@@ -138,9 +138,9 @@ def test_two_workloads_are_compared() -> None:
     assert "run-3" in difference.of_two(left, other).text.split("\n", 2)[2]  # the user's own words are not changed
 
 
-def test_the_error_for_a_missing_workload_lists_the_existing_ones() -> None:
+def test_the_error_for_a_missing_workload_names_the_closest() -> None:
     api = Defaulting()
     admitted(api)
     with pytest.raises(NotFoundError) as caught:
         difference.running(api, "ww", "default")
-    assert caught.value.hint == "choose from w"
+    assert caught.value.hint == "did you mean 'w'?"

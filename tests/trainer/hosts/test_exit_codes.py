@@ -109,10 +109,7 @@ def test_a_bug_is_shown_with_its_stack_and_recorded_in_one_short_line(
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_a_bug_waits_for_the_end_of_a_peer_that_may_be_its_cause(
-    hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.hosts.job._CAUSE_SECONDS", 1.0)
+def test_a_bug_waits_for_the_end_of_a_peer_that_may_be_its_cause(hosts: int, tmp_path: Path) -> None:
     peers, _ = connected(hosts)
     began = time.monotonic()
     report_error(a_job(tmp_path, peers=peers[0]), ValueError("bug"))
