@@ -14,13 +14,13 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from e2e.machine import machine
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT, BATCH, CHIPS = 1000, 64, 4
@@ -99,14 +99,8 @@ def main() -> None:
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(CHIPS)}
     results = {name: measure(settings, repeat) for name, settings in CASES.items()}
     print(*table(results), sep="\n")
-    machine = {
-        "cores": os.cpu_count(),
-        "load": os.getloadavg(),
-        "python": sys.version.split()[0],
-        "jax": version("jax"),
-    }
     file = RESULTS / f"evaluation-padding-{datetime.now(UTC):%F}.json"
-    file.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from trainer.config import Model
 from trainer.data import batches, object_decoding, synthetic_images, synthetic_scenes, synthetic_translations
 from trainer.data.objects import object_format
 from trainer.data.records import END, FIRST_TOKEN, PADDING, Kind, record
+from trainer.detection import DetectionLog
 from trainer.hosts.peers import Peers
 from trainer.parallel import layout
 from trainer.parallel.mesh import make_mesh
@@ -114,6 +115,16 @@ class Trainer:
             state, out = self.train()(state, self.blocks(n * self.batch + np.arange(self.batch)), self.flags)
             result.append(float(out["loss"]))
         return result
+
+    def evaluate_detections(self, state: Any, first: int, examples: int) -> tuple[float, DetectionLog]:
+        """Return the loss and the detections of examples from the first one on; the last batch is padded."""
+        params, averages, log, loss, weight = state["params"], state["averages"], DetectionLog(), 0.0, 0.0
+        for ids in batches.eval_ids(self.batch, first, examples):
+            blocks = self.blocks(ids)
+            sums = self.programs.evaluate(params, blocks, averages)
+            loss, weight = loss + float(sums.loss), weight + float(sums.weight)
+            log.add(*jax.device_get(self.programs.detect(params, blocks, averages)))
+        return loss / weight, log
 
     def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the first step's clipped gradients by name: ten times AdamW's first moment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from xpk.model.closest import with_closest
 from xpk.model.errors import UsageError
 from xpk.model.options import option_of
 
@@ -82,8 +82,7 @@ def _plain(value: Any) -> Any:
 def _problem(error: Any, names: list[str]) -> str:
     place = ".".join(map(str, error["loc"])) or "the arguments"
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(error["loc"][-1]), names, 1)
-        return f"unknown argument '{place}'" + (f": did you mean '{near[0]}'?" if near else "")
+        return with_closest(f"unknown argument '{place}'", str(error["loc"][-1]), names)
     if error["type"] == "missing":
         return f"missing argument '{place}'"
     return f"'{place}': {error['msg']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import sys
@@ -18,6 +17,7 @@ from mcp.server.stdio import stdio_server
 from xpk.agents import reads
 from xpk.agents.plans import PlanBook
 from xpk.agents.tool import SCOPES, Scope, Tool
+from xpk.model.closest import did_you_mean
 from xpk.model.errors import NotFoundError, UsageError, XpkError
 from xpk.model.terminal import printable
 from xpk.version import __version__
@@ -61,8 +61,7 @@ class Tools:
                 hint=f"your user can start it with `xpk mcp --scope {self._beyond[name]}`",
             )
         if name not in self._tools:
-            near = difflib.get_close_matches(name, self._tools, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the tools are {', '.join(self._tools)}"
+            hint = did_you_mean(name, self._tools) or f"the tools are {', '.join(self._tools)}"
             raise NotFoundError(f"there is no tool '{name}'", hint=hint)
         return self._tools[name]
 

@@ -6,7 +6,6 @@ Google's xpk keeps in the same folder.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xpk.model import names
+from xpk.model.closest import with_closest
 from xpk.model.errors import UsageError, XpkError
 from xpk.storage.text import read_text
 
@@ -283,8 +283,7 @@ def _why(name: str) -> str | None:
         return None
     if canonical in _FOREIGN:
         return f"'{name}' is a setting of Google's xpk that has no effect here: {_FOREIGN[canonical]}"
-    near = difflib.get_close_matches(name, [*SETTINGS, *_OTHER_NAMES], n=1, cutoff=0.5)
-    return f"unknown setting '{name}'" + (f": did you mean '{near[0]}'?" if near else "")
+    return with_closest(f"unknown setting '{name}'", name, [*SETTINGS, *_OTHER_NAMES], cutoff=0.5)
 
 
 def _problems(key: str, value: Any, *, skip: str = "") -> list[str]:

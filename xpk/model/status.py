@@ -215,15 +215,11 @@ class WorkloadStatus:
     num_hosts_up: int = 0  # hosts that run or have finished
     restarts_in_place: int = 0  # restarts in `restarts` without new pods; in lists, only where the output is a folder
     min_slices: int | None = None  # slices with which it trains at least; null unless its slices are elastic
-    suspects: tuple[
-        SuspectHost, ...
-    ] = ()  # hosts on nodes with evidence against them, one host of each quarantined slice; empty in lists
+    suspects: tuple[SuspectHost, ...] = ()  # hosts on suspect nodes, one of each quarantined slice; empty in lists
     pending_reason: str = ""  # reason for waiting in one word, such as WaitingForQuota; empty if Kueue gives none
     clusters: tuple[str, ...] = ()  # clusters that it may run on; empty if it has only one
     placements: tuple[Placement, ...] = ()  # its copies on these clusters; empty in lists
-    start: StartEstimate | None = (
-        None  # estimated start while it is queued; null in `workload list`, or if it is unknown
-    )
+    start: StartEstimate | None = None  # estimated start of a queued one; null in `workload list`, or if unknown
 
 
 _KNOWN = {

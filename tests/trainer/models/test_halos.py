@@ -86,9 +86,9 @@ def sent(trainer: Trainer, kind: str) -> int:
     return sum(one.bytes for one in slice_collectives(trainer.train().as_text()) if one.kind == kind)
 
 
-def halos(found: list[Window]) -> int:
+def halos(sharded: list[Window]) -> int:
     """Return the bytes of the halos of a step; the images, which the first window reads, need no gradient."""
-    return sum(window.sent_forward for window in found) + sum(window.sent_backward for window in found[1:])
+    return sum(window.sent_forward for window in sharded) + sum(window.sent_backward for window in sharded[1:])
 
 
 def records(trainer: Trainer) -> int:
@@ -108,9 +108,9 @@ def test_border_rows_of_a_window_are_those_that_the_other_chip_needs() -> None:
 def test_resnet_exchanges_border_rows_and_gathers_only_its_input() -> None:
     """A convolution's input rows are sent again in the backward pass, for the gradient of its weights."""
     trainer = Trainer(1, 1, CHIPS, *RESNET, *COMMON)
-    found = partitioned(trainer, least_rows=CHIPS)
-    assert [(window.size, window.stride) for window in found] == [(7, 2), (3, 2), (3, 1), (3, 2), (3, 1)]
-    assert halos(found) <= sent(trainer, "collective-permute") <= 2 * halos(found)
+    sharded = partitioned(trainer, least_rows=CHIPS)
+    assert [(window.size, window.stride) for window in sharded] == [(7, 2), (3, 2), (3, 1), (3, 2), (3, 1)]
+    assert halos(sharded) <= sent(trainer, "collective-permute") <= 2 * halos(sharded)
     assert sent(trainer, "all-gather") == records(trainer)
 
 
@@ -119,8 +119,8 @@ def test_resnet_exchanges_border_rows_and_gathers_only_its_input() -> None:
 def test_ssd_exchanges_border_rows_and_gathers_its_input_and_predictions() -> None:
     """Gathered are also the first output that is not divided, and the gradient of its layer's input."""
     trainer = Trainer(1, 1, CHIPS, *SSD, *COMMON)
-    found, model = partitioned(trainer, least_rows=4 * CHIPS), trainer.config.model
-    assert halos(found) <= sent(trainer, "collective-permute") <= 2 * halos(found)
+    sharded, model = partitioned(trainer, least_rows=4 * CHIPS), trainer.config.model
+    assert halos(sharded) <= sent(trainer, "collective-permute") <= 2 * halos(sharded)
     divided, whole = levels(model)
     assert whole.grid < 4 * CHIPS <= divided.grid
     numbers = divided.grid**2 * divided.shapes * (4 + model.classes + 1)

@@ -18,9 +18,8 @@ from tests.trainer.models import reference_mask_rcnn as reference
 from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config
 from trainer.config import Data, Model
-from trainer.data import batches, object_decoding, synthetic_scenes
+from trainer.data import object_decoding, synthetic_scenes
 from trainer.data.objects import object_format, pack
-from trainer.detection import DetectionLog
 from trainer.models import mask_rcnn, object_records, region_heads, region_proposals, region_sampling, registry, resnet
 from trainer.models.family import Context
 from trainer.parallel import layout
@@ -211,14 +210,14 @@ def test_detections_equal_those_of_the_reference() -> None:
         if all(k != category or reference.overlap(moved_box, other) <= 0.5 for _, k, other in expected):
             expected.append((chance, category, moved_box))
     detect = jax.jit(functools.partial(mask_rcnn.detect, model, one_chip()))
-    found = jax.device_get(detect(params | {"box": box}, averages, record_BS))
-    assert found.category_BK[0].tolist() == [category for _, category, _ in expected[:12]]
-    assert set(found.category_BK[0]) == {1, 2, 3}
+    detections = jax.device_get(detect(params | {"box": box}, averages, record_BS))
+    assert detections.category_BK[0].tolist() == [category for _, category, _ in expected[:12]]
+    assert set(detections.category_BK[0]) == {1, 2, 3}
     for n, (chance, category, moved_box) in enumerate(expected[:12]):
-        assert found.score_BK[0, n] == pytest.approx(chance, rel=1e-3)
-        np.testing.assert_allclose(found.box_BK4[0, n] * SIDES, moved_box, rtol=0, atol=1e-2)
+        assert detections.score_BK[0, n] == pytest.approx(chance, rel=1e-3)
+        np.testing.assert_allclose(detections.box_BK4[0, n] * SIDES, moved_box, rtol=0, atol=1e-2)
         mask = reference.mask_head(params["mask"], reference.pool(features, moved_box, 14), category, 1)
-        np.testing.assert_allclose(found.mask_BKMM[0, n], 1 / (1 + np.exp(-mask)), rtol=0, atol=1e-3)
+        np.testing.assert_allclose(detections.mask_BKMM[0, n], 1 / (1 + np.exp(-mask)), rtol=0, atol=1e-3)
 
 
 def test_samples_depend_only_on_the_example_and_the_step() -> None:
@@ -333,20 +332,12 @@ def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
     state = jax.device_get(spread.init(np.uint32(0)))
     score = state["params"]["box"]["score"]
     score["dense"] = 50 * score["dense"]  # so that the detections differ
-    results = []
-    for trainer in (spread, alone):
-        log, loss, weight = DetectionLog(), 0.0, 0.0
-        for ids in batches.eval_ids(trainer.batch, 10, 11):
-            blocks = trainer.blocks(ids)
-            sums = trainer.programs.evaluate(state["params"], blocks, state["averages"])
-            loss, weight = loss + float(sums.loss), weight + float(sums.weight)
-            log.add(*jax.device_get(trainer.programs.detect(state["params"], blocks, state["averages"])))
-        results.append((loss / weight, np.load(io.BytesIO(log.pack()))))
-    (loss, found), (expected_loss, expected) = results
+    (loss, log), (expected_loss, expected_log) = (one.evaluate_detections(state, 10, 11) for one in (spread, alone))
+    detections, expected = (np.load(io.BytesIO(one.pack())) for one in (log, expected_log))
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert len(expected["counts"]) == 11 and sum(expected["counts"]) > 11 and len(set(expected["category_BK"])) > 1
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(detections[name], values, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.slow

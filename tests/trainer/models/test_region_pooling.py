@@ -88,8 +88,8 @@ def test_two_chips_of_an_image_gather_its_features_and_each_reads_half_of_the_re
 
 
 def test_two_chips_multiply_their_own_rows_and_exchange_them_for_regions() -> None:
-    found = collectives(divided("one_hot"))
-    sent = {sum(one.sizes) for one in found if one.kind == "all-to-all"}
+    exchanges = collectives(divided("one_hot"))
+    sent = {sum(one.sizes) for one in exchanges if one.kind == "all-to-all"}
     assert sent == {8 * 7 * (160 // stride // 2) * 4 for stride in STRIDES}, "8 regions, 7 columns, half of the rows"
     features = {(160 // stride) ** 2 * 4 for stride in STRIDES}
-    assert not features & {sum(one.sizes) for one in found if one.kind == "all-gather"}
+    assert not features & {sum(one.sizes) for one in exchanges if one.kind == "all-gather"}

@@ -16,9 +16,8 @@ from tests.trainer.models import reference_ssd
 from tests.trainer.small import killed_and_resumed, run_long
 from trainer import config, ssd_levels
 from trainer.config import Model
-from trainer.data import batches, synthetic_scenes
+from trainer.data import synthetic_scenes
 from trainer.data.objects import object_format
-from trainer.detection import DetectionLog
 from trainer.models import object_records, registry, ssd, ssd_loss
 from trainer.models.object_records import Objects
 from trainer.parallel.partitioning import Execution
@@ -193,22 +192,13 @@ def test_padding_does_not_change_an_evaluation_on_several_chips() -> None:
     """Losses and detections of 11 images in batches of 8 on four chips are those of each image alone."""
     spread, alone = Trainer(2, 1, 2, *SETTINGS), Trainer(1, 1, 1, *SETTINGS, "data.global_batch=1")
     state = jax.device_get(spread.init(np.uint32(0)))
-    results: dict[bool, Any] = {}
-    for trainer in (spread, alone):
-        params, averages = state["params"], state["averages"]
-        log, loss, weight = DetectionLog(), 0.0, 0.0
-        for ids in batches.eval_ids(trainer.batch, 10, 11):
-            blocks = trainer.blocks(ids)
-            sums = trainer.programs.evaluate(params, blocks, averages)
-            loss, weight = loss + float(sums.loss), weight + float(sums.weight)
-            log.add(*jax.device_get(trainer.programs.detect(params, blocks, averages)))
-        results[trainer is spread] = loss / weight, log
-    assert results[True][0] == pytest.approx(results[False][0], rel=1e-5)
+    (loss, log), (expected_loss, expected) = (one.evaluate_detections(state, 10, 11) for one in (spread, alone))
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
     images = [synthetic_scenes.draw(n, 64)[1] for n in range(10, 21)]
-    precisions = [log.precisions(spread.config.model, images)["map"] for _, log in results.values()]
+    precisions = [one.precisions(spread.config.model, images)["map"] for one in (log, expected)]
     assert precisions[0] == pytest.approx(precisions[1], abs=1e-6)
     with pytest.raises(ValueError, match="zip"):
-        results[True][1].precisions(spread.config.model, images[1:])
+        log.precisions(spread.config.model, images[1:])
 
 
 @pytest.mark.slow

@@ -88,9 +88,9 @@ class Decisions:
         A slice that was lost and has joined again within the step is recorded as both.
         """
         active = {(number, incarnation) for number, incarnation in flags["active"]}
-        if active == self._recorded or flags["stop"] == "all":  # then slices end one by one, which is no loss
-            return
         with self._recording:
+            if active == self._recorded or flags["stop"] == "all":  # then slices end one by one, which is no loss
+                return
             former, self._recorded = self._recorded, active
             leads = self._job.leads
             if former and not former <= active and not active <= former:

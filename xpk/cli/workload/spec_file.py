@@ -5,7 +5,6 @@ Fields are the long flags of the command without their dashes, `name`, and `args
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from click.core import ParameterSource
 
 from xpk.cli.google_xpk import WorkloadCommand
 from xpk.cli.target import stated_place
+from xpk.model.closest import with_closest
 from xpk.model.errors import Problems, UsageError
 
 _MAX_BYTES = 1 << 20
@@ -139,8 +139,8 @@ def _values(content: dict[str, Any], fields: Fields, file: Path) -> dict[str, An
         elif field in OF_CREATE_ALONE and field not in fields:
             continue
         elif not isinstance(field, str) or field not in fields:
-            near = difflib.get_close_matches(str(field), [*fields, "args"], 1)
-            wrong.add(f"{file}: unknown field '{field}'" + (f"; did you mean '{near[0]}'?" if near else ""), hint=_HINT)
+            problem = f"{file}: unknown field '{field}'"
+            wrong.add(with_closest(problem, str(field), [*fields, "args"], mark=";"), hint=_HINT)
         else:
             values[fields[field].name or ""] = wrong.read(None, _value, fields[field], field, value, file)
     wrong.check(f"{file} is not a workload", hint=_HINT)

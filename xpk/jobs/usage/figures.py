@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from xpk.jobs.usage.ledger import Ledger
 from xpk.jobs.usage.sums import Amounts, Balance, balance, sums
 from xpk.model.accelerators import find_shape
+from xpk.model.closest import with_closest
 from xpk.model.errors import UsageError
 from xpk.model.usage import MICROSECONDS, ChipHourPrice, Hold
 
@@ -133,8 +133,7 @@ def family_of(accelerator_type: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.5)
-    return f"--by: unknown column '{name}'" + (f": did you mean '{near[0]}'?" if near else "")
+    return with_closest(f"--by: unknown column '{name}'", name, COLUMNS, cutoff=0.5)
 
 
 def _value(name: str, hold: Hold, cause: str) -> str:
