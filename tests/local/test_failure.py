@@ -24,6 +24,10 @@ def condition(obj: Obj, kind: str) -> Any:
     return next((c for c in obj["status"]["conditions"] if c["type"] == kind), {"reason": ""})
 
 
+def restarts(api: LocalApi, name: str) -> int:
+    return int(api.get("JobSet", name).get("status", {}).get("restarts", 0))
+
+
 def events(api: LocalApi) -> list[str]:
     return [event["reason"] for event in api.list("Event")]
 
@@ -84,9 +88,9 @@ def test_no_slice_resumes_while_another_slice_is_terminating(api: LocalApi, tmp_
 def test_repeated_failures_restart_with_backoff(api: LocalApi, folder: Path) -> None:
     api.create(jobset("a", "exit 1", slices=1, hosts=1, max_restarts=9))
     begin = time.monotonic()
-    until(lambda: status(api, "a").get("restarts") == 1 if "status" in api.get("JobSet", "a") else False)
+    until(lambda: restarts(api, "a") >= 1)
     assert time.monotonic() - begin < 2  # the first one has no pause
-    until(lambda: status(api, "a").get("restarts") == 3)
+    until(lambda: restarts(api, "a") == 3)
     assert 2 <= time.monotonic() - begin < 6
     process.tell(folder / daemon_control.LOCK, signal.SIGKILL)  # the pause is kept
     time.sleep(2.5)
@@ -96,14 +100,14 @@ def test_repeated_failures_restart_with_backoff(api: LocalApi, folder: Path) -> 
         f"restart {n} waits for {s} s: the last {n} attempts ended within 5 s each" for n, s in [(2, 2), (3, 4)]
     ]
     hurry(api, "a")
-    until(lambda: status(api, "a").get("restarts") == 4)
+    until(lambda: restarts(api, "a") >= 4)
 
 
 def test_a_clock_that_is_set_back_prolongs_neither_a_pause_nor_a_grace_period(api: LocalApi, folder: Path) -> None:
     deaf = "trap '' TERM; echo up; while :; do sleep 0.02; done"
     fails = f'[ "$XPK_RESTART_ATTEMPT" = 3 ] && {{ {deaf}; }}; exit 1'
     api.create(jobset("a", fails, slices=1, hosts=1, grace=1, max_restarts=9))
-    until(lambda: status(api, "a").get("restarts") == 3 if "status" in api.get("JobSet", "a") else False)
+    until(lambda: restarts(api, "a") == 3)
     api.patch("JobSet", "a", {"status": {"nextAttemptAt": later(3600)}})
     (pod,) = running(api, "a", 1, attempt=3)
     until(lambda: list(api.logs(pod)))
@@ -111,7 +115,7 @@ def test_a_clock_that_is_set_back_prolongs_neither_a_pause_nor_a_grace_period(ap
     marker = folder / process.PODS / pod["metadata"]["uid"] / "terminated"
     until(marker.exists)
     os.utime(marker, (time.time() + 3600,) * 2)
-    until(lambda: status(api, "a")["restarts"] == 4)
+    until(lambda: restarts(api, "a") == 4)
 
 
 def test_a_child_has_the_grace_period_after_its_shell_died(api: LocalApi, tmp_path: Path) -> None:
