@@ -4,6 +4,7 @@
     python -m bench.compiled --to-the-end --model 128b --num-slices 199      # the executable too: minutes each
     python -m bench.compiled --families                      # the other model families, on two slices and 4,096 chips
     python -m bench.compiled --families --model resnet50     # one of them; the others stay as they are
+    python -m bench.compiled --updates      # what sharding the update of weights changes, on two slices: 14 programs
 
 Needs the extra `tpu` and no TPU. Every program is compiled in a process of its own, at the lowest priority, one after
 the other; what is in the results already is not done again.
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,16 +73,18 @@ class Program:
 def main() -> None:
     """Compile missing results, write each when it is complete, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", action="store_true", help="the other model families instead of decoders")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--families", action="store_true", help="the other model families instead of decoders")
+    chosen.add_argument("--updates", action="store_true", help="those with and without a sharded update instead")
     parser.add_argument("--model", action="append", choices=(*MODELS, *FAMILIES), help="only these")
     parser.add_argument("--num-slices", action="append", type=int, metavar="N", help="only these")
     parser.add_argument("--to-the-end", action="store_true", help="make code, too")
     parser.add_argument("--out", type=Path, metavar="FILE", help="results [default: of today in bench/results]")
     options = parser.parse_args()
-    name = "families" if options.families else "compiled"
+    name = "families" if options.families else "updates" if options.updates else "compiled"
     out = options.out or ROOT / "bench" / "results" / f"{name}-{datetime.now(UTC):%F}.json"
     reports: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
-    programs = family_programs() if options.families else decoder_programs(options.num_slices or SLICES)
+    programs, tables = _chosen(options)
     for program in programs:
         if program.config not in (options.model or [program.config]):
             continue
@@ -95,8 +98,16 @@ def main() -> None:
         print(f"{size}: {report['peak_gib']} GiB in {report['compile_seconds']} s", file=sys.stderr)
         reports = [row for row in reports if row not in matches] + [report]
         out.write_text(json.dumps(reports, indent=1) + "\n")
-    tables = family_table(reports) if options.families else (*table(reports), "", *collectives_table(reports))
-    print(*tables, sep="\n")
+    print(*tables(reports), sep="\n")
+
+
+def _chosen(options: argparse.Namespace) -> tuple[Iterable[Program], Callable[[list[dict[str, Any]]], Iterator[str]]]:
+    """Return the programs that the options choose, and the function that yields the lines of their tables."""
+    if options.families:
+        return family_programs(), family_table
+    if options.updates:
+        return update_programs(), update_table
+    return decoder_programs(options.num_slices or SLICES), decoder_tables
 
 
 def decoder_programs(slices: Iterable[int]) -> Iterator[Program]:
@@ -110,6 +121,14 @@ def family_programs() -> Iterator[Program]:
         yield Program(model, 2)
         yield Program(model, 16, settings=settings)
         yield Program(model, 1, "v4-8192", settings)
+
+
+def update_programs() -> Iterator[Program]:
+    """Yield those whose update of weights is sharded over slices, on two slices, and the same without."""
+    for model in FAMILIES:
+        if model != "dlrm":  # it has no settings for slices: its tables are sharded inside them
+            yield Program(model, 2)
+            yield Program(model, 2, settings=("optim.update_axes=",))
 
 
 def to_the_end(program: Program) -> dict[str, Any]:
@@ -176,6 +195,13 @@ def _result(command: list[str], env: Any) -> str:
     if ran.returncode:
         sys.exit(f"{' '.join(command)}\n{ran.stderr}")
     return ran.stdout
+
+
+def decoder_tables(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the two Markdown tables of decoders."""
+    yield from table(reports)
+    yield ""
+    yield from collectives_table(reports)
 
 
 def table(reports: list[dict[str, Any]]) -> Iterator[str]:
@@ -253,6 +279,31 @@ def family_table(reports: list[dict[str, Any]]) -> Iterator[str]:
             _dcn(row),
             f"{guess['dcn_gib_per_step'] * 2**10:.1f}",
             f"{row['compile_seconds']:.0f}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def update_table(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: state, memory and transfers, with and without a sharded update."""
+    from trainer import config
+
+    kinds = ("all-gather", "reduce-scatter", "all-reduce")
+    titles = ("model", "update sharded over", "state, GiB", "peak, GiB", *(f"{kind}s" for kind in kinds), "all, MiB")
+    titles = (*titles, "over DCN, MiB")
+    yield f"| {' | '.join(titles)} |"
+    yield "|---" * len(titles) + "|"
+    for row in sorted(reports, key=lambda row: (list(FAMILIES).index(row["config"]), row["settings"])):
+        sent = dict.fromkeys((*kinds, "collective-permute", "all-to-all"), 0.0)
+        for one in row["ici_collectives"]:
+            sent[one["kind"]] += one["bytes"] / 2**20
+        cells = (
+            f"`{row['config']}`",
+            config.load(row["config"], row["settings"]).optim.update_axes or "nothing",
+            f"{row['state_gib']:.3f}",
+            f"{row['peak_gib']:.2f}",
+            *(f"{sent[kind]:.0f}" for kind in kinds),
+            f"**{row['ici_gib_per_step'] * 2**10:,.0f}**",
+            _dcn(row),
         )
         yield f"| {' | '.join(cells)} |"
 

@@ -15,7 +15,8 @@ from tests.trainer.clicks import ClickTrainer, clicks_on, log_losses, reference_
 from tests.trainer.collectives import collectives
 from tests.trainer.emulated import same_gradients
 from trainer import config
-from trainer.data import batches
+from trainer.data import batches, synthetic_clicks
+from trainer.data.clicks import click_format
 from trainer.models import dlrm, registry
 from trainer.models.embedding import RowExchange, look_up, row_of
 from trainer.models.family import Context
@@ -60,6 +61,20 @@ def test_a_dlrm_trains_the_same_on_any_mesh(mesh: tuple[int, int]) -> None:
 )
 def test_a_dlrm_trains_the_same_in_any_way(settings: tuple[str, ...]) -> None:
     np.testing.assert_allclose(losses(2, 2, *settings), losses(1, 1), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_batch_of_65_536_clicks_trains_the_same_on_four_chips() -> None:
+    """The batch of the configuration `dlrm`, with distinct examples; tables are smaller."""
+    big = "data.global_batch=65536"
+    trainers = [ClickTrainer(2, 2, big), ClickTrainer(1, 1, big, "model.placements=replicated")]
+    form = click_format(trainers[0].config.model)
+    records = np.concatenate([synthetic_clicks.draw(form, chunk)[0] for chunk in range(48)]).astype(np.uint32)
+    for trainer in trainers:
+        trainer.read = lambda ids_N: records[ids_N]
+    split, whole = (trainer.losses(3) for trainer in trainers)
+    np.testing.assert_allclose(split, whole, rtol=1e-5)
+    assert split[2] < split[0]
 
 
 @pytest.mark.slow

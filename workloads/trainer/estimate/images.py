@@ -26,6 +26,7 @@ _KERNELS: dict[str, Callable[[Model], Iterator[Kernel]]] = {
 }
 _WIDTH = 4  # bytes of a parameter
 _ROWS = 8  # of a tile, to which XLA's TPU compiler pads the second-minor dimension of an array
+_BFLOAT16_ROWS = 16  # of a tile of bfloat16
 
 
 def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool = False) -> dict[str, Any]:
@@ -95,7 +96,8 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
     Inside a slice gradients are all-reduced in the compute dtype, and those of the head in float32. If the update is
     sharded over fsdp, new parameters are gathered: by another all-reduce if a chip's part is not larger than a tile.
     Between slices each chip all-reduces its part of the gradients, and gathers new parameters if the update is sharded
-    over dp.
+    over dp: whole ones, if it is sharded over dp alone. If it is not sharded, a chip's part are some rows of each
+    gradient, and a second all-reduce inside the slice gathers the sums.
 
     With fewer images than chips, those of the first slices supply all records, and send a copy to every chip of tp.
     Mask R-CNN's chips of tp exchange the rows of pooled features for regions. Rows at the borders of images that are
@@ -113,6 +115,9 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
         sent = 0 if kernel.is_frozen else _WIDTH if kernel.is_float32 else width
         parts, parts_of_slices = kernel.parts(over_fsdp), kernel.parts(*_axes(config, sizes))
         part, smallest = kernel.numbers / math.prod(parts), kernel.numbers / math.prod(parts_of_slices)
+        if slices > 1 and not axes:
+            part = smallest = _numbers_of_rows(kernel, sizes.fsdp)
+            ici += inside * kernel.numbers * 2 * sent
         ici += inside * kernel.numbers * (2 * sent + _gathered(kernel, parts) * _WIDTH)
         dcn += 2 * sent_fraction(slices) * sent * part + ((slices - 1) * _WIDTH * smallest if smallest < part else 0.0)
     if config.mesh.grad_reduction == "explicit":
@@ -120,6 +125,12 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
     if slices > 1 and sizes.global_batch < sizes.dp * sizes.fsdp * sizes.tp:
         dcn += sizes.tp * record(model).length
     return Sent(ici, dcn + 2 * sent_fraction(replicas) * vector_width(config) * parameters(model))
+
+
+def _numbers_of_rows(kernel: Kernel, chips: int) -> int:
+    """Return the numbers in a chip's share of a kernel's rows: whole tiles of bfloat16, of which some chips have none."""
+    *others, rows, columns = kernel.shape
+    return math.prod(others) * min(rows, math.ceil(rows / chips / _BFLOAT16_ROWS) * _BFLOAT16_ROWS) * columns
 
 
 def _gathered(kernel: Kernel, parts: tuple[int, ...]) -> int:
