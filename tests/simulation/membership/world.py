@@ -14,6 +14,7 @@ from tests.simulation.membership.properties import REGISTRY, SILENT_SECONDS, STA
 from tests.simulation.membership.trainer import Trainer
 from trainer.elastic.reduction import Share, Vector
 from trainer.hosts.membership import Peer
+from xpk_shared.slices.roster import quorum
 
 _START_SECONDS, _FAULTY_SECONDS = 10.0, 40.0
 _QUIET_SECONDS = 100.0  # in which all slices must be active again
@@ -43,7 +44,7 @@ class World:
         self.min_slices = self.rng.randint(1, self.num_slices)
         self.step_seconds = self.rng.choice((0.3, 0.6, 1.0))
         self.properties = Properties(self)
-        self.quorum = max(self.min_slices, self.num_slices - self.min_slices + 1)
+        self.quorum = quorum(self.num_slices, self.min_slices)
         self.trace: list[str] = []
         self.epoch = self._founded = self._saved = 0
         self.listeners: list[Exchange] = []

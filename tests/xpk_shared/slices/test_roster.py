@@ -297,6 +297,26 @@ def test_a_slice_that_is_ahead_does_not_undo_what_others_say_that_it_trains_with
         assert {*view_of(slices, 60.0).slices} == {1, 2}
 
 
+def test_slices_that_continued_in_a_split_network_are_believed_by_a_registry_that_was_frozen_since() -> None:
+    """It dropped them, and the slice beside it says so when all connect again; but it is the one that was left out."""
+    slices = roster(min_slices=3, num_slices=4)
+    for number in range(4):
+        slices.take(number, entry(f"a{number}", ACTIVE), 0.0)
+    view_of(slices, 0.0)
+    for number in (1, 2, 3):
+        slices.lose(number, 1.0)
+    slices.begin_again()
+    rest = ["a1", "a2", "a3"]
+    assert slices.take(0, entry("a0", ACTIVE), 2.0, dropped=rest, progress=Progress((10, 0, 0), frozenset({"a0"})))
+    for number in (1, 2):
+        ahead = Progress((15, 0, 0), frozenset(rest))
+        assert slices.take(number, entry(f"a{number}", ACTIVE), 3.0, rest, ["a0"], ahead)
+    assert slices.pop_evicted() == [(0, "a0")]
+    assert slices.view(3.0) is None, "a3 may return"
+    assert slices.take(3, entry("a3", ACTIVE), 4.0, rest, ["a0"], Progress((15, 0, 0), frozenset(rest)))
+    assert {*view_of(slices, 4.0).slices} == {1, 2, 3}
+
+
 def test_the_progress_of_a_slice_that_was_dropped_does_not_count() -> None:
     slices = roster(num_slices=4)
     slices.take(3, entry("a3", ACTIVE), 0.0, progress=Progress((10, 0, 0), frozenset({"a3"})))

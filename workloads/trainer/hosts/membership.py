@@ -26,7 +26,7 @@ from trainer.hosts.peers import Peers
 from trainer.hosts.registry_loss import FROZEN, REGISTRY_SLICE, RegistryLoss
 from xpk_shared.slices.client import RegistryClient
 from xpk_shared.slices.registry import identity
-from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, Progress, View, read_view
+from xpk_shared.slices.roster import ACTIVE, WAITING, Entry, Progress, View, quorum, read_view
 
 FOUNDER, JOINER, DONE = "founder", "joiner", "done"  # roles of a slice before it is active
 _KEY = "slices"  # of announcements and reports among the hosts of the slice
@@ -164,7 +164,7 @@ class Membership:
 
     def is_quorum(self, count: int) -> bool:
         """Return whether so many slices may continue without the registry: the others are too few to do the same."""
-        return count >= max(self._host.min_slices, self._host.num_slices - self._host.min_slices + 1)
+        return count >= quorum(self._host.num_slices, self._host.min_slices)
 
     def may_finish(self, seq: Seq) -> bool:
         """Return whether a reduction may be completed: not a step, if so few slices are present that others may train.

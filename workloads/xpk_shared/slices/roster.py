@@ -109,6 +109,11 @@ class RosterLimits:
     settle_seconds: float = 5.0  # for the other active slices to connect to a new registry, after the first one
 
 
+def quorum(num_slices: int, min_slices: int) -> int:
+    """Return how many slices may continue without the registry: the others are too few to do the same."""
+    return max(min_slices, num_slices - min_slices + 1)
+
+
 class Roster:
     """The present slices. Times are of one monotonic clock."""
 
@@ -127,6 +132,7 @@ class Roster:
         self._last_active = -1, ""  # number and incarnation of the only active slice, whose connection was lost
         self._awaited_until = -math.inf  # until when it may return before another slice begins the run
         self._former: set[str] = set()  # incarnations that were present before this registry began again
+        self._reports: dict[str, tuple[Progress, set[str]]] = {}  # what incarnations said that was dropped, and when
         self._reported: set[str] = set()  # incarnations that an earlier registry has dropped
         self._stale: set[str] = set()  # incarnations whose views others did not see
         self._evicted: list[tuple[int, str]] = []
@@ -175,22 +181,25 @@ class Roster:
         """
         former = self._slices.get(number)
         is_new = former is None or former.incarnation != entry.incarnation
-        active = {each.incarnation for each in self._slices.values() if each.phase == ACTIVE}
-        have_continued = entry.incarnation in continued and active.isdisjoint(continued)
+        have_continued = entry.incarnation in continued and self._active.isdisjoint(continued)
         is_newest = progress.rank >= self._newest.rank
-        return is_new and have_continued and is_newest and self._is_formed and len(active) < self._min_slices
+        return is_new and have_continued and is_newest and self._is_formed and len(self._active) < self._min_slices
 
     def supersede(self) -> None:
         """Begin again; the active slices here have followed views that others did not see, so they do not return."""
-        self._stale |= {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
+        self._stale |= self._active
         self._dropped |= self._stale
         self.begin_again()
         self._continued = None
 
     def begin_again(self) -> None:
-        """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile."""
+        """Forget the present slices until they connect again: they may have dropped some of themselves meanwhile.
+
+        Only they may be active then, unless they were too few to train: others may have continued without them.
+        """
         if self._is_formed:
-            self._former = self._continued = {entry.incarnation for entry in self._slices.values()}
+            self._former = {entry.incarnation for entry in self._slices.values()}
+            self._continued = self._former if len(self._active) >= self._min_slices else None
         self._slices, self._is_formed, self._progress, self._claimants = {}, False, {}, set()
         self._first_at = self._active_at = None
 
@@ -219,10 +228,8 @@ class Roster:
 
     def _learn(self, entry: Entry, continued: set[str], dropped: set[str], progress: Progress) -> None:
         """Take note of what a slice knows of the others, before the first view."""
-        trains = self._newest.active if progress.term < self._newest.term else frozenset()
-        self._reported |= dropped - self._former - trains
+        self._note_dropped(entry, dropped - self._former, progress)
         if progress.term > self._newest.term:  # a later list has readmitted its slices
-            self._reported -= progress.active
             self._dropped -= progress.active - self._stale - self._former
         self._dropped |= self._reported
         if entry.phase == ACTIVE and entry.incarnation not in self._dropped:
@@ -233,6 +240,21 @@ class Roster:
         if continued and is_believed and entry.incarnation not in self._reported:
             self._continue_with(entry, continued - self._stale)
         self._evict()
+
+    def _note_dropped(self, entry: Entry, dropped: set[str], progress: Progress) -> None:
+        """Note what a slice says that an earlier registry has dropped.
+
+        Not those that train, if a later list has readmitted them, or they have continued without the registry and it.
+        """
+        leading = max(self._newest, progress, key=lambda each: each.rank)
+        earlier = self._reports.get(entry.incarnation, (progress, set[str]()))[1]
+        self._reports[entry.incarnation] = progress, earlier | dropped
+        can_continue = len(leading.active) >= quorum(self._num_slices, self._min_slices)
+        self._reported = set()
+        for incarnation, (known, names) in self._reports.items():
+            is_left_out = can_continue and known.rank < leading.rank and incarnation not in leading.active
+            is_outdated = is_left_out or known.term < leading.term
+            self._reported |= names - leading.active if is_outdated else names
 
     def _is_left_out(self, entry: Entry) -> bool:
         """Return whether others train without a slice that connects, or may do so since the first view."""
@@ -262,8 +284,7 @@ class Roster:
         self._continued = continued if self._continued is None else self._continued & continued
         self._claimants.add(entry.incarnation)
         self._dropped -= self._continued - self._reported
-        active = {each.incarnation for each in self._slices.values() if each.phase == ACTIVE}
-        self._dropped |= active - self._continued
+        self._dropped |= self._active - self._continued
 
     def _evict(self) -> None:
         """Remove the slices of which it has become known that they were dropped."""
@@ -339,7 +360,12 @@ class Roster:
 
     @property
     def _has_active(self) -> bool:
-        return any(entry.phase == ACTIVE for entry in self._slices.values())
+        return bool(self._active)
+
+    @property
+    def _active(self) -> set[str]:
+        """Incarnations of the active slices that are present."""
+        return {entry.incarnation for entry in self._slices.values() if entry.phase == ACTIVE}
 
     def _forms(self, now: float) -> bool:
         if not self._slices or self._first_at is None:
