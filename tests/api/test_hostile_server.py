@@ -292,7 +292,7 @@ def test_time_spent_in_a_busy_watch_counts_toward_the_timeout(tmp_path: Path, mo
     begun = time.monotonic()
     with serving(mode) as (server, _):
         changes = list(api(tmp_path, server).watch("JobSet", timeout=0.5))
-    assert [change for change, _ in changes] == ["ADDED"] and time.monotonic() - begun < 3
+    assert [change for change, _ in changes] == ["ADDED"] and time.monotonic() - begun < 10
 
 
 def test_a_watch_resumes_from_its_last_bookmark(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def test_pools_used_by_unqueued_hosts_are_not_assigned(api: LocalApi) -> None:
     api.delete("JobSet", "a", grace_seconds=0)
     before = time.monotonic()
     assert ended(api, "b") == "Completed"
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 15
 
 
 def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi) -> None:

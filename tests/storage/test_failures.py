@@ -165,4 +165,4 @@ def test_a_file_that_is_too_large_is_rejected_immediately(run: Path) -> None:
     with pytest.raises(XpkError, match="too large: 102400 MiB, the limit is 512 MiB"):
         folder.read("metrics.jsonl")
     assert folder.read_end("metrics.jsonl", 4) == bytes(4), "its end can be read"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
