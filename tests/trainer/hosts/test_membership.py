@@ -22,6 +22,17 @@ def test_a_view_of_a_slice_itself_does_not_end_the_loss_of_the_registry() -> Non
         assert membership.is_view_current is is_current
 
 
+def test_a_slice_that_is_silent_counts_as_lost_while_the_registry_is_lost() -> None:
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda reason: None)
+    membership.is_heard = lambda peer: False
+    view = View(2, {1: Entry("b", ACTIVE, ())}).as_json()
+    for message, is_lost in ((view, False), ({"registry": "lost"}, True), (view, False)):
+        peers.announce("slices", message)
+        assert membership.is_lost(OTHER) is is_lost
+    assert membership.is_lost((1, "former"))
+
+
 @pytest.mark.parametrize(
     ("flags", "ends"),
     [

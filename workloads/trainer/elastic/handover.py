@@ -111,7 +111,7 @@ class Receiver:
         if not (is_awaited or self._parts):
             self._progressed_at = now
             return
-        lost = [number for number, entry in senders if not self._membership.view.has(number, entry.incarnation)]
+        lost = [number for number, entry in senders if self._membership.is_lost((number, entry.incarnation))]
         if now > self._progressed_at + (_LOST_SECONDS if lost else _STALL_SECONDS):
             raise HandoverLost(f"slice {lost[0]}" if lost else "the connection to the slice that leads")
 

@@ -128,7 +128,7 @@ def traffic(config: Config, sizes: Layout, replicas: int = 1) -> Sent:
 
 
 def _numbers_of_rows(kernel: Kernel, chips: int) -> int:
-    """Return the numbers in a chip's share of a kernel's rows: whole tiles of bfloat16, of which some chips have none."""
+    """Return the numbers in a chip's share of a kernel's rows: whole tiles of bfloat16, none on some chips."""
     *others, rows, columns = kernel.shape
     return math.prod(others) * min(rows, math.ceil(rows / chips / _BFLOAT16_ROWS) * _BFLOAT16_ROWS) * columns
 

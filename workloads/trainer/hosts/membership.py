@@ -157,6 +157,11 @@ class Membership:
         """The slices that are active or will be as soon as this host knows them, in the order of their grants."""
         return list(self._granted)
 
+    def is_lost(self, peer: Peer) -> bool:
+        """Return whether a slice is absent or, while nobody says so, is not heard; only first hosts hear the others."""
+        is_silent = self._leader is not None and not self.is_view_current and not self.is_heard(peer)
+        return is_silent or not self.view.has(*peer)
+
     @property
     def is_only_group(self) -> bool:
         """True if no other slices can train without this one: the registry is connected, or they are too few."""
