@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
 from xpk.model import names
 from xpk.model.accelerators import ACCELERATOR_LABEL, TOPOLOGY_LABEL, find_shape, type_of_nodes
@@ -47,10 +47,20 @@ def cube_flavors(cluster_queue: Obj) -> frozenset[str]:
     return _checked_flavors(cluster_queue, names.SLICE_CHECK)
 
 
+def foreign_checks(cluster_queue: Obj) -> tuple[str, ...]:
+    """Return the names of the admission checks of a ClusterQueue that xpk did not create."""
+    own = (names.PROVISIONING_CHECK, names.SLICE_CHECK)
+    return tuple(check["name"] for check in _checks(cluster_queue) if check["name"] not in own)
+
+
+def _checks(cluster_queue: Obj) -> Objs:
+    checks: Objs = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
+    return checks
+
+
 def _checked_flavors(cluster_queue: Obj, name: str) -> frozenset[str]:
     """Return the flavors of a ClusterQueue to which an admission check applies."""
-    checks = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
-    check = next((candidate for candidate in checks if candidate["name"] == name), None)
+    check = next((candidate for candidate in _checks(cluster_queue) if candidate["name"] == name), None)
     if check is None:
         return frozenset()
     return frozenset(check.get("onFlavors") or (flavor for flavor, _ in allotments(cluster_queue)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.create import create
 from xpk.jobs.create.create import check_free, create_workload, read_queue
 from xpk.jobs.status.reader import find_all
-from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError
+from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError, UsageError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import render_peer_secret, render_queue, render_queues, render_workload
 from xpk.testing import FakeApi
@@ -55,6 +56,22 @@ def test_errors_suggest_sizes_that_fit(wanted: dict[str, Any], hint: str) -> Non
     assert f"queue '{wanted['queue']}' of cluster 'c' has {16 if wanted['queue'] == 'small' else 0} in all" in str(
         raised.value
     )
+
+
+@pytest.mark.parametrize(
+    ("controller", "is_refused"), [("kueue.x-k8s.io/multikueue", True), ("example.com/check", False), ("", False)]
+)
+def test_a_queue_of_multikueue_is_refused_because_its_hosts_would_lack_their_secret(
+    controller: str, is_refused: bool
+) -> None:
+    objects = queues(far=2)
+    (queue,) = (obj for obj in objects if obj["kind"] == "ClusterQueue")
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "dispatch"}]}
+    meta = {"name": "dispatch"}
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": meta}
+    api = FakeApi([*objects, *([check | {"spec": {"controllerName": controller}}] if controller else [])])
+    with pytest.raises(UsageError, match="queue 'far' of cluster 'c' dispatches") if is_refused else nullcontext():
+        check_fits(api, spec(num_slices=1, queue="far"), cluster="c")
 
 
 def test_quotas_are_read_in_kueues_formats() -> None:

@@ -22,7 +22,6 @@ from xpk.proc import Runner
 from xpk.storage import in_bucket
 
 MOVE_AFTER_SECONDS = 30.0
-_MULTIKUEUE = "kueue.x-k8s.io/multikueue"  # the controller of such admission checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +128,6 @@ def placer_of(resolved: ResolvedCopies, file: LeaseFile) -> Placer:
     return Placer(resolved.spec.name, resolved.spec.namespace, resolved.copy, file, apis.__getitem__)
 
 
-def multikueue_check(api: ObjectApi, queue: str, namespace: str) -> str:
-    """Return the admission check by which Kueue dispatches a queue's workloads to other clusters, "" if it has none."""
-    try:
-        checks = api.list("AdmissionCheck", None)
-        dispatching = {
-            check["metadata"]["name"] for check in checks if check["spec"].get("controllerName") == _MULTIKUEUE
-        }
-        if not dispatching:
-            return ""
-        cluster_queue = api.get("LocalQueue", queue, namespace)["spec"]["clusterQueue"]
-        spec = api.get("ClusterQueue", cluster_queue)["spec"]
-    except XpkError:  # none, as on local clusters, or not readable
-        return ""
-    used = [check["name"] for check in spec.get("admissionChecksStrategy", {}).get("admissionChecks") or []]
-    return next((check for check in used if check in dispatching), "")
-
-
 def _check(one: Resolved, destination: Destination, price: Price, report: Report) -> None:
     """Check what needs the cluster. Raises XpkError."""
     api, spec = destination.reached(), one.spec
@@ -153,11 +135,6 @@ def _check(one: Resolved, destination: Destination, price: Price, report: Report
     create.check_free(api, spec, cluster=destination.cluster)
     price(spec, one.request.max_cost)
     submit.check_folders(api, one, destination.cluster, report)
-    if check := multikueue_check(api, spec.queue, spec.namespace):
-        raise UsageError(
-            f"Kueue dispatches its workloads to other clusters by itself (admission check '{check}')",
-            hint=f"--cluster {destination.cluster} alone is enough",
-        )
 
 
 def _check_output(resolved: Sequence[Resolved]) -> None:

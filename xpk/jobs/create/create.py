@@ -9,8 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, max_priority_of, members, queued_flavors, types_of
+from xpk.api.cluster_queues import (
+    allotments,
+    cohort_of,
+    foreign_checks,
+    max_priority_of,
+    members,
+    queued_flavors,
+    types_of,
+)
 from xpk.jobs.code import upload
+from xpk.jobs.create.multikueue import check_not_dispatched
 from xpk.jobs.status.fields import when
 from xpk.jobs.status.jobset import maker_of
 from xpk.model import names, sub_slices, super_slices
@@ -44,6 +53,7 @@ class Queue:
     is_judged: bool = True  # whether `most` is known: for cohorts that are not xpk's only Kueue knows
     queued: frozenset[str] = frozenset()  # accelerator types with queued provisioning
     max_priority: str | None = None  # of its workloads; None: any
+    checks: tuple[str, ...] = ()  # its admission checks that are not xpk's
 
     def quota(self, spec: WorkloadSpec) -> float | None:
         """Return the maximum quota of the resource that a workload needs; None if only Kueue knows."""
@@ -254,8 +264,9 @@ def check_run_duration(queue: Queue, spec: WorkloadSpec, *, cluster: str) -> Non
 def check_fits(api: ObjectApi, queue: Queue, spec: WorkloadSpec, *, cluster: str) -> None:
     """Raise CapacityError if its queue does not accept its priority, or could not hold it even if empty.
 
-    The maximum includes everything that other queues lend.
+    The maximum includes everything that other queues lend. Raises UsageError for a queue of MultiKueue.
     """
+    check_not_dispatched(api, queue.name, queue.checks, cluster=cluster)
     limit = queue.max_priority
     if limit and names.PRIORITIES[spec.priority] > names.PRIORITIES[limit]:
         raise CapacityError(
@@ -302,7 +313,8 @@ def _read(api: ObjectApi, local_queue: Obj) -> Queue:
         )  # a workload gets one of its flavors
     queued = frozenset(types[flavor] for flavor in queued_flavors(cluster_queue))
     judged = cohort_of(cluster_queue) in ("", names.COHORT)
-    return Queue(name, maximums, is_judged=judged, queued=queued, max_priority=max_priority_of(cluster_queue))
+    limit, checks = max_priority_of(cluster_queue), foreign_checks(cluster_queue)
+    return Queue(name, maximums, is_judged=judged, queued=queued, max_priority=limit, checks=checks)
 
 
 def _cluster_queues(api: ObjectApi, name: str) -> tuple[Obj, Objs]:
