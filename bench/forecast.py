@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,35 @@ def main() -> int:
     try:
         lab.prepare()
         lab.create_cluster(TPU_TYPE, SLICES)
-        runs = [_measure(lab, options, seed) for seed in range(1, options.runs + 1)]
+        runs: list[dict[str, Any]] = []
+        for seed in range(1, options.runs + 1):
+            runs.append(_measure(lab, options, seed))
+            document = {"date": today, "machine": machine(), "mean_seconds": options.mean, "runs": runs}
+            options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     except DrillError as error:
         _say(f"error: {error}")
         return 1
     finally:
         lab.delete_cluster()
         shutil.rmtree(folder, ignore_errors=True)
-    document = {"date": today, "machine": machine(), "mean_seconds": options.mean, "runs": runs}
-    options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(runs, indent=1))
+    print(json.dumps(runs, indent=1), summary(runs), sep="\n")
     return 0
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """Return the mean goodput of reports and forecasts, weighted by the lengths of the runs, and their difference."""
+
+    def mean(get: Callable[[dict[str, Any]], float]) -> float:
+        return float(sum(get(run) * run["seconds"] for run in runs) / sum(run["seconds"] for run in runs))
+
+    report = mean(lambda run: run["report"]["goodput"])
+    forecast = mean(lambda run: run["forecast"]["goodput"])
+    replayed = mean(lambda run: run["forecast"]["goodput_for_these_kills"])
+    return (
+        f"{len(runs)} runs, {sum(run['kills'] for run in runs)} kills: report {report:.1%}, "
+        f"forecast {forecast:.1%} ({100 * (forecast - report):+.1f} points), "
+        f"for these times of kills {replayed:.1%} ({100 * (replayed - report):+.1f} points)"
+    )
 
 
 def _measure(lab: Lab, options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -102,7 +121,8 @@ def _compare(lab: Lab, run: Workload, kills: list[float]) -> dict[str, Any]:
     assumed = dataclasses.replace(assumptions_of(job)[0], process_share=1.0)
     model = restarts_of("in place", assumed, len(kills) / (now - begun), has_local=False)
     pattern = Pattern(segment=EVERY * job.step_seconds, segments=1)
-    runs = [restart_run(model, pattern, random.Random(seed), len(kills)) for seed in range(1000)]
+    undisturbed = pattern.segment / (pattern.segment + model.persistent.save)
+    runs = [restart_run(model, pattern, random.Random(seed), len(kills)) for seed in range(1000)] if kills else []
     return {
         "kills": len(kills),
         "seconds": round(now - begun, 1),
@@ -111,8 +131,8 @@ def _compare(lab: Lab, run: Workload, kills: list[float]) -> dict[str, Any]:
             "lost_steps": lost_steps(record),
         },
         "forecast": {
-            "goodput": round(model.goodput(pattern.segment, 1), 4),
-            "standard_deviation": round(statistics.stdev(runs), 4),
+            "goodput": round(model.goodput(pattern.segment, 1) if kills else undisturbed, 4),
+            "standard_deviation": round(statistics.stdev(runs), 4) if runs else 0.0,
             "goodput_for_these_kills": round(_replayed(model, pattern, [begun, *kills, now]), 4),
         },
         "step_seconds": round(job.step_seconds, 4),

@@ -42,6 +42,22 @@ def test_the_parts_of_a_recovery_become_assumptions(tmp_path: Path) -> None:
     assert assumed.process_share == pytest.approx(1.22 / 2)
 
 
+def test_recoveries_that_differ_have_their_mean_which_decides_on_goodput(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.train(0, 10)
+    for down in (1.0, 2.0, 9.0):
+        run.kill((1, 1), noticed=0.5, down=down)
+        run.train(0, 10)
+    restarts = status(restarts=3, restarts_in_place=3)
+    assumed, _ = assumptions_of(job_of_run(read_folder(run.write()), restarts, PRIOR))
+    one = RunWriter(tmp_path / "one")
+    one.train(0, 10)
+    one.kill((1, 1), noticed=0.5, down=4.0)
+    one.train(0, 10)
+    same, _ = assumptions_of(job_of_run(read_folder(one.write()), status(restarts_in_place=1), PRIOR))
+    assert assumed.restart_processes == pytest.approx(same.restart_processes, abs=0.01)
+
+
 def test_new_pods_are_told_from_restarts_in_place(tmp_path: Path) -> None:
     assumed, sources = assumptions_of(job_of_run(read_folder(one_kill(tmp_path)), status(), PRIOR))
     assert assumed.restart_pods == pytest.approx(1.4 + 2.8, abs=0.1)

@@ -244,7 +244,8 @@ class Roster:
     def _note_dropped(self, entry: Entry, dropped: set[str], progress: Progress) -> None:
         """Note what a slice says that an earlier registry has dropped.
 
-        Not those that train, if a later list has readmitted them, or they have continued without the registry and it.
+        It does not count for those that train, if a later list has readmitted them, or if they have continued without
+        the registry and have left out the slice that says so.
         """
         leading = max(self._newest, progress, key=lambda each: each.rank)
         earlier = self._reports.get(entry.incarnation, (progress, set[str]()))[1]

@@ -32,7 +32,7 @@ from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.durations import parse_duration
-from xpk.model.errors import CapacityError, Problems, XpkError
+from xpk.model.errors import CapacityError, Problems, UsageError, XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.render import to_yaml
 
@@ -176,7 +176,7 @@ def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry
     if destination.api:
         try:
             creating.check_fits(destination.api, destination.queue, spec, cluster=destination.cluster)
-        except CapacityError as error:
+        except (CapacityError, UsageError) as error:
             if is_stored:
                 raise
             console.warn(f"without --dry-run, this command would fail: {error.message}")

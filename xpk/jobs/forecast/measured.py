@@ -59,7 +59,7 @@ def _default_process_share() -> float:
 
 
 def _saves(record: RunRecord) -> dict[str, float]:
-    """Return the medians of saves and commits in each tier; of a save, the slowest host counts."""
+    """Return the means of saves and commits in each tier; of a save, the slowest host counts."""
     blocked: dict[tuple[str, int, int], float] = defaultdict(float)
     taken: dict[tuple[str, int, int], float] = defaultdict(float)
     for events in record.events.values():
@@ -69,17 +69,17 @@ def _saves(record: RunRecord) -> dict[str, float]:
                 key = event.name, event.attempt, event.step
                 blocked[key] = max(blocked[key], waited)
                 taken[key] = max(taken[key], event.seconds or 0.0)
-    medians = {}
+    means = {}
     for event_name, tier in (("save", ""), ("local_save", "local_")):
         keys = [key for key in blocked if key[0] == event_name]
         if keys:
-            medians[f"{tier}save"] = statistics.median(blocked[key] for key in keys)
-            medians[f"{tier}commit"] = statistics.median(max(0.0, taken[key] - blocked[key]) for key in keys)
-    return medians
+            means[f"{tier}save"] = statistics.fmean(blocked[key] for key in keys)
+            means[f"{tier}commit"] = statistics.fmean(max(0.0, taken[key] - blocked[key]) for key in keys)
+    return means
 
 
 def _recoveries(record: RunRecord, status: WorkloadStatus) -> dict[str, float]:
-    """Return the medians of the parts of recoveries, without those from several failures.
+    """Return the means of the parts of recoveries, as goodput depends on them; without those from several failures.
 
     The run does not record for each recovery whether pods were new: if most restarts were in place, all count as such.
     A recovery begins at the last finished step; on average, half a step had been computed when the failure occurred.
@@ -97,11 +97,11 @@ def _recoveries(record: RunRecord, status: WorkloadStatus) -> dict[str, float]:
         if recovery.attempt != recovery.failed_attempt + 1:
             continue
         parts = {part.name: part.seconds or 0.0 for part in recovery.parts}
-        samples["detection" if in_place else "machine_detection"].append(max(0.0, parts["detection"] - half_step))
+        samples["detection" if in_place else "machine_detection"].append(parts["detection"] - half_step)
         samples["restart_processes" if in_place else "restart_pods"].append(_sum(parts, _START))
         samples["local_restore" if recovery.attempt in local_attempts else "restore"].append(parts["restore"])
         samples["compilation"].append(parts["compile"])
-    return {name: statistics.median(values) for name, values in samples.items()}
+    return {name: max(0.0, statistics.fmean(values)) for name, values in samples.items()}
 
 
 def _sum(parts: Mapping[str, float], names: Iterable[str]) -> float:
