@@ -105,7 +105,8 @@ def test_a_failed_check_ends_its_host_before_training_starts(dev: Xpk, state: Pa
 
 @pytest.mark.slow
 def test_a_restart_in_place_does_not_repeat_checks_that_have_passed(dev: Xpk) -> None:
-    command = 'echo "attempt $XPK_RESTART_ATTEMPT"; [ "$XPK_RESTART_ATTEMPT" = 1 ]'
+    first_host_fails = '[ "$MEGASCALE_SLICE_ID $TPU_WORKER_ID" = "0 0" ] || sleep 1000; exit 1'
+    command = f'echo "attempt $XPK_RESTART_ATTEMPT"; [ "$XPK_RESTART_ATTEMPT" = 1 ] || {{ {first_host_fails}; }}'
     run = ("workload", "create", "w", "--num-slices", "2", "--preflight", "--max-restarts", "1", "--command", command)
     done = dev(*run, "--wait", "--timeout", "3m")
     assert done.code == 0, done.err
