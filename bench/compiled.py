@@ -32,6 +32,7 @@ from bench.buffers import state_and_peak
 
 ROOT = Path(__file__).resolve().parents[1]
 TPU_TYPE, STEP = "v5litepod-256", "jit_train"
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
 MODELS, SLICES = ("16b", "32b", "64b", "128b"), (1, 2, 16, 199)
 # The settings for 4,096 chips, with batches like those of MLPerf 0.7 (Kumar et al., Exploring the Limits of Concurrency
 # in ML Training on Google TPUs, 2020). On 16 chips a weight of width 1,024 has pieces that are larger than a tile.
@@ -81,10 +82,9 @@ def main() -> None:
     parser.add_argument("--to-the-end", action="store_true", help="make code, too")
     parser.add_argument("--out", type=Path, metavar="FILE", help="results [default: of today in bench/results]")
     options = parser.parse_args()
-    name = "families" if options.families else "updates" if options.updates else "compiled"
+    name, programs, tables = _chosen(options)
     out = options.out or ROOT / "bench" / "results" / f"{name}-{datetime.now(UTC):%F}.json"
     reports: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
-    programs, tables = _chosen(options)
     for program in programs:
         if program.config not in (options.model or [program.config]):
             continue
@@ -101,13 +101,15 @@ def main() -> None:
     print(*tables(reports), sep="\n")
 
 
-def _chosen(options: argparse.Namespace) -> tuple[Iterable[Program], Callable[[list[dict[str, Any]]], Iterator[str]]]:
-    """Return the programs that the options choose, and the function that yields the lines of their tables."""
+def _chosen(
+    options: argparse.Namespace,
+) -> tuple[str, Iterable[Program], Callable[[list[dict[str, Any]]], Iterator[str]]]:
+    """Return what the options choose: the name of the results, the programs, and what yields their tables."""
     if options.families:
-        return family_programs(), family_table
+        return "families", family_programs(), family_table
     if options.updates:
-        return update_programs(), update_table
-    return decoder_programs(options.num_slices or SLICES), decoder_tables
+        return "updates", update_programs(), update_table
+    return "compiled", decoder_programs(options.num_slices or SLICES), decoder_tables
 
 
 def decoder_programs(slices: Iterable[int]) -> Iterator[Program]:
@@ -229,21 +231,18 @@ def table(reports: list[dict[str, Any]]) -> Iterator[str]:
 
 def collectives_table(reports: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: what a chip sends inside its slice, and computes, beside the estimates."""
-    kinds = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
-    titles = ("model", "slices", *(f"{kind}s" for kind in kinds[:4]), "all", "estimate", "off by", "asynchronous")
+    titles = ("model", "slices", *(f"{kind}s" for kind in KINDS[:4]), "all", "estimate", "off by", "asynchronous")
     titles = (*titles, "FLOPs computed / model's")
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for row in sorted(reports, key=lambda row: (MODELS.index(row["config"]), row["num_slices"])):
         guess, total = estimated(program_of(row)), row["ici_gib_per_step"]
-        sent = dict.fromkeys(kinds, 0.0)
-        for one in row["ici_collectives"]:
-            sent[one["kind"]] += one["bytes"] / 2**30
+        sent = _sent_by_kind(row)
         while_computing = sum(one["bytes"] for one in row["ici_collectives"] if one["asynchronous"]) / 2**30
         cells = (
             row["config"].upper(),
             row["num_slices"],
-            *(f"{sent[kind]:.1f}" for kind in kinds[:4]),
+            *(f"{sent[kind] / 2**10:.1f}" for kind in KINDS[:4]),
             f"**{total:.1f}**",
             f"{guess['ici_gib_per_step']:.1f}",
             f"{guess['ici_gib_per_step'] / total - 1:+.1%}",
@@ -255,16 +254,13 @@ def collectives_table(reports: list[dict[str, Any]]) -> Iterator[str]:
 
 def family_table(reports: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: memory, and what a chip sends by kind of collective, beside estimates."""
-    kinds = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
-    titles = ("model", "slices", "mesh", "batch", "peak, GiB", "estimate", *(f"{kind}s" for kind in kinds), "all, MiB")
+    titles = ("model", "slices", "mesh", "batch", "peak, GiB", "estimate", *(f"{kind}s" for kind in KINDS), "all, MiB")
     titles = (*titles, "estimate", "over DCN, MiB", "estimate", "seconds")
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for row in sorted(reports, key=lambda row: (list(FAMILIES).index(row["config"]), row["chips"], -row["num_slices"])):
         guess = estimated(program_of(row))
-        sent = dict.fromkeys(kinds, 0.0)
-        for one in row["ici_collectives"]:
-            sent[one["kind"]] += one["bytes"] / 2**20
+        sent = _sent_by_kind(row)
         axes = (f"{axis} {size}" for axis, size in guess["mesh"].items() if size > 1)
         cells = (
             f"`{row['config']}`",
@@ -273,7 +269,7 @@ def family_table(reports: list[dict[str, Any]]) -> Iterator[str]:
             f"{row['global_batch']:,}",
             f"**{row['peak_gib']:.2f}**",
             f"{guess['peak_gib']:.2f}",
-            *(f"{sent[kind]:.0f}" for kind in kinds),
+            *(f"{sent[kind]:.0f}" for kind in KINDS),
             f"**{row['ici_gib_per_step'] * 2**10:,.0f}**",
             f"{guess['ici_gib_per_step'] * 2**10:,.0f}",
             _dcn(row),
@@ -287,25 +283,30 @@ def update_table(reports: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a Markdown table: state, memory and transfers, with and without a sharded update."""
     from trainer import config
 
-    kinds = ("all-gather", "reduce-scatter", "all-reduce")
-    titles = ("model", "update sharded over", "state, GiB", "peak, GiB", *(f"{kind}s" for kind in kinds), "all, MiB")
-    titles = (*titles, "over DCN, MiB")
+    titles = ("model", "update sharded over", "state, GiB", "peak, GiB", *(f"{kind}s" for kind in KINDS[:3]))
+    titles = (*titles, "all, MiB", "over DCN, MiB")
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for row in sorted(reports, key=lambda row: (list(FAMILIES).index(row["config"]), row["settings"])):
-        sent = dict.fromkeys((*kinds, "collective-permute", "all-to-all"), 0.0)
-        for one in row["ici_collectives"]:
-            sent[one["kind"]] += one["bytes"] / 2**20
+        sent = _sent_by_kind(row)
         cells = (
             f"`{row['config']}`",
             config.load(row["config"], row["settings"]).optim.update_axes or "nothing",
             f"{row['state_gib']:.3f}",
             f"{row['peak_gib']:.2f}",
-            *(f"{sent[kind]:.0f}" for kind in kinds),
+            *(f"{sent[kind]:.0f}" for kind in KINDS[:3]),
             f"**{row['ici_gib_per_step'] * 2**10:,.0f}**",
             _dcn(row),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _sent_by_kind(row: dict[str, Any]) -> dict[str, float]:
+    """Return what a chip sends inside its slice, in MiB, by kind of collective."""
+    sent = dict.fromkeys(KINDS, 0.0)
+    for one in row["ici_collectives"]:
+        sent[one["kind"]] += one["bytes"] / 2**20
+    return sent
 
 
 def _dcn(row: dict[str, Any]) -> str:

@@ -50,17 +50,18 @@ def cube_flavors(cluster_queue: Obj) -> frozenset[str]:
 def foreign_checks(cluster_queue: Obj) -> tuple[str, ...]:
     """Return the names of the admission checks of a ClusterQueue that xpk did not create."""
     own = (names.PROVISIONING_CHECK, names.SLICE_CHECK)
-    return tuple(check["name"] for check in _checks(cluster_queue) if check["name"] not in own)
+    return tuple(check["name"] for check in admission_checks(cluster_queue) if check["name"] not in own)
 
 
-def _checks(cluster_queue: Obj) -> Objs:
+def admission_checks(cluster_queue: Obj) -> Objs:
+    """Return the admission checks of a ClusterQueue, with the flavors to which they apply."""
     checks: Objs = cluster_queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks") or []
     return checks
 
 
 def _checked_flavors(cluster_queue: Obj, name: str) -> frozenset[str]:
     """Return the flavors of a ClusterQueue to which an admission check applies."""
-    check = next((candidate for candidate in _checks(cluster_queue) if candidate["name"] == name), None)
+    check = next((candidate for candidate in admission_checks(cluster_queue) if candidate["name"] == name), None)
     if check is None:
         return frozenset()
     return frozenset(check.get("onFlavors") or (flavor for flavor, _ in allotments(cluster_queue)))

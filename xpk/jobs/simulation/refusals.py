@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from xpk.api.base import Obj, Objs
-from xpk.api.cluster_queues import allotments, cohort_of, type_of
+from xpk.api.cluster_queues import admission_checks, allotments, cohort_of, type_of
 from xpk.model.accelerators import type_of_nodes
 
 _POLICIES = ("Never", "LowerPriority", "Any")
@@ -48,8 +48,7 @@ def _spread(cluster_queues: Objs, reasons: dict[str, str]) -> dict[str, str]:
 
 def _of_queue(queue: Obj, topologies: Iterable[str]) -> Iterator[str]:
     spec, preemption = queue["spec"], queue["spec"].get("preemption") or {}
-    checks = spec.get("admissionChecksStrategy", {}).get("admissionChecks") or []
-    listed = [*(check["name"] for check in checks), *(spec.get("admissionChecks") or [])]
+    listed = [*(check["name"] for check in admission_checks(queue)), *(spec.get("admissionChecks") or [])]
     if listed:
         yield f"it uses admission checks ({', '.join(listed)})"
     if (queue.get("status") or {}).get("fairSharing") or spec.get("admissionScope"):
