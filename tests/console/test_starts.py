@@ -32,12 +32,12 @@ def estimator(api: Stored, clock: list[float]) -> StartEstimator:
 
 def test_queues_and_the_page_of_a_queued_run_show_when_it_starts(console: Console) -> None:
     submit()
-    Cluster(CLUSTER).submit(Workload(name="next", command="true", num_slices=2))
+    Cluster(CLUSTER).submit(Workload(name="earlier", command="true", num_slices=2))
     Cluster(CLUSTER).submit(Workload(name="later", command="true", num_slices=2))
     overview, _ = console.open()
-    order = r"1\. <a [^>]*>next</a> <time[^>]*>.*2\. <a [^>]*>later</a> <time"
+    order = r"1\. <a [^>]*>earlier</a> <time[^>]*>.*2\. <a [^>]*>later</a> <time"
     until(lambda: re.search(order, overview.parts.get("queues", ""), re.S))
-    page, _ = console.open(f"run={CLUSTER}/default/next")
+    page, _ = console.open(f"run={CLUSTER}/default/earlier")
     until(shows(page, "head", "starts when default/lm ends"))
     assert re.search(r"Estimated start</dt><dd><time class=.until.", page.parts["head"])
 
