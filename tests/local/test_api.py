@@ -22,6 +22,8 @@ from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster
 from xpk.local.environment import expand
 from xpk.local.objects import merge_applied, merge_patch, new_uid, quantity
+from xpk.local.process import locked
+from xpk.local.shim import stamp, write
 from xpk.local.store import CHANGES_KEPT, Store, Transaction
 from xpk.model.errors import ConflictError, UsageError
 
@@ -272,3 +274,17 @@ def test_an_exception_rolls_back_a_transaction(api: LocalApi, folder: Path) -> N
     with Store(folder) as store, pytest.raises(RuntimeError, match="in the middle"), store.transaction() as tx:
         broken(tx)
     assert [item["metadata"]["name"] for item in api.list("Node")] == before
+
+
+def test_exec_has_the_environment_of_a_host_that_has_just_been_forked(tmp_path: Path) -> None:
+    pod = {"metadata": {"uid": "u", "name": "w-0"}}
+    folder = tmp_path / "pods" / "u"
+    folder.mkdir(parents=True)
+    write(str(folder), "spec.json", {"command": ["sleep"], "environment": {"RANK": "1"}, "folder": str(tmp_path)})
+    write(str(folder), "start.json", {"startedAt": stamp(), "pid": os.getpid()})  # as it still has another environment
+    argv = ("/bin/sh", "-c", 'echo "$RANK" > told')
+    with pytest.raises(ConflictError, match="the host of pod 'w-0' is not running"):
+        LocalApi(tmp_path).exec(pod, argv)
+    with locked(folder / "lock"):
+        assert LocalApi(tmp_path).exec(pod, argv) == 0
+    assert (tmp_path / "told").read_text() == "1\n"

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,6 +19,7 @@ from e2e.bucket import BucketServer
 from tests.http_server import http_server, url_of
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.storage import open_folder
+from xpk_shared.storage import open_place
 
 SAID = "ada@example.com does not have storage.objects.list access to the bucket."
 
@@ -25,9 +28,11 @@ class Refusing(BaseHTTPRequestHandler):
     """Responds to every request with the status of its server."""
 
     status = 403
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         """Reject the request."""
+        self.asked.append(self.path)
         body = json.dumps({"error": {"code": self.status, "message": SAID, "errors": [{"message": SAID}]}}).encode()
         self.send_response(self.status)
         self.send_header("Content-Type", "application/json")
@@ -46,6 +51,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
     """Yield a storage server that rejects everything."""
     with http_server(Refusing) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
+        Refusing.asked.clear()
         yield Refusing
 
 
@@ -71,6 +77,16 @@ def test_a_forbidden_bucket_is_reported(refusing: type[Refusing]) -> None:
         with pytest.raises(AuthorizationError, match="permission denied") as caught:
             action()
         assert "storage.objects" in caught.value.message and "\n" not in caught.value.message
+
+
+def test_only_objects_are_requested(refusing: type[Refusing]) -> None:
+    threads = set(threading.enumerate())
+    for action in (lambda: open_folder("gs://runs/x").is_empty(), lambda: open_place("gs://runs/x").read()):
+        with pytest.raises((AuthorizationError, PermissionError)):
+            action()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(1)  # the client may request more in the background
+    assert len(refusing.asked) == 2 and all("/o" in path for path in refusing.asked)
 
 
 def test_rejected_credentials_are_reported(refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import socket
 import subprocess
 import time
@@ -184,20 +183,16 @@ class LocalApi:
 
     def exec(self, pod: Obj, argv: Sequence[str], *, interactive: bool = False) -> int:
         """Run a program with the environment and the working folder of a host."""
-        status = (pod.get("status", {}).get("containerStatuses") or [{}])[0]
-        pid = str(status.get("containerID", "")).removeprefix("process://")
-        try:
-            entries = Path("/proc", pid or "none", "environ").read_bytes().split(b"\0")
-            folder = Path("/proc", pid, "cwd").resolve()
-        except OSError:
+        host = self._folder / process.PODS / pod["metadata"]["uid"]
+        # Not from /proc: a host that has just been forked still has its supervisor's environment there.
+        spec = process.read_spec(host) if process.observe(host).state == "running" else {}
+        if not spec:
             name = pod["metadata"]["name"]
-            raise ConflictError(
-                f"the host of pod '{name}' is not running", hint="`xpk workload status` shows why"
-            ) from None
-        environment = dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+            raise ConflictError(f"the host of pod '{name}' is not running", hint="`xpk workload status` shows why")
+        environment = dict(spec["environment"])
         environment.pop(MARK, None)  # it must not count as part of the host
         try:
-            return subprocess.run(list(argv), env=environment, cwd=folder, check=False).returncode
+            return subprocess.run(list(argv), env=environment, cwd=spec["folder"], check=False).returncode
         except OSError as error:
             raise NotFoundError(
                 f"cannot run '{argv[0]}': {error.strerror}", hint="pass the program's absolute path"

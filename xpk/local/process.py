@@ -88,6 +88,11 @@ def observe(folder: Path) -> Host:
     return Host("lost" if start else "prepared", start)
 
 
+def read_spec(folder: Path) -> Obj:
+    """Return the command, the environment and the working folder of a host; empty if its folder is gone."""
+    return _read(folder / "spec.json")
+
+
 def launch(folder: Path, spec: Obj, bell: Path) -> subprocess.Popen[bytes]:
     """Start the supervisor of a host. A second one for the same folder would find the lock and exit."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

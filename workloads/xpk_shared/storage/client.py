@@ -41,7 +41,11 @@ def connect() -> Any:
 
 @functools.cache
 def _client(server: str) -> Any:
-    return Client(project=None)  # objects belong to no project, and none may be configured
+    client = Client(project=None)  # objects belong to no project, and none may be configured
+    # Otherwise a thread asks for the bucket itself, also without tracing, for which this metadata is meant: one more
+    # request of every host at once, with a permission that hosts need not have, repeated for two minutes.
+    client._bucket_metadata_cache = None
+    return client
 
 
 def retries(seconds: float) -> dict[str, Any]:
