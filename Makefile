@@ -94,7 +94,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" --ignore tests/architecture $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fuzz: $(STAMP)
 	@echo "==> hostile inputs"
@@ -197,6 +197,7 @@ check: $(STAMP)
 	@echo "==> prose"; $(BIN)/python -m tools.prose
 	@echo "==> types"; $(BIN)/mypy
 	@echo "==> layers"; PYTHONPATH=workloads $(BIN)/lint-imports
+	@echo "==> rules of the code base"; $(BIN)/python -m pytest --quiet tests/architecture
 	@echo "==> workflows"; $(BIN)/zizmor --quiet --pedantic --offline .github
 
 docs: $(DOCS)/.installed

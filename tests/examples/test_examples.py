@@ -46,6 +46,7 @@ def test_every_example_is_in_the_readme() -> None:
     assert len(files) >= 4 and [name for name in files if f"`{name}`" not in text] == []
 
 
+@pytest.mark.slow
 def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
     with own_cluster(tmp_path, "examples", "n2-standard-4-2", 1) as lab:
         run = create(lab, "plain", *SHIPPED, "--command", "python numpy_allreduce.py")
@@ -56,6 +57,7 @@ def test_hosts_without_a_framework_reduce_over_sockets(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_programs_without_a_framework_show_their_progress(tmp_path: Path) -> None:
     with own_cluster(tmp_path, "examples", "n2-standard-4-2", 1) as lab:
         plain = "/usr/bin/python3 -S" if os.path.exists("/usr/bin/python3") else "python3"

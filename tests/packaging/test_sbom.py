@@ -65,6 +65,7 @@ def dependencies(bom: dict[str, Any], reference: str) -> set[str]:
     return {re.sub(r"^pkg:\w+/([^@]+)@.*", r"\1", each) for each in entry.get("dependsOn", [])}
 
 
+@pytest.mark.slow
 def test_the_wheels_sbom_has_exactly_the_locked_packages() -> None:
     bom = json.loads(wheel_text())
     assert python_packages(bom) == expected("base.txt", "extras.txt")
@@ -90,6 +91,7 @@ def test_every_component_is_a_dependency_of_another_one(text: Callable[[], str])
     assert reached == {each["bom-ref"] for each in bom["components"]}
 
 
+@pytest.mark.slow
 def test_an_sbom_is_the_same_for_the_same_commit_and_another_for_another_wheel() -> None:
     one, other = json.loads(wheel_text()), json.loads(wheel_text(b"another"))
     assert wheel_sbom(SOURCE, b"wheel") == wheel_text() and one["serialNumber"] != other["serialNumber"]

@@ -12,6 +12,8 @@ import pytest
 
 from tests.offline.guard import ONLINE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -321,6 +321,7 @@ def test_nothing_is_prepared_for_other_commands_or_without_imports(argv: list[st
     assert standby._process is None
 
 
+@pytest.mark.slow
 def test_the_trainer_runs_in_an_idle_standby(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     host = {**one_host(folder, 0), "PYTHONPATH": str(WORKLOADS), "JAX_PLATFORMS": "cpu"}
     env = {name: value for name, value in {**environ(), **host}.items() if name != IMPORTS}

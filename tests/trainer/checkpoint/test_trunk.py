@@ -83,7 +83,8 @@ def run_of(trainer: Trainer, folder: Path, path: Path) -> Any:
     return types.SimpleNamespace(job=job, programs=trainer.programs, mesh=trainer.mesh, compiler=compiler)
 
 
-@pytest.mark.parametrize("block", [pytest.param("basic", marks=pytest.mark.slow), "bottleneck"])
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
 def test_a_trunk_starts_with_the_parameters_and_averages_of_a_resnet(block: str, tmp_path: Path) -> None:
     source = write_run(tmp_path / "resnet", block)
     trainer = Trainer(2, 1, 1, *SETTINGS[block])
@@ -104,6 +105,7 @@ def test_a_trunk_starts_with_the_parameters_and_averages_of_a_resnet(block: str,
     assert rest and all(jax.tree.leaves(same)) and started["opt"] is state["opt"]
 
 
+@pytest.mark.slow
 def test_a_trunk_of_other_shapes_is_one_line_before_anything_is_compiled(tmp_path: Path) -> None:
     write_run(tmp_path / "resnet", "bottleneck", blocks="1,1")
     trainer = Trainer(1, 1, 1, *SETTINGS["bottleneck"])

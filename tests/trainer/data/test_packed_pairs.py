@@ -106,6 +106,7 @@ def trainer(*settings: str, mesh: tuple[int, int, int] = (1, 1, 1)) -> Trainer:
     return Trainer(*mesh, *SETTINGS, *settings)
 
 
+@pytest.mark.slow
 def test_a_pair_has_the_logits_that_it_has_alone(corpus: Corpus) -> None:
     model, how = trainer().config.model, trainer().how
     packed_BS = records(corpus)[:4]

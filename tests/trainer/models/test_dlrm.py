@@ -31,6 +31,7 @@ def losses(dp: int, fsdp: int, *settings: str) -> tuple[float, ...]:
     return tuple(clicks_on(dp, fsdp, *settings).losses(4))
 
 
+@pytest.mark.slow
 def test_a_dlrm_has_the_outputs_of_the_reference() -> None:
     trainer = clicks_on(2, 2)
     model, records = table_placement.place(trainer.config.model, 2, 2), trainer.records(np.arange(8))

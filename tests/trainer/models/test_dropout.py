@@ -111,6 +111,7 @@ def random_params(settings: tuple[str, ...]) -> Any:
     return jax.tree.map(lambda w: w * 1.5 + 0.02, jax.device_get(initial))
 
 
+@pytest.mark.slow
 def test_outputs_of_bert_equal_the_reference_with_the_same_masks() -> None:
     settings = (*BERT, "model.next_sentence=true")
     model, how, params = trainer(settings).config.model, trainer(settings).how, random_params(settings)
@@ -128,9 +129,8 @@ def test_outputs_of_bert_equal_the_reference_with_the_same_masks() -> None:
         np.testing.assert_allclose(outputs[n], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(TRANSFORMER, marks=pytest.mark.slow), GNMT], ids=["transformer", "gnmt"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [TRANSFORMER, GNMT], ids=["transformer", "gnmt"])
 def test_logits_equal_the_reference_with_the_same_masks(settings: tuple[str, ...]) -> None:
     model, params = trainer(settings).config.model, random_params(settings)
     records, keys = jnp.asarray(pairs(16)(np.arange(2))), dropout(examples=2).key_B

@@ -68,7 +68,7 @@ def test_ssd300_has_its_parameters_and_flops() -> None:
     assert ssd.flops_per_item(model) == pytest.approx(3 * 2 * 15.86e9, rel=0.01)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("blocks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_outputs_and_losses_equal_those_of_the_reference(blocks: bool) -> None:
     random = np.random.default_rng(0)
     model = dataclasses.replace(SMALL, image=300, width=2, space_to_depth=blocks)
@@ -105,21 +105,20 @@ def objects_of(box_N4: Any, category_N: Any, is_crowd_N: Any = None) -> Objects:
 
 
 def test_each_object_has_a_default_box_and_crowds_have_none() -> None:
+    match, losses = jax.jit(ssd_loss.match), jax.jit(ssd_loss.losses)
     default_D4 = jnp.array([[0, 0, 0.5, 0.5], [0, 0.5, 0.5, 1], [0.5, 0, 1, 0.5], [0.5, 0.5, 1, 1]])
     small, large = [0.6, 0.1, 0.7, 0.2], [0.05, 0.05, 0.5, 0.5]
-    matches = ssd_loss.match(
-        objects_of([small, large, [0, 0.5, 0.5, 1], [0] * 4], [2, 3, 1, 0], [0, 0, 1, 0]), default_D4
-    )
+    matches = match(objects_of([small, large, [0, 0.5, 0.5, 1], [0] * 4], [2, 3, 1, 0], [0, 0, 1, 0]), default_D4)
     assert matches.category_BD[0].tolist() == [3, 0, 2, 0]
     expected = jnp.array([large, default_D4[1].tolist(), small, default_D4[3].tolist()])
     np.testing.assert_allclose(matches.box_BD4[0], expected)
-    same = ssd_loss.match(objects_of([small, [0.61, 0.1, 0.7, 0.2]], [2, 1]), default_D4)
+    same = match(objects_of([small, [0.61, 0.1, 0.7, 0.2]], [2, 1]), default_D4)
     assert same.category_BD[0].tolist() == [0, 0, 1, 0], "the last of two objects with the same default box"
-    none = ssd_loss.match(objects_of([[0] * 4], [0]), default_D4)
+    none = match(objects_of([[0] * 4], [0]), default_D4)
     logits = jnp.ones((1, 4, 4))
     assert not none.is_positive_BD.any()
-    assert ssd_loss.losses(none, default_D4, jnp.ones((1, 4, 4)), logits).tolist() == [0]
-    gradient = jax.grad(lambda x: ssd_loss.losses(matches, default_D4, x, logits).sum())(jnp.ones((1, 4, 4)))
+    assert losses(none, default_D4, jnp.ones((1, 4, 4)), logits).tolist() == [0]
+    gradient = jax.grad(lambda x: losses(matches, default_D4, x, logits).sum())(jnp.ones((1, 4, 4)))
     assert np.isfinite(gradient).all() and (gradient[0, 1] == 0).all()
 
 

@@ -41,7 +41,9 @@ def network(translator: Trainer, params: Any) -> Any:
     return kind(translator.config.model, translator.how, params)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "settings", [pytest.param(GNMT, marks=pytest.mark.slow), TRANSFORMER], ids=["gnmt", "transformer"]
+)
 def test_logits_and_losses_equal_the_reference(settings: tuple[str, ...]) -> None:
     translator = trainer(settings)
     model, records = translator.config.model, jnp.asarray(pairs(16)(np.arange(6)))

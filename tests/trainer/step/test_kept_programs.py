@@ -134,6 +134,7 @@ ENTRY %main (x: f32[8], y: f32[8]) -> f32[8] {
     assert find_unordered(hlo.replace("PLACE", "2")) == [("loop", "outer")]
 
 
+@pytest.mark.slow
 def test_the_training_step_is_ordered() -> None:
     assert find_unordered(Trainer(2, 4, 1).train().as_text()) == []
 

@@ -166,6 +166,7 @@ def test_parameter_count_and_flops_formula() -> None:
     assert mfu(2e9, 1000.0, 4, 1e12, 0.5, None) is None
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_to_float32() -> None:
     rounded = Trainer(1, 1, 1, "model.compute_dtype=bfloat16").losses(2)
     assert rounded == pytest.approx(on_one_chip()[:2], abs=0.02)
