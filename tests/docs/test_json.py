@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tests.cli.conftest import Xpk
@@ -37,6 +36,8 @@ def check(run: Xpk, *arguments: str, code: int = 0) -> Any:
 
 
 def validate(data: Any, command: str) -> None:
+    import jsonschema  # type: ignore[import-untyped]
+
     """Raise ValidationError for data that do not satisfy the schema of a command."""
     jsonschema.validate(json.loads(json.dumps(data)), schema_of(OUTPUTS[command]))
 
@@ -140,6 +141,8 @@ def test_outputs_of_a_run_pass_their_schemas(dev: Xpk) -> None:
 
 
 def test_a_schema_refuses_missing_unknown_and_mistyped_fields(dev: Xpk) -> None:
+    import jsonschema  # type: ignore[import-untyped]
+
     schema = schema_of(OUTPUTS["xpk cluster describe"])
     info = dev("cluster", "describe", "dev", "-o", "json").data
     jsonschema.validate(info, schema)

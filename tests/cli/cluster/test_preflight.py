@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tests.cli.conftest import Xpk
@@ -76,6 +75,8 @@ def test_preflight_and_ray_exclude_each_other(dev: Xpk) -> None:
 
 @pytest.mark.slow
 def test_all_free_slices_are_checked_and_nothing_is_left(dev: Xpk, state: Path) -> None:
+    import jsonschema  # type: ignore[import-untyped]
+
     done = dev("cluster", "preflight", "dev", "-o", "json")
     assert done.code == 0, done.err
     jsonschema.validate(done.data, schema_of(OUTPUTS["xpk cluster preflight"]))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from tests.trainer.small import run_alone
 from trainer import config
@@ -160,6 +159,8 @@ def test_the_command_prepares_a_click_log(tmp_path: Path) -> None:
 
 
 def test_synthetic_clicks_have_a_known_best_auc(tmp_path: Path) -> None:
+    from sklearn.metrics import roc_auc_score
+
     model = config.load("dlrm-tiny").model
     form = click_format(model)
     corpus = synthetic_clicks.prepare(model, open_place(tmp_path), max_bytes=4 * form.length * 5000)

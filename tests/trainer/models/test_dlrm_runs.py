@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from tests.trainer.clicks import SETTINGS
 from tests.trainer.small import Cluster, killed_and_resumed, run_alone
@@ -19,6 +18,8 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.slow
 def test_the_small_configuration_learns_its_clicks_to_the_target(tmp_path: Path) -> None:
+    from sklearn.metrics import roc_auc_score
+
     configuration = config.load("dlrm-tiny")
     ran = run_alone("--config", "dlrm-tiny", "--set", f"run.output_dir={tmp_path}", JAX_NUM_CPU_DEVICES="1")
     assert ran.returncode == 0, ran.stderr

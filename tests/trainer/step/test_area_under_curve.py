@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-from sklearn.metrics import roc_auc_score
 
 from trainer.models.family import Predictions
 from trainer.parallel.mesh import ALL
@@ -36,6 +35,8 @@ def predictions(examples: int, digits: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize(("dp", "fsdp"), [(1, 1), (2, 2)])
 @pytest.mark.parametrize("digits", [1, 6], ids=["many ties", "few ties"])
 def test_the_area_equals_scikit_learns(dp: int, fsdp: int, digits: int) -> None:
+    from sklearn.metrics import roc_auc_score
+
     scores, labels = predictions(240, digits)
     is_real = labels >= 0
     assert area(dp, fsdp, scores, labels) == pytest.approx(roc_auc_score(labels[is_real], scores[is_real]), abs=1e-12)
@@ -43,6 +44,8 @@ def test_the_area_equals_scikit_learns(dp: int, fsdp: int, digits: int) -> None:
 
 
 def test_counts_beyond_32_bits_are_exact() -> None:
+    from sklearn.metrics import roc_auc_score
+
     scores, labels = predictions(160_000, 3)
     is_real = labels >= 0
     assert area(1, 2, scores, labels) == pytest.approx(roc_auc_score(labels[is_real], scores[is_real]), abs=1e-12)
