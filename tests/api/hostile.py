@@ -77,6 +77,7 @@ class Request(BaseHTTPRequestHandler):
     """One connection to the server, with the building blocks of its modes."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body after its headers would wait 40 ms for an acknowledgment
     mode: Callable[[Request], None]
     seen: list[tuple[str, str]]
 

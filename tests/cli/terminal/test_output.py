@@ -45,7 +45,7 @@ def test_control_sequences_in_objects_are_removed(xpk: Xpk, state: Path, command
         f"GET {JOBSETS}/w": [(200, result)],
         "*": [listed()],
     }
-    with serving(Script({**script, f"DELETE {JOBSETS}/w": [(500, {"message": EVIL})]})) as server:
+    with serving(Script({**script, f"DELETE {JOBSETS}/w": [(422, {"message": EVIL})]})) as server:
         kubeconfig(folder, server)
         outcome = xpk("workload", *command.split(), "--cluster", "far", *form)
     assert is_clean(outcome.out) and is_clean(outcome.err)
