@@ -141,7 +141,7 @@ def test_outputs_of_a_run_pass_their_schemas(dev: Xpk) -> None:
 
 
 def test_a_schema_refuses_missing_unknown_and_mistyped_fields(dev: Xpk) -> None:
-    import jsonschema  # type: ignore[import-untyped]
+    import jsonschema
 
     schema = schema_of(OUTPUTS["xpk cluster describe"])
     info = dev("cluster", "describe", "dev", "-o", "json").data
