@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
@@ -21,10 +20,7 @@ settings.load_profile("ours")
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
 # Files with long tests start first, so that the processes of `make test` end at about the same time.
-_LONG = ("tests/xpk_ray", "tests/packaging", "tests/local", "tests/cli")
-
-# Fewer passes of the garbage collector through all that was imported and collected: a twentieth of the time.
-gc.set_threshold(50_000, 20, 100)
+_LONG = ("tests/xpk_ray", "tests/xpk_shared", "tests/local", "tests/cli", "tests/client", "tests/api")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
