@@ -19,17 +19,12 @@ settings.load_profile("ours")
 # Preferences of the user who runs the tests must not apply: this folder does not exist.
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
-# Files with long tests start first, so that the processes of `make test` end at about the same time.
-_LONG = ("tests/xpk_ray", "tests/xpk_shared", "tests/local", "tests/cli", "tests/client", "tests/api")
+# Long tests start first, so that the processes of `make test` end at about the same time.
+_LONG = ("tests/xpk_ray", "tests/trainer", "tests/packaging", "tests/local", "tests/cli")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the files of the trainer evenly among the others: one kind computes, the other mostly waits."""
-    files = dict.fromkeys(item.nodeid.split("::")[0] for item in items)
-    computing = [file for file in files if file.startswith("tests/trainer")]
-    waiting = sorted(
-        files.keys() - set(computing),
-        key=lambda file: (next((n for n, folder in enumerate(_LONG) if file.startswith(folder)), len(_LONG)), file),
+    """Put the files of long tests first; otherwise keep their order."""
+    items.sort(
+        key=lambda item: next((n for n, folder in enumerate(_LONG) if item.nodeid.startswith(folder)), len(_LONG))
     )
-    place = {file: n / len(part) for part in (computing, waiting) for n, file in enumerate(part)}
-    items.sort(key=lambda item: (place[file := item.nodeid.split("::")[0]], file))
