@@ -204,9 +204,12 @@ def _loss(model: Any, params: Any, batch_BS: Any) -> Any:
     for layer in params["layers"]:
         w = {name: value.astype(dtype) for name, value in layer.items() if not name.endswith("norm")}
         q, k, v = jnp.moveaxis(jnp.einsum("bte,exhq->btxhq", norm(x_BTE, layer["attention_norm"]), w["qkv"]), 2, 0)
-        scores = jnp.einsum("bthq,bshq->bhts", turn(q), turn(k), preferred_element_type=jnp.float32)
-        scores = jnp.where(past_TS, scores / math.sqrt(model.head_dim), -1e30)
-        seen = jnp.einsum("bhts,bshq->bthq", jax.nn.softmax(scores, -1).astype(dtype), v)
+        if model.fused_attention and jax.default_backend() == "gpu":
+            seen = jax.nn.dot_product_attention(turn(q), turn(k), v, is_causal=True, implementation="cudnn")
+        else:
+            scores = jnp.einsum("bthq,bshq->bhts", turn(q), turn(k), preferred_element_type=jnp.float32)
+            scores = jnp.where(past_TS, scores / math.sqrt(model.head_dim), -1e30)
+            seen = jnp.einsum("bhts,bshq->bthq", jax.nn.softmax(scores, -1).astype(dtype), v)
         x_BTE = x_BTE + jnp.einsum("bthq,hqe->bte", seen, w["out"])
         x_BTE = x_BTE + jax.nn.gelu(norm(x_BTE, layer["mlp_norm"]) @ w["up"]) @ w["down"]
     y_BTE = norm(x_BTE, params["final_norm"])

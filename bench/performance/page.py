@@ -15,11 +15,11 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 PICTURES = "pictures"  # below docs/
 INTRODUCTION = """\
 # Performance
-All figures were measured on machines without TPUs, with emulated chips where the trainer runs. Ratios compare two
-programs in one run on one machine, so they carry over better than seconds do. A ratio above 1 means that xpk is faster
-or smaller than its peer. `make bench` measures what takes minutes and writes this page again; the title of each
-section has the command of the others. [bench/README.md](../bench/README.md)
-describes the methods.
+All figures were measured on machines without TPUs, with emulated chips where the trainer runs, or on one GPU where it
+is named. Ratios compare two programs in one run on one machine, so they carry over better than seconds do. A ratio
+above 1 means that xpk is faster or smaller than its peer. `make bench` measures what takes minutes and writes this page
+again; the title of each section has the command of the others. [bench/README.md](../bench/README.md) describes the
+methods.
 """
 
 
@@ -66,7 +66,7 @@ def _summary(measurements: Sequence[Measurement]) -> Iterator[str]:
     yield ""
     if missing := [one.section.title for one in measurements if one.content is None]:
         yield f"Not measured: {', '.join(missing)}."
-    yield "Never measured: a TPU, a GPU, a cluster of GKE, more than one machine."
+    yield "Never measured: a TPU, several GPUs, a cluster of GKE, more than one machine."
     yield ""
 
 

@@ -99,6 +99,22 @@ def test_problems_are_reported_before_anything_runs(setting: str, says: str) -> 
     assert says in str(problems[0])
 
 
+def test_all_settings_that_kernels_of_attention_do_not_support_are_reported_together() -> None:
+    wrong = ["model.dropout=0.1", "model.compute_dtype=float32", "model.seq_len=100", "model.head_dim=32"]
+    problems = layout.check(config.load("tiny", ["model.fused_attention=true", *wrong]), layout.Chips(2, 2, 4))
+    assert list(map(str, problems)) == [
+        f"error: model.fused_attention is not supported with model.{text}"
+        for text in (
+            "dropout = 0.1. Omit model.fused_attention, or use 0",
+            "compute_dtype = 'float32'. Omit model.fused_attention, or use bfloat16",
+            "seq_len = 100. Omit model.fused_attention, or use a multiple of 128",
+            "head_dim = 32. Omit model.fused_attention, or use 64 or 128 or 256",
+        )
+    ]
+    bert = layout.check(config.load("bert-tiny", ["model.fused_attention=true"]), layout.Chips(2, 2, 4))
+    assert "model.family = 'bert'" in str(bert[0])
+
+
 def test_all_division_problems_are_reported_together() -> None:
     wrong = ["mesh.tp=4", "mesh.stages=2", "model.heads=6", "model.mlp=6", "model.vocab=257", "model.seq_len=12"]
     made = config.load("tiny", [*wrong, "model.layers=3", "data.global_batch=12", "model.embed=99"])

@@ -42,7 +42,8 @@ class Model:
     seq_len: int = 128  # tokens in a training example
     compute_dtype: str = "bfloat16"  # dtype of matrix products; parameters and sums are always float32
     remat: str = "full"  # recomputed in the backward pass: none, dots (no products), attention (not its own) or full
-    unroll: int = 1  # layers per iteration of the scan over layers; more is faster on CPUs and GPUs; 0 = all, no scan
+    unroll: int = 1  # layers per iteration of the scan over layers; 0 = no scan: faster, but compiles longer
+    fused_attention: bool = False  # decoder: attention in one kernel, without stored scores, on TPUs and GPUs
     attention_chunk: int = 0  # queries whose scores are in memory at a time; must divide seq_len; 0 = all
     loss_chunk: int = 0  # positions of an example whose logits are in memory at a time; must divide seq_len; 0 = all
     packed: bool = False  # pack whole documents, or pairs of sentences, which attend only to themselves

@@ -54,6 +54,13 @@ def test_gradients_are_sent_over_dcn_once_in_the_compute_dtype(tmp_path: Path) -
     assert len(serialized) > 100_000
 
 
+def test_the_kernel_of_attention_compiles_and_stores_no_scores() -> None:
+    sizes = ("model.heads=4", "model.kv_heads=2", "model.head_dim=128", "model.seq_len=2048", "data.global_batch=8")
+    plain, fused = (compiled(settings=(*sizes, f"model.fused_attention={fused}")) for fused in ("false", "true"))
+    scores = 4 * 8 // 2 * 4 // 2 * 2048**2  # float32, of a chip's examples and heads
+    assert (plain["peak_gib"] - fused["peak_gib"]) * 2**30 > scores / 2
+
+
 def test_a_program_rejected_by_the_compiler_has_a_size() -> None:
     result = compiled(settings=("data.global_batch=2097152",))
     assert not result["fits"]

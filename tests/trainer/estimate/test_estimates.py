@@ -331,6 +331,29 @@ def test_all_problems_of_an_estimate_are_reported_together() -> None:
     assert "model.seq_len = 2048 is not divisible by model.attention_chunk = 700" in indivisible.stderr
 
 
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_an_estimate_whose_output_is_not_read_ends_quietly(output: str) -> None:
+    command = [sys.executable, "-m", "trainer", "estimate", "--tpu-type", "v5e-4", "-o", output]
+    with subprocess.Popen(
+        command, env={"PYTHONPATH": str(WORKLOADS)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert (process.wait(), process.stderr and process.stderr.read()) == (0, "")
+
+
+def test_a_kernel_of_attention_stores_no_scores_and_skips_the_future() -> None:
+    plain, fused = (
+        estimate(config.load("16b", ["model.attention_chunk=0", f"model.fused_attention={fused}"]), POD, 1)
+        for fused in ("false", "true")
+    )
+    scores = 6 * 2048 * 2048 * 32 * (4 + 2)  # of one layer, of a chip's 6 sequences
+    assert (plain["peak_gib"] - fused["peak_gib"]) * 2**30 > 0.5 * scores
+    assert fused["flops_per_step"] == plain["flops_per_step"]
+    assert fused["computed_flops_per_step"] < plain["computed_flops_per_step"]
+    assert fused["expected_step_seconds"] < plain["expected_step_seconds"]
+
+
 SENDS = """
 %body (p: (s32[], bf16[8,4])) -> (s32[], bf16[8,4]) {
   %p = (s32[], bf16[8,4]) parameter(0)

@@ -10,7 +10,7 @@ from trainer.former_names import current_section
 
 # Settings of a model that may change between attempts.
 _MAY_CHANGE = (
-    *("compute_dtype", "remat", "unroll", "attention_chunk", "loss_chunk", "seq_len", "packed"),
+    *("compute_dtype", "remat", "unroll", "fused_attention", "attention_chunk", "loss_chunk", "seq_len", "packed"),
     *("dropout", "space_to_depth", "batch_lengths", "beam", "length_penalty", "placements", "rows_per_exchange"),
     *("max_boxes", "mask", "detections", "pooling"),
 )

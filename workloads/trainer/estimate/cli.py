@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,8 +78,7 @@ def _search(options: argparse.Namespace) -> int:
         rank_by=options.rank_by,
     )
     keys = {setting.partition("=")[0].strip() for setting in options.set}
-    print(json.dumps(search(config, grid.keeping(config, keys))))
-    return ExitCode.DONE
+    return _print([json.dumps(search(config, grid.keeping(config, keys)))])
 
 
 def _estimate(options: argparse.Namespace) -> int:
@@ -147,11 +148,17 @@ def _unwritable(executable: Path | None) -> list[Problem]:
 
 def _show(report: dict[str, Any], output: str) -> int:
     if output == "json":
-        print(json.dumps(report))
-        return ExitCode.DONE
+        return _print([json.dumps(report)])
     width = max(map(len, report))
-    for key, value in report.items():
-        print(f"{key:<{width}}  {_text(value)}")
+    return _print([f"{key:<{width}}  {_text(value)}" for key, value in report.items()])
+
+
+def _print(lines: list[str]) -> int:
+    """Print lines, as far as the output has a reader; `... | head` closes it."""
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at exit
     return ExitCode.DONE
 
 

@@ -7,6 +7,7 @@ expected time (step_time.py) adds what is not hidden. Dimensions are those of mo
 
 from typing import Any
 
+from trainer import attention_settings
 from trainer.config import Config, Model
 from trainer.estimate.accelerators import Chip, Slice
 from trainer.estimate.fields import memory_fields, significant, size_fields
@@ -75,12 +76,23 @@ def computed_flops_per_token(model: Model) -> float:
     Without saved activations a layer is recomputed, except its last product, whose result is not needed. Scores and
     logits are recomputed once more if they are computed in chunks.
     """
-    scores = 4.0 * model.layers * model.heads * model.head_dim * model.seq_len
+    product = 2.0 * model.layers * model.heads * model.head_dim * model.seq_len  # with all keys
     table = 2.0 * model.vocab * model.embed
-    model_flops = flops_per_token(model)
-    recomputed = (0.0 if model.remat == "none" else scores) + _recomputed_share(model) * layer_products(model)
-    chunked = (scores if model.attention_chunk else 0.0) + (table if model.loss_chunk else 0.0)
-    return model_flops + recomputed + chunked
+    layers = flops_per_token(model) - 6 * product + _recomputed_share(model) * layer_products(model)
+    return layers + _attention_products(model) * product + (table if model.loss_chunk else 0.0)
+
+
+def _attention_products(model: Model) -> float:
+    """Return how many products of all queries with all keys attention computes, forward and backward.
+
+    Two forward and four backward; scores are recomputed with the layer, and if they are computed in chunks. The kernel
+    on TPUs computes three for the gradient of queries and four for those of keys and values. It skips blocks of keys
+    that are all in the future.
+    """
+    if not model.fused_attention:
+        return 6 + 2 * (model.remat != "none") + 2 * bool(model.attention_chunk)
+    block = attention_settings.block(model.seq_len)
+    return (9 + 2 * (model.remat == "full")) * (1 + block / model.seq_len) / 2
 
 
 def compute_seconds(config: Config, sizes: Layout, chip: Chip) -> float:

@@ -73,17 +73,18 @@ def saved_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> float
     heads, stream, hidden = model.heads * model.head_dim / sizes.tp, model.embed / sizes.tp, model.mlp / sizes.tp
     qkv = heads + 2 * _key_width(model, sizes)
     products = qkv + model.mlp_input_matrices * hidden + 2 * stream
+    kernel = heads if model.fused_attention else 0  # the output of attention, which its backward pass needs
     if model.remat == "full":
         numbers = stream
     elif model.remat == "attention":
-        numbers = stream + qkv + stream
+        numbers = stream + qkv + kernel + stream
     elif model.remat == "dots":
-        numbers = stream + products
+        numbers = stream + products + kernel
     else:  # outputs of norms, rotary embedding, gelu and attention
-        repeated = heads - (qkv - heads) / 2  # values, for the queries of a group
+        repeated = 0 if model.fused_attention else heads - (qkv - heads) / 2  # values, for the queries of a group
         numbers = 3 * stream + products + 3 * heads + repeated + model.mlp_input_matrices * hidden
     scores = 0.0
-    if model.remat == "none" and not model.attention_chunk:
+    if model.remat == "none" and not model.attention_chunk and not model.fused_attention:
         scores = tokens * model.seq_len * model.heads / sizes.tp * (4 + width)
     ticks = (sizes.microbatches + sizes.stages - 1) / sizes.microbatches
     kept = tokens * numbers * width + scores + mask_bytes(model, sizes, tokens)
@@ -108,7 +109,8 @@ def _layer_bytes(model: Model, sizes: Layout, tokens: float, width: int) -> floa
     two layouts, while the MLP is processed.
     """
     heads, hidden = model.heads * model.head_dim / sizes.tp, model.mlp / sizes.tp
-    scores = tokens * (model.attention_chunk or model.seq_len) * model.heads / sizes.tp
+    keys = 0 if model.fused_attention else model.attention_chunk or model.seq_len  # with scores in memory, of a token
+    scores = tokens * keys * model.heads / sizes.tp
     # The weights of a product are gathered, and for the MLP their gradient is as well.
     inputs, qkv = model.mlp_input_matrices, heads + 2 * _key_width(model, sizes)
     mlp = model.embed * (2 * inputs * hidden + heads + qkv) + tokens * (

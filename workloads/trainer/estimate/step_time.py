@@ -56,6 +56,8 @@ def step_terms(config: Config, sizes: Layout, slice_: Slice, arithmetic: float, 
     model, chip = config.model, slice_.chip
     tokens = sizes.global_batch / (sizes.dp * sizes.fsdp) * model.seq_len
     scores = tokens * model.seq_len * model.heads / sizes.tp * model.layers / sizes.stages
+    if model.fused_attention:
+        scores = 0.0  # they stay in the chip's fast memory
     messages = 4 * model.layers / sizes.stages + 2
     if config.mesh.grad_reduction == "explicit":
         messages = 6

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from trainer.config import Model
 from trainer.models.attention import attention
+from trainer.models.attention_kernels import apply_kernel, kernel_of
 from trainer.models.document_masks import Documents, documents, next_token_weights, unpack
 from trainer.models.dropout import Dropout, Site
 from trainer.models.loss import Project, cross_entropies
@@ -166,10 +167,7 @@ def layer(
 
     y_BTE = rms_norm(x_BTE, w["attention_norm"])
     qkv_JBTKQ = shard(jnp.moveaxis(product(y_BTE, "qkv", 1, keys[0]), 2, 0), None, batch, None, "tp", None)
-    number_BT, position_BT = packed or (None, None)
-    q_BTHQ, k_BTHQ, v_BTHQ = _heads(qkv_JBTKQ, position_BT)
-    drop = dropout.of_weights(Site.ATTENTION_WEIGHTS)
-    y_BTHQ = attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT, drop=drop)
+    y_BTHQ = _attend(model, execution, qkv_JBTKQ, packed, dropout)
     y_BTE = dropout(Site.ATTENTION, product(y_BTHQ, "out", 2, keys[1]), "tp", None)
     x_BTE = shard(x_BTE + y_BTE, batch, "tp", None)
     y_BTE = rms_norm(x_BTE, w["mlp_norm"])
@@ -182,14 +180,27 @@ def layer(
     return shard(x_BTE + y_BTE, batch, "tp", None)
 
 
+def _attend(model: Model, execution: Execution, qkv_JBTKQ: Array, packed: Documents | None, dropout: Dropout) -> Array:
+    """Return attention [B, T, H, Q] over the past, in one kernel if the model has one and the chips do."""
+    number_BT, position_BT = packed or (None, None)
+    q_BTHQ, k_BTKQ, v_BTKQ = _heads(qkv_JBTKQ, position_BT)
+    kernel = kernel_of(execution) if model.fused_attention else None
+    if kernel is not None:
+        return apply_kernel(kernel, execution, q_BTHQ, k_BTKQ, v_BTKQ, number_BT)
+    G, drop = len(qkv_JBTKQ) - 2, dropout.of_weights(Site.ATTENTION_WEIGHTS)
+    k_BTHQ, v_BTHQ = (x if G == 1 else jnp.repeat(x, G, axis=2) for x in (k_BTKQ, v_BTKQ))
+    return attention(
+        *(execution.shard, execution.batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk),
+        document_BT=number_BT,
+        drop=drop,
+    )
+
+
 def _heads(qkv_JBTKQ: Array, position_BT: Array | None) -> tuple[Array, Array, Array]:
-    """Return rotated queries, rotated keys, and values [B, T, H, Q]; keys and values are repeated for their group."""
+    """Return rotated queries [B, T, H, Q], rotated keys and values [B, T, K, Q]."""
     G, (B, T, K, Q) = qkv_JBTKQ.shape[0] - 2, qkv_JBTKQ.shape[1:]
-    if G == 1:
-        return rotate(qkv_JBTKQ[0], position_BT), rotate(qkv_JBTKQ[1], position_BT), qkv_JBTKQ[2]
-    q_BTHQ = jnp.moveaxis(qkv_JBTKQ[:G], 0, 3).reshape(B, T, K * G, Q)
-    k_BTHQ, v_BTHQ = (jnp.repeat(x, G, axis=2) for x in (rotate(qkv_JBTKQ[G], position_BT), qkv_JBTKQ[G + 1]))
-    return rotate(q_BTHQ, position_BT), k_BTHQ, v_BTHQ
+    q_BTHQ = qkv_JBTKQ[0] if G == 1 else jnp.moveaxis(qkv_JBTKQ[:G], 0, 3).reshape(B, T, K * G, Q)
+    return rotate(q_BTHQ, position_BT), rotate(qkv_JBTKQ[G], position_BT), qkv_JBTKQ[G + 1]
 
 
 def apply_layers(
@@ -216,12 +227,24 @@ def apply_layers(
             w, key, number = one
             return layer(model, execution, x_BTE, w, key, packed, of_stack.part(number)), None
 
-        scan_body = rematerialize(model.remat, apply_layer, looped=model.unroll == 1)
-        return jax.lax.scan(scan_body, x_BTE, layers, unroll=model.unroll or True)[0]
+        body = rematerialize(model.remat, apply_layer, looped=model.unroll == 1)
+        if model.unroll:
+            return jax.lax.scan(body, x_BTE, layers, unroll=model.unroll)[0]
+        for one in _unstack(layers):  # a scan would stack what the backward pass needs of each layer, even if unrolled
+            x_BTE, _ = body(x_BTE, one)
+        return x_BTE
 
     keys_L = None if key is None else jax.random.split(key, model.layers)
     numbers_L = None if dropout.key_B is None else jnp.arange(model.layers)
     return apply_pipeline(execution, stack, x_BTE, (layers, keys_L, numbers_L), (packed, dropout.key_B))
+
+
+def _unstack(layers: Any) -> list[Any]:
+    """Return the parameters of every layer, of arrays [L, ...]; their gradients are concatenated, not added."""
+    leaves, tree = jax.tree.flatten(layers)
+    parts = [jax.lax.split(leaf, (1,) * len(leaf)) for leaf in leaves]
+    of_layers = ([jnp.squeeze(part, 0) for part in of_layer] for of_layer in zip(*parts, strict=True))
+    return [jax.tree.unflatten(tree, of_layer) for of_layer in of_layers]
 
 
 def hidden(

@@ -5,7 +5,7 @@ import math
 import typing
 from collections.abc import Iterator
 
-from trainer import image_settings, pair_lengths, rate_settings
+from trainer import attention_settings, image_settings, pair_lengths, rate_settings
 from trainer.config import (
     DETECTION_FAMILIES,
     IMAGE_FAMILIES,
@@ -352,6 +352,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     if model.family != "decoder" and (model.kv_heads or model.activation != "gelu"):
         message = f"model.kv_heads and model.activation are not supported by {model.family}"
         yield Problem(message, "Omit them")
+    if model.fused_attention:
+        yield from attention_settings.problems(model)
     if model.dropout and model.family in (*IMAGE_FAMILIES, "dlrm"):
         yield Problem(f"model.dropout = {model.dropout} is not supported by {model.family}", "Omit model.dropout")
     if model.family == "bert" and model.loss_chunk:
