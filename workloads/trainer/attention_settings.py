@@ -1,4 +1,4 @@
-"""What the kernels of `model.fused_attention` support, without JAX."""
+"""Limits of the kernels of `model.fused_attention`, without JAX."""
 
 from collections.abc import Iterator
 

@@ -21,8 +21,9 @@ Kernel = Callable[..., Array]  # queries [B, T, H, Q], keys, values [B, S, K, Q]
 
 
 def kernel_of(execution: Execution) -> Kernel | None:
-    """Return the kernel of the chips that the mesh consists of; None if there is none, as for CPUs."""
-    return {"gpu": cudnn_attention, "tpu": splash_attention}.get(execution.mesh.devices.flat[0].platform)
+    """Return the given kernel, or that of the chips of the mesh; None if they have none, as CPUs."""
+    kernels: dict[str, Kernel] = {"gpu": cudnn_attention, "tpu": splash_attention}
+    return execution.kernel or kernels.get(execution.mesh.devices.flat[0].platform)
 
 
 def apply_kernel(

@@ -3,6 +3,7 @@
 # mypy: disallow-untyped-calls=False
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ class Execution:
     quant: Quant = dataclasses.field(default_factory=Quant)
     replicas: str | None = None  # name of the mapped axis of replicas that each have a share of the batch
     torus: tuple[int, ...] | None = None  # sides of the part that "fsdp" spans; None = as the mesh's devices are placed
+    kernel: Callable[..., Array] | None = None  # of model.fused_attention; None = that of the mesh's devices
 
     @property
     def stages(self) -> int:
