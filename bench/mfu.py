@@ -68,9 +68,14 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "workloads"))
     date = f"{datetime.now(UTC):%F}"
     out = options.out or ROOT / "bench" / "results" / f"mfu-{date}.json"
+    from trainer.errors import FatalError
+
     with tempfile.TemporaryDirectory() as folder:
         settings = [*MODEL, *SIZES[options.size], *LENGTH, *options.set]
-        measurement = measure(Path(folder), settings, options)
+        try:
+            measurement = measure(Path(folder), settings, options)
+        except FatalError as error:
+            sys.exit("\n".join(map(str, error.problems)))
         before = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else []
         out.write_text(json.dumps({"date": date, "runs": [*before, measurement]}, indent=1) + "\n", encoding="utf-8")
         for line in table(measurement):
@@ -83,6 +88,7 @@ def measure(folder: Path, settings: list[str], options: argparse.Namespace) -> d
     import jax
 
     from trainer import config
+    from trainer.errors import FatalError, Problem
     from trainer.hosts import job as jobs
     from trainer.hosts.bootstrap import Host
     from trainer.models.mfu import flops_per_token, parameters
@@ -90,6 +96,10 @@ def measure(folder: Path, settings: list[str], options: argparse.Namespace) -> d
 
     made = config.load("tiny", [*settings, f"run.output_dir={folder / 'output'}"])
     device = jax.devices()[0]
+    if device.platform == "cpu" and options.size != "smoke":
+        raise FatalError(
+            Problem("JAX finds no GPU or TPU here", "Install jax[cuda13] or jax[tpu], or try --size smoke")
+        )
     errors, product = kernel_errors(), product_rate()
     watch = time.perf_counter()
     job = jobs.open_job(made, Host(), lambda code, seconds: None)
