@@ -4,6 +4,8 @@
 
 import dataclasses
 import functools
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ import pytest
 from jax import Array
 from jax.ad_checkpoint import print_saved_residuals
 
+from tests.trainer.small import WORKLOADS
 from trainer import config
 from trainer.config import Model
 from trainer.data.records import record
@@ -72,6 +75,15 @@ def test_rematerialization_keeps_what_the_backward_pass_needs(
     x_BTHQ = jnp.zeros((2, 128, 2, 64), jnp.bfloat16)
     print_saved_residuals(decoder.rematerialize(remat, layer), x_BTHQ, None)
     assert capsys.readouterr().out.count("output of") == saved, "outputs, and the sums of the softmax"
+
+
+@pytest.mark.slow
+def test_a_start_without_the_kernel_does_not_import_its_compiler() -> None:
+    code = "import sys, trainer.train; print('jax.experimental.pallas.tpu' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(WORKLOADS)}, capture_output=True, text=True
+    )
+    assert ran.stdout == "False\n", ran.stderr
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec as P
 
 from trainer import attention_settings
@@ -60,6 +59,8 @@ def splash_attention(
     Blocks of keys that are all in the future are skipped. The backward pass needs the outputs and the logarithms of the
     softmax's sums; rematerialization may save both as products of attention. `interpret` runs the kernel without a TPU.
     """
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # not before: it delays the start
+
     T, H, Q = q_BTHQ.shape[1:]
     block = attention_settings.block(T)
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
