@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import BLOCK
+from bench.blocks import BLOCK, start_training
 from bench.trainer import LENGTH, SIZES, plain_loop
 
 _COLLECTIVE = re.compile(r" (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -102,17 +102,13 @@ def main() -> None:
 def run_trainer(settings: list[str], folder: str, blocks: Blocks) -> None:
     """Train with the trainer; `optimized` among the settings compiles emulated chips' programs like a TPU's."""
     from trainer import config
-    from trainer.hosts import job as jobs
-    from trainer.hosts.bootstrap import Host
     from trainer.step import compiler
-    from trainer.train import steps
 
     if "optimized" in settings:
         settings.remove("optimized")
         compiler.QUICK_ON_CPU.clear()
     made = config.load("tiny", [*SIZES["cpu"], *LENGTH, *settings, f"run.output_dir={folder}"])
-    job = jobs.open_job(made, Host(), lambda code, seconds: None)
-    for _ in steps(job, jobs.meet(job)):
+    for _ in start_training(made):
         blocks.count_step()
 
 

@@ -31,6 +31,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.blocks import block, start_training
+from xpk.model.accelerators import find_shape
+
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {
     "1b": ("model.embed=2048", "model.heads=16", "model.mlp=8192", "model.layers=24", "data.global_batch=16"),
@@ -47,6 +50,10 @@ LENGTH = (
 )
 PROFILED = 3  # steps
 KEPT = 0.005  # least share of a step's time of a kernel that is kept
+TYPES = {  # a type with this chip, by a part of the name that JAX gives it
+    **{"H100": "h100-80gb-8", "H200": "h200-141gb-8", "A100": "a100-80gb-1"},
+    **{"v5 lite": "v5e-1", "v5p": "v5p-8", "v6 lite": "v6e-1"},
+}
 KINDS = {  # of kernels, by a pattern of their names; the first that matches
     "attention": r"flash|fmha|sdpa|attention|splash",
     "matrix products": r"gemm|cutlass|nvjet|cublas|dot|xmma|convolution",
@@ -71,9 +78,8 @@ def main() -> None:
     from trainer.errors import FatalError
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = [*MODEL, *SIZES[options.size], *LENGTH, *options.set]
         try:
-            measurement = measure(Path(folder), settings, options)
+            measurement = measure(Path(folder), [*MODEL, *SIZES[options.size]], options)
         except FatalError as error:
             sys.exit("\n".join(map(str, error.problems)))
         before = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else []
@@ -89,12 +95,10 @@ def measure(folder: Path, settings: list[str], options: argparse.Namespace) -> d
 
     from trainer import config
     from trainer.errors import FatalError, Problem
-    from trainer.hosts import job as jobs
-    from trainer.hosts.bootstrap import Host
-    from trainer.models.mfu import flops_per_token, parameters
-    from trainer.train import steps
+    from trainer.models.mfu import attention_flops_per_token, flops_per_token, parameters
+    from trainer.observe.memory_in_use import memory_in_use
 
-    made = config.load("tiny", [*settings, f"run.output_dir={folder / 'output'}"])
+    made = config.load("tiny", [*settings, *LENGTH, *options.set, f"run.output_dir={folder / 'output'}"])
     device = jax.devices()[0]
     if device.platform == "cpu" and options.size != "smoke":
         raise FatalError(
@@ -102,23 +106,21 @@ def measure(folder: Path, settings: list[str], options: argparse.Namespace) -> d
         )
     errors, product = kernel_errors(), product_rate()
     watch = time.perf_counter()
-    job = jobs.open_job(made, Host(), lambda code, seconds: None)
-    run = steps(job, jobs.meet(job))
-    timed_block(run, 3)
+    run = start_training(made)
+    block(run, 3)
     ready = time.perf_counter() - watch
-    seconds = [timed_block(run, options.steps) for _ in range(options.blocks)]
+    seconds = [block(run, options.steps) for _ in range(options.blocks)]
     jax.profiler.start_trace(str(folder / "profile"))
-    profiled = timed_block(run, PROFILED)
+    profiled = block(run, PROFILED)
     jax.profiler.stop_trace()
     peak, tokens = options.peak or peak_of(device.device_kind), made.data.global_batch * made.model.seq_len
-    flops = flops_per_token(made.model) * tokens
-    attention = 12 * made.model.layers * made.model.heads * made.model.head_dim * made.model.seq_len * tokens
+    flops, attention = (count(made.model) * tokens for count in (flops_per_token, attention_flops_per_token))
     rate = flops / statistics.median(seconds) / jax.device_count()
     taken = kernels(folder / "profile")
     return {
         **{"device": device.device_kind, "chips": jax.device_count(), "jax": jax.__version__},
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "settings": settings[: -len(LENGTH) - len(options.set)] + options.set,
+        "settings": [*settings, *options.set],
         "errors_of_the_kernel_of_attention": errors,
         "parameters": parameters(made.model),
         "tokens_in_a_step": tokens,
@@ -129,7 +131,7 @@ def measure(folder: Path, settings: list[str], options: argparse.Namespace) -> d
         "peak_flops_per_second": peak,
         "mfu": peak and rate / peak,
         "mfu_with_half_of_attention": peak and rate * (1 - attention / flops / 2) / peak,
-        "memory_gib": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30,
+        "memory_gib": memory_in_use()["chip_gib"] or 0.0,
         "profiled_step_seconds": profiled,
         "seconds_by_kind": by_kind(taken),
         "kernels": {name: seconds for name, seconds in taken.items() if seconds > KEPT * profiled},
@@ -184,17 +186,6 @@ def kernel_errors() -> dict[str, float]:
     return errors
 
 
-def timed_block(run: Iterator[Any], count: int) -> float:
-    """Train `count` steps; return the seconds per step. All of them have ended when this returns."""
-    import jax
-
-    watch = time.perf_counter()
-    for _ in range(count):
-        next(run)
-    jax.block_until_ready(jax.live_arrays())
-    return (time.perf_counter() - watch) / count
-
-
 def product_rate(size: int = 8192, count: int = 20) -> float:
     """Return the FLOP/s of a large product of random bfloat16 matrices, the best of several."""
     import jax
@@ -217,8 +208,8 @@ def product_rate(size: int = 8192, count: int = 20) -> float:
 
 def peak_of(device_kind: str) -> float | None:
     """Return the peak in bfloat16 of this kind of chip, in FLOP/s; None if it is unknown."""
-    peaks = {"H100 80GB": 989e12, "H200": 989e12, "A100": 312e12, "v5 lite": 197e12, "v5p": 459e12, "v6 lite": 918e12}
-    return next((peak for name, peak in peaks.items() if name in device_kind), None)
+    name = next((name for kind, name in TYPES.items() if kind in device_kind), None)
+    return find_shape(name).peak_bf16 if name else None
 
 
 def kernels(folder: Path) -> dict[str, float]:

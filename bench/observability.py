@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import BLOCK, block
+from bench.blocks import BLOCK, block, start_training
 
 ROOT = Path(__file__).resolve().parents[1]
 CHIPS = 4  # emulated
@@ -97,13 +97,9 @@ def measure(folder: Path, blocks: int) -> dict[str, Any]:
 def _begun(out: Path, settings: tuple[str, ...]) -> Iterator[int]:
     """Start a run that is driven step by step."""
     from trainer import config
-    from trainer.hosts import job as jobs
-    from trainer.hosts.bootstrap import Host
-    from trainer.train import steps
 
-    made = config.load("tiny", [*MODEL, *LENGTH, *settings, "data.path=stdlib", f"run.output_dir={out}"])
-    job = jobs.open_job(made, Host(), lambda code, seconds: None)
-    return steps(job, jobs.meet(job))
+    settings = (*MODEL, *LENGTH, *settings, "data.path=stdlib", f"run.output_dir={out}")
+    return start_training(config.load("tiny", settings))
 
 
 def table(measurement: dict[str, Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import BLOCK, block
+from bench.blocks import BLOCK, block, start_training
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {
@@ -73,15 +73,11 @@ def measure(folder: Path, platform: str, blocks: int, more: list[str]) -> dict[s
     import jax
 
     from trainer import config
-    from trainer.hosts import job as jobs
-    from trainer.hosts.bootstrap import Host
     from trainer.step.compiler import QUICK_ON_CPU
-    from trainer.train import steps
 
     settings = [*SIZES[platform], *LENGTH, *more, f"run.output_dir={folder}"]
     made = config.load("tiny", settings)
-    job = jobs.open_job(made, Host(), lambda code, seconds: None)
-    runs: dict[str, Iterator[Any]] = {"trainer": steps(job, jobs.meet(job))}
+    runs: dict[str, Iterator[Any]] = {"trainer": start_training(made)}
     runs["plain loop"] = plain_loop(made, {})
     if platform == "cpu" and jax.device_count() > 1:
         runs["plain loop, compiled as the trainer compiles"] = plain_loop(made, QUICK_ON_CPU)

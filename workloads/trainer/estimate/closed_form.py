@@ -14,7 +14,7 @@ from trainer.estimate.fields import memory_fields, significant, size_fields
 from trainer.estimate.memory import memory
 from trainer.estimate.step_time import step_terms
 from trainer.estimate.traffic import traffic
-from trainer.models.mfu import flops_per_token, mfu, parameters
+from trainer.models.mfu import attention_flops_per_token, flops_per_token, mfu, parameters
 from trainer.parallel import layout
 from trainer.parallel.layout import Layout
 
@@ -76,10 +76,9 @@ def computed_flops_per_token(model: Model) -> float:
     Without saved activations a layer is recomputed, except its last product, whose result is not needed. Scores and
     logits are recomputed once more if they are computed in chunks.
     """
-    product = 2.0 * model.layers * model.heads * model.head_dim * model.seq_len  # with all keys
-    table = 2.0 * model.vocab * model.embed
-    layers = flops_per_token(model) - 6 * product + _recomputed_share(model) * layer_products(model)
-    return layers + _attention_products(model) * product + (table if model.loss_chunk else 0.0)
+    attention, table = attention_flops_per_token(model), 2.0 * model.vocab * model.embed
+    layers = flops_per_token(model) - attention + _recomputed_share(model) * layer_products(model)
+    return layers + _attention_products(model) * attention / 6 + (table if model.loss_chunk else 0.0)
 
 
 def _attention_products(model: Model) -> float:

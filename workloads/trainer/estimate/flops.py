@@ -53,8 +53,10 @@ def flops(jaxpr: Jaxpr) -> Flops:
 
 def training_flops(config: Config) -> Flops:
     """Return the products of one example's forward and backward pass, without recomputation."""
-    model_config = dataclasses.replace(config.model, remat="none", attention_chunk=0, loss_chunk=0)
-    model_config = dataclasses.replace(model_config, fused_attention=False)  # the products of a kernel are not seen
+    # Without a kernel of attention, whose products are not seen.
+    model_config = dataclasses.replace(
+        config.model, remat="none", fused_attention=False, attention_chunk=0, loss_chunk=0
+    )
     one_chip = Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1, 1), ALL)
     execution, model = Execution(one_chip, quant=config.quant), family(config.model)
 

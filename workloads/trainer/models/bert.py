@@ -23,6 +23,7 @@ from trainer.models.decoder import MATRICES, apply_layers
 from trainer.models.document_masks import Documents, documents, unpack
 from trainer.models.dropout import Dropout, Site
 from trainer.models.family import Context, Params, Sums
+from trainer.models.mfu import attention_flops_per_token
 from trainer.models.vocabulary import TABLE, Vocabulary
 from trainer.parallel.partitioning import ATTENTION_PRODUCT, MLP_PRODUCT, Execution
 
@@ -287,5 +288,4 @@ def flops_per_item(model: Model) -> float:
     head = model.embed * (model.embed + model.vocab) * max(1, round(model.mask_rate * model.seq_len)) / model.seq_len
     if model.next_sentence:
         head += model.embed * (model.embed + 2) / model.seq_len
-    attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
-    return 6.0 * (model.layers * layer + head) + attention
+    return 6.0 * (model.layers * layer + head) + attention_flops_per_token(model)

@@ -189,11 +189,8 @@ def _attend(model: Model, execution: Execution, qkv_JBTKQ: Array, packed: Docume
         return apply_kernel(kernel, execution, q_BTHQ, k_BTKQ, v_BTKQ, number_BT)
     G, drop = len(qkv_JBTKQ) - 2, dropout.of_weights(Site.ATTENTION_WEIGHTS)
     k_BTHQ, v_BTHQ = (x if G == 1 else jnp.repeat(x, G, axis=2) for x in (k_BTKQ, v_BTKQ))
-    return attention(
-        *(execution.shard, execution.batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk),
-        document_BT=number_BT,
-        drop=drop,
-    )
+    shard, batch = execution.shard, execution.batch
+    return attention(shard, batch, q_BTHQ, k_BTHQ, v_BTHQ, model.attention_chunk, document_BT=number_BT, drop=drop)
 
 
 def _heads(qkv_JBTKQ: Array, position_BT: Array | None) -> tuple[Array, Array, Array]:

@@ -24,8 +24,12 @@ def flops_per_token(model: Model) -> float:
     recomputation (remat) is not counted, and the causal mask is not subtracted.
     """
     gains = (2 * model.layers + 1) * model.embed
-    attention = 12 * model.layers * model.heads * model.head_dim * model.seq_len
-    return 6.0 * (parameters(model) - gains) + attention
+    return 6.0 * (parameters(model) - gains) + attention_flops_per_token(model)
+
+
+def attention_flops_per_token(model: Model) -> float:
+    """Return the FLOPs of a training step per token that are products of queries with keys, and weights with values."""
+    return 12.0 * model.layers * model.heads * model.head_dim * model.seq_len
 
 
 def mfu(
