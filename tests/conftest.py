@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,12 +21,33 @@ settings.load_profile("ours")
 # Preferences of the user who runs the tests must not apply: this folder does not exist.
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
-# Long tests start first, so that the processes of `make test` end at about the same time.
-_LONG = ("tests/xpk_ray", "tests/trainer", "tests/packaging", "tests/local", "tests/cli")
+# What imports and collection make stays until the end: to look through it for garbage again and again takes seconds.
+gc.disable()
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+# Tests that mostly wait for processes and timeouts, the longest files first. They run beside those that compute.
+_WAITING = ("tests/xpk_shared", "tests/local", "tests/cli", "tests/agents", "tests/client", "tests/capacity")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of long tests first; otherwise keep their order."""
-    items.sort(
-        key=lambda item: next((n for n, folder in enumerate(_LONG) if item.nodeid.startswith(folder)), len(_LONG))
-    )
+    """Let files of waiting tests alternate with other files."""
+    waiting, other = dict[Path, int](), dict[Path, int]()
+    for item in items:
+        name = item.path.relative_to(_ROOT).as_posix()
+        folder = next((n for n, folder in enumerate(_WAITING) if name.startswith(folder)), None)
+        if folder is None:
+            other[item.path] = len(other)
+        else:
+            waiting[item.path] = folder
+    ranks: dict[Path, tuple[float, str]] = {}
+    for files in (waiting, other):
+        ordered = sorted(files, key=files.__getitem__)
+        ranks |= {file: (at / len(files), str(file)) for at, file in enumerate(ordered)}
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that exists out of later garbage collections."""
+    gc.freeze()
+    gc.enable()

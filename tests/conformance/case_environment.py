@@ -31,7 +31,7 @@ SHAPE = find_shape("v5litepod-8")  # slices of two hosts
 FOREVER = "trap 'exit 143' TERM; echo up; sleep 1000 & wait"
 _BLAME = re.compile(r"host (s\d+/h\d+) ended with exit code (\d+)")
 _SECONDS = 30.0
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.cases import jobset, set_up
+from tests.local.cases import jobset
 from tests.local.killing import kill_daemon
 from xpk.capacity.local.provider import LocalProvider
 from xpk.capacity.state import state_of
@@ -166,7 +166,7 @@ def test_damaged_files_are_named_and_the_cluster_can_be_removed(
     """`content`: None for a folder in place of the file."""
     folder = tmp_path / "dev"
     api = create_cluster(folder)
-    api.list("JobSet")
+    api.create(jobset("w", "true"))  # starts the daemon
     daemon_control.stop(folder)
     (folder / name).unlink(missing_ok=True)
     if content is None:
@@ -196,6 +196,17 @@ def test_an_object_without_its_spec_is_damage(api: LocalApi, folder: Path) -> No
         api.list("Node")
 
 
+def test_a_cluster_that_has_never_had_a_workload_needs_no_daemon(api: LocalApi, folder: Path) -> None:
+    (queue,) = api.list("ClusterQueue")
+    assert queue["status"]["pendingWorkloads"] == 0
+    assert api.list("JobSet") == api.list("Workload") == []
+    (supply,) = {(record.total, sum(record.slices.values())) for record in api.open_usage()[-1:]}
+    assert supply == (16, 2)
+    assert not process.is_locked(folder / daemon_control.LOCK)
+    api.create(jobset("w", "true"))
+    assert process.is_locked(folder / daemon_control.LOCK)
+
+
 class Killer:
     """A Python that is killed when it launches a daemon, the first `times` times."""
 
@@ -213,8 +224,6 @@ class Killer:
 def test_a_killed_launcher_is_retried(
     api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_up(api)
-    kill_daemon(folder)
     monkeypatch.setattr(sys, "executable", str(Killer(tmp_path, 1).program))
     api.create(jobset("a", "true"))
     assert process.is_locked(folder / daemon_control.LOCK)
@@ -223,13 +232,11 @@ def test_a_killed_launcher_is_retried(
 def test_an_error_of_the_launcher_explains_the_state_of_the_change(
     api: LocalApi, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_up(api)
-    kill_daemon(folder)
     monkeypatch.setattr(sys, "executable", str(Killer(tmp_path, 2).program))
     with pytest.raises(XpkError, match=r"did not start \(exit code -9\); nothing was changed"):
         api.create(jobset("a", "true"))
     api.create(jobset("a", "true"))  # the third launch
-    with pytest.raises(XpkError, match=r"the change was made") as caught, api._change():
+    with pytest.raises(XpkError, match=r"the change was made") as caught, api._change("JobSet"):
         kill_daemon(folder)
         monkeypatch.setattr(sys, "executable", str(Killer(tmp_path / "again", 9).program))
     assert str(daemon_control.LOG) in caught.value.hint

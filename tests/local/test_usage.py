@@ -97,6 +97,7 @@ def test_a_damaged_book_stops_the_ledger_but_not_the_cluster(api: LocalApi, fold
 
 
 def test_records_wait_in_the_store_until_they_can_be_written(api: LocalApi, folder: Path) -> None:
+    api.create(jobset("first", "true"))
     until(lambda: any((folder / "usage").rglob("*.json")))
     away = (folder / "usage").rename(folder / "away")
     (folder / "usage").write_text("not a folder")

@@ -97,7 +97,7 @@ class _Api(LocalApi):
         self._world = world
 
     @contextmanager
-    def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
+    def _change(self, kind: str, *, dry_run: bool = False) -> Iterator[Transaction]:
         with self._world.transaction() as tx:
             yield tx
 

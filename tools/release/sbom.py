@@ -19,7 +19,6 @@ from cyclonedx.model.license import LicenseExpression
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from tools.release.lock import PROJECT, LockedPackage, read_lock
@@ -164,6 +163,8 @@ def _validated(bom: Bom) -> str:
 
 def validate_sbom(text: str) -> None:
     """Raise XpkError if a text does not follow CycloneDX's JSON schema, version 1.6."""
+    from cyclonedx.validation.json import JsonStrictValidator  # takes two seconds: parsers of all formats are made
+
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if error:
         message = " ".join(str(error.data.message).split())[:300]

@@ -14,7 +14,7 @@ from typing import Any
 
 from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
-from xpk.local import daemon_control, logs, peer_secrets, process, usage
+from xpk.local import controllers, daemon_control, logs, peer_secrets, process, usage
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
@@ -26,6 +26,7 @@ from xpk.model.errors import ConflictError, MissingToolError, Modified, NameTake
 from xpk.model.usage import Record
 
 _POLL_SECONDS = 0.02
+_RUN = frozenset({"JobSet", "Job", "Pod", "Workload"})  # kinds whose objects need a daemon
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "resourceVersion")
 
 
@@ -37,21 +38,36 @@ class LocalApi:
         self._workloads = workloads or ""
 
     @contextmanager
-    def _change(self, *, dry_run: bool = False) -> Iterator[Transaction]:
-        """Yield a transaction; wake the daemon after it."""
-        if not dry_run:
-            with _with_outcome("nothing was changed"):
-                daemon_control.ensure(self._folder, self._workloads)
-        with Store(self._folder) as store, store.transaction(write=not dry_run) as tx:
-            yield tx
-        if not dry_run:
-            with _with_outcome("the change was made and takes effect once it starts"):
-                daemon_control.ensure(self._folder, self._workloads)  # it may have exited meanwhile
+    def _change(self, kind: str, *, dry_run: bool = False) -> Iterator[Transaction]:
+        """Yield a transaction for a change of an object of a kind.
+
+        The daemon runs before and after it. Where nothing can run, it is not started: this process does its pass.
+        """
+        with Store(self._folder) as store:
+            if not dry_run:
+                with _with_outcome("nothing was changed"):
+                    self._wake(store, kind)
+            with store.transaction(write=not dry_run) as tx:
+                yield tx
+                if not dry_run and not tx.has_any(_RUN):
+                    controllers.reconcile(tx, {})
+            if not dry_run:
+                with _with_outcome("the change was made and takes effect once it starts"):
+                    self._wake(store, kind)  # it may have exited meanwhile
+
+    def _wake(self, store: Store, kind: str = "") -> None:
+        """Make sure that the daemon runs if an object of `kind`, or one that exists, needs it."""
+        with store.transaction(write=False) as tx:
+            is_needed = kind in _RUN or tx.has_any(_RUN)
+        if is_needed:
+            daemon_control.ensure(self._folder, self._workloads)
+        else:
+            process.ring(self._folder)
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Create an object that must not exist yet; return it as stored."""
         new = validated(obj)
-        with self._change(dry_run=dry_run) as tx:
+        with self._change(new["kind"], dry_run=dry_run) as tx:
             if _find(tx, new) is not None:
                 label = f"{new['kind']} '{new['metadata']['name']}'"
                 raise NameTaken(f"{label} already exists", resource=label)
@@ -63,7 +79,7 @@ class LocalApi:
     def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
         """Set the given fields, leave fields that others own; return the object as stored."""
         new = validated(obj)
-        with self._change(dry_run=dry_run) as tx:
+        with self._change(new["kind"], dry_run=dry_run) as tx:
             live = _find(tx, new)
             if live is None:
                 _admit(tx, new)
@@ -110,15 +126,16 @@ class LocalApi:
     ) -> Objs:
         """Return the objects of a kind by name; `namespace=None` means all namespaces."""
         stored_namespace = _namespace(kind, namespace)
-        if kind in ("JobSet", "Pod", "Workload"):
-            daemon_control.ensure(self._folder, self._workloads)
-        with Store(self._folder) as store, store.transaction(write=False) as tx:
-            listed = [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+        with Store(self._folder) as store:
+            if kind in _RUN:
+                self._wake(store)
+            with store.transaction(write=False) as tx:
+                listed = [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
         return [keep(obj) for obj in listed] if keep else listed
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
         """Merge a JSON merge patch (RFC 7386) into an object; return the result."""
-        with self._change() as tx:
+        with self._change(kind) as tx:
             live = _existing(tx, kind, name, namespace)
             _check_revision(live, patch)
             merged: Any = o.merge_patch(live, patch)
@@ -135,7 +152,7 @@ class LocalApi:
 
     def delete(self, kind: str, name: str, namespace: str = "default", *, grace_seconds: int | None = None) -> None:
         """Delete an object and everything that it owns. Returns before the deletion is complete."""
-        with self._change() as tx:
+        with self._change(kind) as tx:
             obj = _existing(tx, kind, name, namespace)
             if kind == "JobSet":
                 delete_jobset(tx, obj, grace_seconds)
@@ -148,7 +165,7 @@ class LocalApi:
 
     def evict(self, name: str, namespace: str = "default") -> None:
         """Evict a pod: its host gets SIGTERM. There are no PodDisruptionBudgets here."""
-        with self._change() as tx:
+        with self._change("Pod") as tx:
             pod = _existing(tx, "Pod", name, namespace)
             o.set_condition(pod, "DisruptionTarget", True, "EvictionByEvictionAPI", "Eviction API: evicting")
             delete_pod(tx, pod)
@@ -163,9 +180,9 @@ class LocalApi:
     ) -> Iterator[tuple[Change, Obj]]:
         """Yield existing objects (as ADDED), then every change, until `timeout` seconds have passed."""
         stored_namespace = _namespace(kind, namespace)
-        daemon_control.ensure(self._folder, self._workloads)
         end = None if timeout is None else time.monotonic() + timeout
         with Store(self._folder) as store:
+            self._wake(store)
             for _, change, obj in _follow(store, kind, end):
                 if stored_namespace in (None, obj["metadata"].get("namespace", "")) and is_selected(obj, selector):
                     yield change, obj
@@ -222,9 +239,10 @@ class LocalApi:
 
     def open_usage(self) -> Sequence[Record]:
         """See `RecordsUsage.open_usage`."""
-        daemon_control.ensure(self._folder, self._workloads)
-        with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return usage.open_records(tx)
+        with Store(self._folder) as store:
+            self._wake(store)
+            with store.transaction(write=False) as tx:
+                return usage.open_records(tx)
 
 
 @contextmanager
