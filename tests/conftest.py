@@ -26,8 +26,8 @@ gc.disable()
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-# Tests that mostly wait for processes and timeouts, the longest files first. They run beside those that compute.
-_WAITING = ("tests/xpk_shared", "tests/local", "tests/cli", "tests/agents", "tests/client", "tests/capacity")
+# Tests that mostly wait for processes and timeouts, in this order: they run beside those that compute.
+_WAITING = ("tests/agents", "tests/cli", "tests/local", "tests/xpk_shared", "tests/client", "tests/capacity")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

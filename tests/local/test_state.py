@@ -26,6 +26,7 @@ from xpk.local.store import FILE, Store
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import TimedOutError, XpkError
 from xpk.model.specs import ClusterSpec
+from xpk.model.usage import Capacity
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
@@ -200,8 +201,8 @@ def test_a_cluster_that_has_never_had_a_workload_needs_no_daemon(api: LocalApi, 
     (queue,) = api.list("ClusterQueue")
     assert queue["status"]["pendingWorkloads"] == 0
     assert api.list("JobSet") == api.list("Workload") == []
-    (supply,) = {(record.total, sum(record.slices.values())) for record in api.open_usage()[-1:]}
-    assert supply == (16, 2)
+    capacities = [record for record in api.open_usage() if isinstance(record, Capacity)]
+    assert (capacities[-1].total, sum(capacities[-1].slices.values())) == (16, 2)
     assert not process.is_locked(folder / daemon_control.LOCK)
     api.create(jobset("w", "true"))
     assert process.is_locked(folder / daemon_control.LOCK)

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from trainer import setting_values
 from trainer.errors import FatalError, Problem
 from trainer.former_names import RENAMED, current_settings
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is one
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 AUTO: Literal["auto"] = "auto"
 Auto = Literal["auto"]
@@ -357,7 +359,7 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
         )
         return [], [Problem(f"unknown config {name_or_path!r}", hint)]
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER) or {}  # noqa: S506  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         hint = f"Use one of {', '.join(known)} or the path of a YAML file"
@@ -370,7 +372,8 @@ def _read(name_or_path: str) -> tuple[list[tuple[str, Any]], list[Problem]]:
     return list(_flatten(tree)), []
 
 
-def _fields() -> dict[str, Any]:
+@cache
+def _fields() -> Mapping[str, Any]:
     """Return the type of each setting, by `section.key`."""
     return {f"{s}.{f.name}": f.type for s, kind in sections().items() for f in dataclasses.fields(kind)}
 

@@ -12,6 +12,7 @@ import yaml
 
 from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.terminal import printable
+from xpk.model.yaml_loader import LOADER
 
 _MAX_BYTES = 4 << 20
 _MAX_NODES, _DEEPEST = 200_000, 50  # of its YAML, with aliases written out
@@ -19,7 +20,6 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _TEXTS = (*_PATHS, "server", "proxy-url", "tls-server-name", "token", "username", "password", "cluster", "user")
 _SECTIONS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 _HINT = "`kubectl config view` must be able to read it"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def only_context(
@@ -94,7 +94,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         text = _text(file)
         _check_size(text)
-        content = yaml.load(text, Loader=_LOADER) or {}  # noqa: S506  # a safe loader, with a faster parser where there is one
+        content = yaml.load(text, Loader=LOADER) or {}  # noqa: S506  # a safe loader
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or printable(str(error).splitlines()[0], limit=200)
         raise UsageError(f"cannot read kubeconfig {file}: {why}", hint=_HINT) from error
@@ -118,7 +118,7 @@ def _check_size(text: str) -> None:
     sizes: dict[str, int] = {}  # by anchor, with aliases written out
     start: list[tuple[str | None, int]] = []
     total = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in yaml.parse(text, Loader=LOADER):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in start):
                 raise ValueError(f"its alias '{event.anchor}' refers to itself")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -150,10 +150,10 @@ class Transaction:
                 elif (kind, key) not in self._written:
                     entry.keep(obj)
 
-    def has_any(self, kinds: Collection[str]) -> bool:
+    def has_any(self, kinds: Iterable[str]) -> bool:
         """Return whether an object of one of the kinds exists, without reading them."""
-        query = f"SELECT 1 FROM objects WHERE kind IN ({', '.join('?' * len(kinds))}) LIMIT 1"
-        return self._db.execute(query, tuple(kinds)).fetchone() is not None
+        query = "SELECT 1 FROM objects WHERE kind = ? LIMIT 1"
+        return any(self._db.execute(query, (kind,)).fetchone() for kind in kinds)
 
     def uids(self, kind: str) -> set[str]:
         """Return the UIDs of the objects of a kind."""

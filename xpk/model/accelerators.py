@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from xpk.model.errors import UsageError
+from xpk.model.yaml_loader import LOADER
 
 NODEPOOL_LABEL = "cloud.google.com/gke-nodepool"
 ACCELERATOR_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
@@ -109,7 +110,7 @@ def all_shapes() -> tuple[SliceShape, ...]:
 @cache
 def _table() -> dict[str, dict[str, dict[str, Any]]]:
     text = resources.files("xpk.model").joinpath("accelerators.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.load(text, Loader=LOADER)  # noqa: S506  # a safe loader
     return loaded
 
 

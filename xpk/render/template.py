@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from xpk.model.yaml_loader import LOADER
 from xpk.render.resources import manifests_dir
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 def render_template(template: str, **values: Any) -> list[dict[str, Any]]:
     """Return the objects of a template of `manifests/` for these values."""
     text = _environment().get_template(template).render(**values)
-    return [document for document in yaml.safe_load_all(text) if document is not None]
+    return [document for document in yaml.load_all(text, Loader=LOADER) if document is not None]
 
 
 @cache

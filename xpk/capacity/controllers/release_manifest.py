@@ -15,13 +15,13 @@ import yaml
 
 from xpk.api.base import Obj
 from xpk.model.errors import XpkError
+from xpk.model.yaml_loader import LOADER
 
 _DOWNLOAD_SECONDS = 60.0
 _MAX_BYTES = 32 << 20  # Kueue's has 1.7 MB
 _WEB = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FRAGMENT = "#sha256="
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, where there is one
 
 
 def problems_of(name: str, source: str, *, pinned: str = "") -> list[str]:
@@ -62,7 +62,7 @@ def read_objects(name: str, source: str, *, hint: str, pinned: str = "") -> list
                 f"must be {sha256}",
                 hint=f"compare it with the release's; if you trust another one, {hint}",
             )
-        return [obj for obj in yaml.load_all(content.decode(), Loader=_PARSER) if obj]
+        return [obj for obj in yaml.load_all(content.decode(), Loader=LOADER) if obj]
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise XpkError(
             f"cannot read the manifest of {name} from {place}: {str(error).splitlines()[0]}", hint=hint

@@ -13,6 +13,7 @@ import yaml
 from xpk.cli.translate import gcluster_values as values
 from xpk.cli.translate.flags import Draft, Flag, read_flags
 from xpk.cli.translate.gcluster_capacity import add_accelerator
+from xpk.model.yaml_loader import LOADER
 
 _NAME, _SETTING = "NAME", "SETTING"  # in the table: a positional argument, and a setting with its value
 _SETTINGS = {"location": "zone"}  # settings with another name here
@@ -39,7 +40,7 @@ _OF_SEVERAL: Mapping[str, Callable[[Draft, Mapping[str, str]], None]] = {
 def table() -> dict[str, dict[str, Any]]:
     """Return the commands of the table, each a path such as `job submit`, with their flags."""
     text = resources.files("xpk.cli.translate").joinpath("gcluster.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, Any]] = yaml.safe_load(text)["commands"]
+    loaded: dict[str, dict[str, Any]] = yaml.load(text, Loader=LOADER)["commands"]  # noqa: S506  # a safe loader
     return loaded
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def derive(record: RunRecord, *, end: float | None, kill_time: float | None = No
     )
 
 
+@cache
 def templates(*folders: Path) -> Environment:
     """Return the environment of the report's templates, with those of more folders."""
     return Environment(
