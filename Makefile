@@ -94,7 +94,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@echo "==> unit and local tests"
-	@$(BIN)/python -m pytest -m "not slow" --ignore tests/architecture $(PARALLEL) 5 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" --ignore tests/architecture $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fuzz: $(STAMP)
 	@echo "==> hostile inputs"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,27 +23,10 @@ os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 # What imports and collection make stays until the end: to look through it for garbage again and again takes seconds.
 gc.disable()
 
-_ROOT = Path(__file__).resolve().parents[1]
-
-# Tests that mostly wait for processes and timeouts, in this order: they run beside those that compute.
-_WAITING = ("tests/agents", "tests/cli", "tests/local", "tests/xpk_shared", "tests/client", "tests/capacity")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let files of waiting tests alternate with other files."""
-    waiting, other = dict[Path, int](), dict[Path, int]()
-    for item in items:
-        name = item.path.relative_to(_ROOT).as_posix()
-        folder = next((n for n, folder in enumerate(_WAITING) if name.startswith(folder)), None)
-        if folder is None:
-            other[item.path] = len(other)
-        else:
-            waiting[item.path] = folder
-    ranks: dict[Path, tuple[float, str]] = {}
-    for files in (waiting, other):
-        ordered = sorted(files, key=files.__getitem__)
-        ranks |= {file: (at / len(files), str(file)) for at, file in enumerate(ordered)}
-    items.sort(key=lambda item: ranks[item.path])
+    """Order files by their names, so that folders whose tests wait run beside folders whose tests compute."""
+    items.sort(key=lambda item: (item.path.name, item.path), reverse=True)
 
 
 def pytest_collection_finish() -> None:

@@ -114,7 +114,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killing_at_random(api: LocalApi, folder: Path, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     command = ["python", "-S", "-c", ALONE, f"{tmp_path}/"]

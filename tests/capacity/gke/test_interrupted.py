@@ -74,11 +74,13 @@ def subject(request: dict[str, dict[str, str]]) -> object:
     return request.get("name") or next(item["name"] for key, item in request.items() if key != "parent")
 
 
-_LONG = ("create", "shrink")
-_SOME_LONG = [pytest.param(task, marks=pytest.mark.slow) if task in _LONG else task for task in TASKS]
+def _without(*long: str) -> pytest.MarkDecorator:
+    """Return the parameter for all tasks, of which the long ones are slow tests."""
+    tasks = [pytest.param(task, marks=pytest.mark.slow) if task in long else task for task in TASKS]
+    return pytest.mark.parametrize("task", tasks)
 
 
-@pytest.mark.parametrize("task", _SOME_LONG)
+@_without("create", "shrink")
 def test_create_completes_after_a_kill_at_any_step(begin: Begin, task: str) -> None:
     undisturbed = begin(task)
     assert not undisturbed.run(task)
@@ -93,7 +95,7 @@ def test_create_completes_after_a_kill_at_any_step(begin: Begin, task: str) -> N
         assert end_state(life.site) == expected, f"killed after step {step}"
 
 
-@pytest.mark.parametrize("task", TASKS)
+@_without("shrink", "shrink-free")
 def test_create_completes_after_a_kill_at_any_change(begin: Begin, task: str) -> None:
     undisturbed, life = begin(task), begin(task)
     assert not undisturbed.run(task)

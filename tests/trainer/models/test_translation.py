@@ -119,7 +119,9 @@ def test_a_wide_beam_finds_the_best_of_all_translations(penalty: float) -> None:
     assert len(lengths) > 1
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "settings", [pytest.param(GNMT, marks=pytest.mark.slow), TRANSFORMER], ids=["gnmt", "transformer"]
+)
 def test_a_beam_of_one_follows_the_most_probable_token(settings: tuple[str, ...]) -> None:
     """The decoder of one more token agrees with the decoder of all tokens.
 
