@@ -78,7 +78,7 @@ def test_all_free_slices_are_checked_and_nothing_is_left(dev: Xpk, state: Path) 
     import jsonschema  # type: ignore[import-untyped]
 
     done = dev("cluster", "preflight", "dev", "-o", "json")
-    assert done.code == 0, done.err
+    assert done.code == 0, done.out
     jsonschema.validate(done.data, schema_of(OUTPUTS["xpk cluster preflight"]))
     assert [f"s{host['slice']}/h{host['host']}" for host in done.data["hosts"]] == HOSTS
     assert done.data["passed"] and all(host["passed"] and len(host["checks"]) == 9 for host in done.data["hosts"])
