@@ -14,7 +14,7 @@ from typing import Any
 
 from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector, is_selected
 from xpk.api.kinds import KINDS
-from xpk.local import controllers, daemon_control, logs, peer_secrets, process, usage
+from xpk.local import daemon_control, logs, peer_secrets, process, queue, usage
 from xpk.local import objects as o
 from xpk.local.environment import MARK
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
@@ -41,7 +41,8 @@ class LocalApi:
     def _change(self, kind: str, *, dry_run: bool = False) -> Iterator[Transaction]:
         """Yield a transaction for a change of an object of a kind.
 
-        The daemon runs before and after it. Where nothing can run, it is not started: this process does its pass.
+        The daemon runs before and after it. Where nothing can run, it is not started: this process updates what depends
+        on nodes and queues alone.
         """
         with Store(self._folder) as store:
             if not dry_run:
@@ -49,17 +50,17 @@ class LocalApi:
                     self._wake(store, kind)
             with store.transaction(write=not dry_run) as tx:
                 yield tx
-                if not dry_run and not tx.has_any(_RUN):
-                    controllers.reconcile(tx, {})
+                # Without queues the cluster is incomplete, and a pass for each of many nodes would take seconds.
+                if not dry_run and not store.has_any(_RUN) and store.has_any({"ClusterQueue"}):
+                    queue.reconcile(tx)
+                    usage.record(tx)
             if not dry_run:
                 with _with_outcome("the change was made and takes effect once it starts"):
                     self._wake(store, kind)  # it may have exited meanwhile
 
     def _wake(self, store: Store, kind: str = "") -> None:
         """Make sure that the daemon runs if an object of `kind`, or one that exists, needs it."""
-        with store.transaction(write=False) as tx:
-            is_needed = kind in _RUN or tx.has_any(_RUN)
-        if is_needed:
+        if kind in _RUN or store.has_any(_RUN):
             daemon_control.ensure(self._folder, self._workloads)
         else:
             process.ring(self._folder)

@@ -150,11 +150,6 @@ class Transaction:
                 elif (kind, key) not in self._written:
                     entry.keep(obj)
 
-    def has_any(self, kinds: Iterable[str]) -> bool:
-        """Return whether an object of one of the kinds exists, without reading them."""
-        query = "SELECT 1 FROM objects WHERE kind = ? LIMIT 1"
-        return any(self._db.execute(query, (kind,)).fetchone() for kind in kinds)
-
     def uids(self, kind: str) -> set[str]:
         """Return the UIDs of the objects of a kind."""
         self._cache.load(self._db, kind)
@@ -330,6 +325,12 @@ class Store:
         """Return a number that changes with every write of another connection."""
         with explained(self.folder):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def has_any(self, kinds: Iterable[str]) -> bool:
+        """Return whether an object of one of the kinds exists, without reading them."""
+        query = "SELECT 1 FROM objects WHERE kind = ? LIMIT 1"
+        with explained(self.folder):
+            return any(self._db.execute(query, (kind,)).fetchone() for kind in kinds)
 
     def revision(self) -> int:
         """Return the number of the newest change."""

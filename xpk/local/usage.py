@@ -1,4 +1,4 @@
-"""Usage of a local cluster: who holds which chips, recorded in the transactions of the daemon.
+"""Usage of a local cluster: who holds which chips, recorded in the transactions that change it.
 
 The book of open intervals and the records of ended ones are objects of the store, so that a crash loses and duplicates
 nothing. A record becomes a file of the ledger after the transaction, and is removed from the store after that; a file
