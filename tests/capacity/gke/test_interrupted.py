@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,13 +74,13 @@ def subject(request: dict[str, dict[str, str]]) -> object:
     return request.get("name") or next(item["name"] for key, item in request.items() if key != "parent")
 
 
-def _without(*long: str) -> pytest.MarkDecorator:
-    """Return the parameter for all tasks, of which the long ones are slow tests."""
-    tasks = [pytest.param(task, marks=pytest.mark.slow) if task in long else task for task in TASKS]
+def _each_task(*, slow: Collection[str]) -> pytest.MarkDecorator:
+    """Return the parameter of a test of every task; those of `slow` are slow tests."""
+    tasks = [pytest.param(task, marks=pytest.mark.slow) if task in slow else task for task in TASKS]
     return pytest.mark.parametrize("task", tasks)
 
 
-@_without("create", "shrink")
+@_each_task(slow=("create", "shrink"))
 def test_create_completes_after_a_kill_at_any_step(begin: Begin, task: str) -> None:
     undisturbed = begin(task)
     assert not undisturbed.run(task)
@@ -95,7 +95,7 @@ def test_create_completes_after_a_kill_at_any_step(begin: Begin, task: str) -> N
         assert end_state(life.site) == expected, f"killed after step {step}"
 
 
-@_without("shrink", "shrink-free")
+@_each_task(slow=("shrink", "shrink-free"))
 def test_create_completes_after_a_kill_at_any_change(begin: Begin, task: str) -> None:
     undisturbed, life = begin(task), begin(task)
     assert not undisturbed.run(task)

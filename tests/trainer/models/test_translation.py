@@ -24,6 +24,9 @@ from trainer.models.family import Context
 TRANSFORMER = ("model.family=transformer",)
 GNMT = ("model.family=gnmt", "model.layers=3")
 BOTH = pytest.mark.parametrize("settings", [TRANSFORMER, GNMT], ids=["transformer", "gnmt"])
+GNMT_SLOW = pytest.mark.parametrize(
+    "settings", [pytest.param(GNMT, marks=pytest.mark.slow), TRANSFORMER], ids=["gnmt", "transformer"]
+)
 LOGITS = {"transformer": reference.transformer_logits, "gnmt": reference.gnmt_logits}
 
 
@@ -41,9 +44,7 @@ def network(translator: Trainer, params: Any) -> Any:
     return kind(translator.config.model, translator.how, params)
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(GNMT, marks=pytest.mark.slow), TRANSFORMER], ids=["gnmt", "transformer"]
-)
+@GNMT_SLOW
 def test_logits_and_losses_equal_the_reference(settings: tuple[str, ...]) -> None:
     translator = trainer(settings)
     model, records = translator.config.model, jnp.asarray(pairs(16)(np.arange(6)))
@@ -119,9 +120,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations(penalty: float) -> None:
     assert len(lengths) > 1
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(GNMT, marks=pytest.mark.slow), TRANSFORMER], ids=["gnmt", "transformer"]
-)
+@GNMT_SLOW
 def test_a_beam_of_one_follows_the_most_probable_token(settings: tuple[str, ...]) -> None:
     """The decoder of one more token agrees with the decoder of all tokens.
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from xpk.jobs.report.charts import HALF, LOW, NARROW, WIDE, Chart, Frame, Plot, draw
 from xpk.jobs.report.comparison import ComparedRun, compared_figures, comparison_plots
@@ -73,7 +73,12 @@ def render_report(record: RunRecord, facts: ReportFacts, others: Sequence[tuple[
     run = derive(record, end=facts.end, kill_time=facts.kill_time)
     runs = [(run, facts), *((derive(one, end=more.end), more) for one, more in others)]
     compared = _comparison(runs) if others else {"compared": (), "overlaid": ()}
-    return templates().get_template("page.html.j2").render(_view(run, facts) | compared)
+    return _page().render(_view(run, facts) | compared)
+
+
+@cache
+def _page() -> Template:
+    return templates().get_template("page.html.j2")
 
 
 def derive(record: RunRecord, *, end: float | None, kill_time: float | None = None) -> Run:
@@ -89,7 +94,6 @@ def derive(record: RunRecord, *, end: float | None, kill_time: float | None = No
     )
 
 
-@cache
 def templates(*folders: Path) -> Environment:
     """Return the environment of the report's templates, with those of more folders."""
     return Environment(
