@@ -120,7 +120,8 @@ chaos: $(STAMP)
 	@echo "==> every kind of fault on local hosts"
 	@PATH="$${XPK_E2E_CACHE:-$$HOME/.cache/xpk-e2e}/bin:$$PATH" $(BIN)/python -m e2e.matrix --platform local
 
-# Drills on kind run one after another and leave a core to the other drills, and then to the slow tests.
+# Drills on kind run one after another and leave a core to the other drills, and then to the slow tests. More than two workers
+# take longer: the threads that carry collectives spin while the thread that they wait for has no CPU.
 e2e: $(STAMP)
 	@echo "==> environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
@@ -149,7 +150,7 @@ e2e-here:
 
 e2e-slow:
 	@echo "==> slow local tests"
-	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 3 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 
 e2e-here-and-slow:
 	@status=0; for target in e2e-here e2e-slow; do $(MAKE) --no-print-directory $$target || status=1; done; exit $$status

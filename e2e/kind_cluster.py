@@ -26,6 +26,7 @@ from tests.waiting import until
 
 TPU_TYPE, SLICES, SPARE_SLICES = "v5litepod-8", 2, 1
 AWAY_SECONDS = 420.0  # until a killed component works again: the kubelet waits for up to 5 minutes before a restart
+_NO_ANSWER = ("Unable to connect to the server", "The connection to the server", "TLS handshake timeout", "i/o timeout")
 XPK = [sys.executable, "-m", "xpk"]
 _INHERITED = (
     "XPK_E2E_",
@@ -96,9 +97,14 @@ class KindLab(Lab):
         return container
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl; return its output, or "" without output."""
+        """Run kubectl; return its output, or "" without output. Waits for an API server that does not answer."""
         argv = ["kubectl", f"--kubeconfig={self.state / 'kubeconfig'}", *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+        def answer() -> list[str]:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            return [] if any(text in done.stderr for text in _NO_ANSWER) else [done.stdout]
+
+        return until(answer, seconds=AWAY_SECONDS, every=1.0)[0]
 
     @property
     def state(self) -> Path:

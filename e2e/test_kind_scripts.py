@@ -113,6 +113,7 @@ def test_small_code_is_a_configmap_that_is_removed_with_the_last_workload(
     until(lambda: not configmaps(place), seconds=60, every=2)
 
 
+@pytest.mark.extended  # local clusters ship all code this way
 def test_larger_code_is_shipped_through_the_shared_folder(
     place: Place, script_dir: Path, create: tuple[str, ...]
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, un
     assert (described["restarts"], described["progress"]["replacements"]) == (0, 1) and run.lost_steps <= INTERVAL
 
 
+@pytest.mark.extended  # the simulation of checkpoints ends hosts at any write
 def test_an_interrupted_save_is_discarded(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "half-saved")
     deadline = time.monotonic() + SECONDS

@@ -24,6 +24,7 @@ def test_the_cause_of_faults_is_in_the_answers_of_three_calls(state: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # the test above has the other faults, by the same tools
 @pytest.mark.timeout(600)
 # A request to a bucket that does not answer is abandoned after some seconds, with its socket.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -49,6 +49,7 @@ class Machine:
                 "kind delete cluster": self._delete,
                 "docker network inspect": lambda argv: 0 if argv[-1] in self.networks else 1,
                 "docker network rm": self._remove_network,
+                "docker update": lambda argv: 1 if "docker update" in self.fails else argv[-1],
                 "docker image inspect": lambda argv: 0 if argv[-1] in self.images else 1,
             }
         )

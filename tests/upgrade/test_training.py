@@ -14,7 +14,7 @@ TOLERANCE = 1e-5  # of a loss of about 5, where another machine or another XLA a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tier", ["local", "persistent"])
+@pytest.mark.parametrize("tier", [pytest.param("local", marks=pytest.mark.extended), "persistent"])
 def test_a_run_continues_bit_for_bit_from_a_checkpoint_of_an_earlier_version(
     version: Path, tier: str, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def _left(lab: Lab) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # the test of losses ships code, too
 def test_changed_code_reaches_all_hosts_by_runtime_env(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

@@ -15,6 +15,7 @@ from xpk.proc import Result, Runner
 
 _OLDEST_KIND = (0, 20)
 _READY = "180s"  # for the control plane; the wait for the other nodes comes later
+_CONTROL_PLANE_SHARES = 8192  # of the CPUs when all are busy; a node has 1024
 _CONTAINER = '{{.Name}}|{{.State.Status}}|{{.State.FinishedAt}}|{{index .Config.Labels "io.x-k8s.kind.cluster"}}'
 _START_IT = "start it (`sudo systemctl start docker`), or use --provider local, which does not need Docker"
 _HINTS = {  # by the programs' messages
@@ -70,6 +71,8 @@ class Engine:
             # A separate network, so that it can be deleted with the cluster.
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
             self._must(*argv, env=env, action=f"create kind cluster '{name}'")
+            # Hosts that train would slow down the API server. Best effort: engines without root may be unable to.
+            self._run("docker", "update", "--cpu-shares", str(_CONTROL_PLANE_SHARES), f"{name}-control-plane")
         except BaseException:
             if not retain:
                 with suppress(XpkError):  # report the first failure

@@ -54,6 +54,15 @@ def test_a_second_create_has_nothing_to_do(machine: Machine) -> None:
     assert stat.S_IMODE(Path(str(target.shared_folder)).stat().st_mode) == 0o1777, "sticky: pods have different users"
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_hosts_that_train_do_not_slow_down_the_control_plane(machine: Machine, works: bool) -> None:
+    update = ("docker", "update", "--cpu-shares", "8192", "dev-control-plane")
+    machine.fails |= set() if works else {"docker update"}
+    carry_out(machine.provider().plan_create(spec()))
+    assert update in machine.runner.calls, "the share of other nodes is 1024"
+    assert machine.provider().describe("dev").state == "Ready"
+
+
 def test_quotas_of_teams_are_kept_by_a_second_create(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))

@@ -13,7 +13,9 @@ from xpk.jobs.usage.sums import balance, sums
 from xpk.model.usage import Causes, Hold, Piece, State
 
 
-@pytest.mark.parametrize(("seed", "months"), [pytest.param(0, 100, marks=pytest.mark.slow), (1, 20)])
+@pytest.mark.parametrize(
+    ("seed", "months"), [pytest.param(0, 100, marks=[pytest.mark.slow, pytest.mark.extended]), (1, 20)]
+)
 def test_the_ledger_of_many_months_closes_to_the_capacity_within_a_thousandth(seed: int, months: int) -> None:
     closing = close(seed, months)
     fleet, ledger, whole, balanced = closing.fleet, closing.ledger, closing.whole, closing.balanced

@@ -294,6 +294,7 @@ def test_a_local_tier_without_a_folder_is_reported_in_one_line(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_shortened_run_saves_its_local_steps_before_it_ends(tmp_path: Path) -> None:
     settings = ["checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
     settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]

@@ -49,7 +49,14 @@ def test_explicit_reduction_in_bfloat16_trains_nearly_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["optim.grad_accum_steps=2", "optim.update_axes=fsdp,dp", "quant.matmuls=forward"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param("optim.grad_accum_steps=2", marks=pytest.mark.extended),
+        "optim.update_axes=fsdp,dp",
+        pytest.param("quant.matmuls=forward", marks=pytest.mark.extended),
+    ],
+)
 def test_explicit_reduction_trains_the_same_with_other_settings(setting: str) -> None:
     explicit = Trainer(
         2, 2, 2, "mesh.grad_reduction=explicit", "mesh.grad_reduction_dtype=float32", setting, num_slices=2
