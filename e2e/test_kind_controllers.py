@@ -76,12 +76,7 @@ def goes_on(watched: Watched) -> None:
     assert {line["attempt"] for line in run.steps} == {0}
 
 
-@pytest.mark.parametrize("controller", ["jobset", "kueue"])
-def test_a_controller_is_killed(watched: Watched, controller: str) -> None:
-    watched.place.kill_component(f"{controller}-system", "control-plane=controller-manager")
-    goes_on(watched)
-
-
+# First, because it may be away for as long as most of the run takes.
 def test_the_api_server_is_killed(watched: Watched) -> None:
     place = watched.place
     place.kill_component("kube-system", "component=kube-apiserver")
@@ -90,6 +85,12 @@ def test_the_api_server_is_killed(watched: Watched) -> None:
     until(lambda: place.kubectl("get", "--raw", "/readyz") == "ok", "the API server")
     watched.run.read()
     assert len(watched.run.steps) > reached, "the run continued without it"
+    goes_on(watched)
+
+
+@pytest.mark.parametrize("controller", ["jobset", "kueue"])
+def test_a_controller_is_killed(watched: Watched, controller: str) -> None:
+    watched.place.kill_component(f"{controller}-system", "control-plane=controller-manager")
     goes_on(watched)
 
 

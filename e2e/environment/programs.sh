@@ -50,17 +50,6 @@ docker_engine() {
   fail "the Docker engine does not come up" "see $CACHE/dockerd.log"
 }
 
-# All containers share what one session of processes gets, and tests start many sessions: too little for an API server.
-containers_share() {
-  [ "$(docker info --format '{{.CgroupDriver}}')" = cgroupfs ] || return 0
-  local group=/sys/fs/cgroup
-  if [ -d "$group/cpu" ]; then
-    mkdir -p "$group/cpu/docker" && echo 8192 > "$group/cpu/docker/cpu.shares"
-  else # version 2
-    mkdir -p "$group/docker" && echo 800 > "$group/docker/cpu.weight"
-  fi || say "cannot change the CPU share of containers: they are slow while tests use all CPUs"
-}
-
 go_toolchain() { # Go itself, where there is none or an older one: the module proxy serves it too
   local at=golang.org/toolchain@v0.0.1-go$GO.linux-amd64 zip=$CACHE/go.zip proxy=${GOPROXY:-https://proxy.golang.org} have
   export GOTOOLCHAIN=local
