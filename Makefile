@@ -45,6 +45,10 @@ PARALLEL := --max-worker-restart 0 --numprocesses
 # CI skips drills marked `extended`: each repeats most of another one. `make e2e-all` includes them.
 SELECTED := not extended
 
+# CI also skips the slow tests of the mathematics of models and meshes: `make test` tests each family, and no host or pod
+# can change them. `make e2e-all` includes them, as does `make e2e-slow SELECTED=`.
+MATHEMATICS := tests/trainer/models tests/trainer/parallel
+
 # Folder of XLA's TPU compiler (libtpu, 700 MB), separate so that no other test imports it (docs/results.md).
 TPU := $(VENV)/tpu
 
@@ -120,8 +124,8 @@ chaos: $(STAMP)
 	@echo "==> every kind of fault on local hosts"
 	@PATH="$${XPK_E2E_CACHE:-$$HOME/.cache/xpk-e2e}/bin:$$PATH" $(BIN)/python -m e2e.matrix --platform local
 
-# Drills on kind run one after another and leave a core to the other drills, and then to the slow tests. More than two workers
-# take longer: the threads that carry collectives spin while the thread that they wait for has no CPU.
+# Drills on kind run one after another and leave a core to the other drills, and then to the slow tests. These take longer
+# in three processes than in two: threads that carry collectives spin while those that they wait for have no CPU.
 e2e: $(STAMP)
 	@echo "==> environment of the drills on kind (built once, then cached)"
 	@set -e; exports=$$(e2e/environment/up); eval "$$exports"; \
@@ -150,7 +154,8 @@ e2e-here:
 
 e2e-slow:
 	@echo "==> slow local tests"
-	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "slow$(if $(SELECTED), and $(SELECTED))" $(if $(SELECTED),$(MATHEMATICS:%=--ignore %)) \
+	  $(PARALLEL) 2 --dist worksteal $(PYTEST_ARGS)
 
 e2e-here-and-slow:
 	@status=0; for target in e2e-here e2e-slow; do $(MAKE) --no-print-directory $$target || status=1; done; exit $$status
