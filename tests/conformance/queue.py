@@ -45,10 +45,11 @@ def a_preempted_workload_resumes_by_itself(ground: Ground) -> None:
     ground.running("victim")
     ground.await_line("victim", "up")
     identity = ground.kueue_workload("victim")["metadata"]["uid"]
-    ground.submit("winner", "sleep 2", priority="high")
+    ground.submit("winner", FOREVER, priority="high")
     ground.queued("victim", "reempted")
     assert ground.until("victim", lambda status: status.position == 1).restarts_counted == 0
-    assert ground.ended("winner").phase is Phase.SUCCEEDED
+    ground.running("winner")
+    termination.end(ground.api, "winner", ground.namespace)
     result = ground.ended("victim")
     assert (result.phase, result.counted, result.exits) == (Phase.SUCCEEDED, 0, {"s0/h0": 0, "s0/h1": 0})
     workload = ground.kueue_workload("victim")
