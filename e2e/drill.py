@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from e2e.harness import Workload
 from e2e.kind_cluster import SLICES, Place
 
-STEPS, INTERVAL = 100, 10
+STEPS, INTERVAL = 120, 10  # enough for all faults of a run on a machine that trains fast beside slow commands
 HOSTS = 2 * SLICES
 SECONDS = 600.0  # for any wait for steps: a busy machine takes ten times as long as an idle one
 TRAINER = [
