@@ -15,9 +15,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +28,7 @@ from tests.waiting import until
 
 TPU_TYPE, SLICES, SPARE_SLICES = "v5litepod-8", 2, 1
 AWAY_SECONDS = 420.0  # until a killed component works again: the kubelet waits for up to 5 minutes before a restart
+_PATIENCE = 60.0  # with an API server that does not answer
 _NO_ANSWER = ("Unable to connect to the server", "The connection to the server", "TLS handshake timeout", "i/o timeout")
 XPK = [sys.executable, "-m", "xpk"]
 _INHERITED = (
@@ -96,15 +99,15 @@ class KindLab(Lab):
             raise ProcessLookupError(host["pod"])
         return container
 
-    def kubectl(self, *arguments: str) -> str:
-        """Run kubectl; return its output, or "" without output. Waits for an API server that does not answer."""
+    def kubectl(self, *arguments: str, patience: float = _PATIENCE) -> str:
+        """Run kubectl; return its output, or "" without output or without an answer within `patience` seconds."""
         argv = ["kubectl", f"--kubeconfig={self.state / 'kubeconfig'}", *arguments]
-
-        def answer() -> list[str]:
+        deadline = time.monotonic() + patience
+        while True:
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            return [] if any(text in done.stderr for text in _NO_ANSWER) else [done.stdout]
-
-        return until(answer, seconds=AWAY_SECONDS, every=1.0)[0]
+            if time.monotonic() > deadline or not any(text in done.stderr for text in _NO_ANSWER):
+                return done.stdout
+            time.sleep(1)
 
     @property
     def state(self) -> Path:
@@ -116,19 +119,20 @@ class KindLab(Lab):
         Lab.collect(self, into)
         if not (self.state / "kubeconfig").exists():
             return
+        read = partial(self.kubectl, patience=0.0)
         for name, kinds in {
             "objects.yaml": "jobsets,jobs,pods,workloads.kueue.x-k8s.io,clusterqueues,localqueues",
             "nodes.yaml": "nodes",
         }.items():
-            (into / name).write_text(self.kubectl("get", kinds, "-A", "-o", "yaml"))
-        (into / "events.txt").write_text(self.kubectl("get", "events", "-A", "--sort-by=.lastTimestamp"))
+            (into / name).write_text(read("get", kinds, "-A", "-o", "yaml"))
+        (into / "events.txt").write_text(read("get", "events", "-A", "--sort-by=.lastTimestamp"))
         for name, (namespace, controller) in _CONTROLLERS.items():
             for suffix, which in (("", ()), (".previous", ("--previous",))):
-                if log := self.kubectl("logs", "-n", namespace, controller, "--timestamps", *which):
+                if log := read("logs", "-n", namespace, controller, "--timestamps", *which):
                     (into / f"{name}{suffix}.log").write_text(log)
-        for pod in self.kubectl("get", "pods", "-o", "name").split():
+        for pod in read("get", "pods", "-o", "name").split():
             (into / "hosts").mkdir(exist_ok=True)
-            log = self.kubectl("logs", pod, "--timestamps", "--all-containers")
+            log = read("logs", pod, "--timestamps", "--all-containers")
             (into / "hosts" / f"{Path(pod).name}.log").write_text(log)
 
     @property
@@ -247,7 +251,8 @@ class Place:
         """Return diagnostics for a failed test."""
         if not (self.state / "kubeconfig").exists():
             return ""
-        return self.kubectl("get", "nodes,pods,jobsets,workloads", "-A") + self.kubectl("get", "events")
+        read = partial(self.lab.kubectl, patience=0.0)
+        return read("get", "nodes,pods,jobsets,workloads", "-A") + read("get", "events")
 
     def remove(self) -> None:
         """Delete the cluster and check that nothing of it remains."""

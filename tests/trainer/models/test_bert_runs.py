@@ -32,7 +32,6 @@ def sources(tmp_path: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_the_small_configuration_learns_its_text_to_the_target(tmp_path: Path) -> None:
     ran = run_long(800, "--config", "bert-tiny", "--set", f"run.output_dir={tmp_path}")

@@ -65,7 +65,6 @@ def test_a_dlrm_trains_the_same_in_any_way(settings: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.extended
 def test_a_batch_of_65_536_clicks_trains_the_same_on_four_chips() -> None:
     """The batch of the configuration `dlrm`, with distinct examples; tables are smaller."""
     big = "data.global_batch=65536"
@@ -85,7 +84,7 @@ def test_a_dlrm_has_the_same_gradients_with_any_placement() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lamb", pytest.param("lars", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_a_dlrm_trains_the_same_with_any_optimizer(name: str) -> None:
     settings = (f"optim.name={name}", "optim.update_axes=fsdp")
     np.testing.assert_allclose(losses(2, 2, *settings), losses(1, 1, f"optim.name={name}"), rtol=1e-5)

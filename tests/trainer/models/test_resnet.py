@@ -150,7 +150,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.extended  # test_families.py does so with other images
 def test_photographs_train_the_same_on_any_mesh(folder: Path) -> None:
     _, expected = Photographs(folder, 1, 1, 1).run(3)
     for dp, fsdp, tp in ((2, 1, 1), (2, 2, 1), (1, 1, 2)):

@@ -131,7 +131,6 @@ def test_the_compiled_step_uses_int8_and_trains_like_without() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.extended
 def test_the_loss_decreases_in_int8_like_without() -> None:
     plain, quantized = (
         Trainer(1, 1, 1, f"quant.matmuls={chosen}", "optim.lr=0.003").losses(30) for chosen in ("", ALL)
