@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,16 +23,29 @@ settings.load_profile("ours")
 # Preferences of the user who runs the tests must not apply: this folder does not exist.
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
+# Folders whose tests mostly wait: for processes, time limits and servers.
+TESTS = Path(__file__).parent
+FOLDERS = ("cli/workload", "client", "console", "gke_emulator", "local", "trainer/hosts", "xpk_shared")
+WAITING = [TESTS / folder for folder in FOLDERS]
+
 # What imports and collection make stays until the end: to look through it for garbage again and again takes seconds.
 gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order files by their names, so that folders whose tests wait run beside folders whose tests compute."""
-    items.sort(key=lambda item: (item.path.name, item.path), reverse=True)
+    """Spread files whose tests mostly wait over those whose tests compute, both with the longest ones first."""
+    tests = Counter(item.path for item in items).most_common()
+    place: dict[Path, float] = {}
+    for waits in (True, False):
+        files = [(path, count) for path, count in tests if waits == any(map(path.is_relative_to, WAITING))]
+        total = sum(count for _, count in files)
+        before = accumulate((count for _, count in files), initial=0)
+        place |= {path: tests_before / total for (path, _), tests_before in zip(files, before, strict=False)}
+    items.sort(key=lambda item: (place[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:
-    """Leave all that exists out of later garbage collections."""
+    """Leave all that exists out of later garbage collections, and collect less often: there is memory."""
     gc.freeze()
+    gc.set_threshold(20_000, 50)
     gc.enable()

@@ -36,9 +36,9 @@ def check(run: Xpk, *arguments: str, code: int = 0) -> Any:
 
 
 def validate(data: Any, command: str) -> None:
+    """Raise ValidationError for data that do not satisfy the schema of a command."""
     import jsonschema  # type: ignore[import-untyped]
 
-    """Raise ValidationError for data that do not satisfy the schema of a command."""
     jsonschema.validate(json.loads(json.dumps(data)), schema_of(OUTPUTS[command]))
 
 
