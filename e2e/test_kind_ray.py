@@ -32,7 +32,7 @@ def test_losses_after_kills_under_ray_equal_those_of_the_plain_launcher(place: P
     await_phase(run)
     pods = {host["pod"] for host in run.describe()["hosts"]}
     run.end_program(1, 1)
-    run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
+    run.await_(lambda: bool(run.steps[-1]["attempt"] >= 1), SECONDS)
     described = run.describe()
     assert described["restarts"] == 0 and {host["pod"] for host in described["hosts"]} == pods
     await_phase(run)

@@ -113,7 +113,7 @@ def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, un
     before = pids(run)
     until_step(run, INTERVAL + 3)
     run.end_program(0, 0)
-    run.await_(lambda: bool(run.steps[-1]["attempt"] == 1), SECONDS)
+    run.await_(lambda: bool(run.steps[-1]["attempt"] >= 1), SECONDS)
     assert pids(run) == before
     assert finish(run) == undisturbed
     described = run.describe()

@@ -6,7 +6,9 @@ After a failure the driver replaces all actors, because `jax.distributed` cannot
 import contextlib
 import dataclasses
 import os
+import random
 import threading
+from collections.abc import Sequence
 
 from trainer.config import Config
 from trainer.errors import ExitCode
@@ -14,8 +16,11 @@ from trainer.hosts import job as jobs
 from trainer.hosts.bootstrap import Host, bracketed, read_host, resolve
 from trainer.telemetry import metrics
 from xpk_shared.links.connection import listen
+from xpk_shared.links.errors import AddressError
 
-_TRIES = 20
+# Beyond those of Ray's workers, and below 32768, where Linux takes the ports of outgoing connections from: one of these
+# could get the port before JAX listens, which then ends the process with SIGSEGV.
+_PORTS = range(20_000, 32_000, 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,15 +49,7 @@ class Trainer:
         """Return host:port for `jax.distributed`; the next port is for the trainer's own connections."""
         name = read_host(os.environ).coordinator.rpartition(":")[0]
         address = resolve(f"{name}:0", 1.0, metrics.say)[0]
-        for _ in range(_TRIES):
-            with listen(address, 0) as first:
-                port = int(first.getsockname()[1])
-                try:
-                    listen(address, port + 1).close()
-                except Exception:
-                    continue
-                return bracketed(address, port)
-        raise OSError(f"no two free ports at {address}")
+        return bracketed(address, two_free_ports(address))
 
     def begin(self, config: Config, attempt: int, coordinator: str) -> Report:
         """Join the other hosts and prepare everything; return once the first step can start, or training has ended."""
@@ -111,6 +108,14 @@ class Trainer:
             if self._report.code is None:
                 self._report = dataclasses.replace(self._report, code=int(code), cause=cause)
             self._changed.notify_all()
+
+
+def two_free_ports(address: str, ports: Sequence[int] = _PORTS) -> int:
+    """Return one of the ports that is free like the next one. Raises OSError if there is none."""
+    for port in random.Random().sample(ports, len(ports)):  # noqa: S311  # no secret depends on it
+        with contextlib.suppress(AddressError), listen(address, port), listen(address, port + 1):
+            return port
+    raise OSError(f"no two free ports at {address}")
 
 
 def _write_as_host(pid: str) -> None:

@@ -102,8 +102,11 @@ class LocalApi:
         """Return one object. The only Secrets are those of JobSets' hosts."""
         if kind == "Secret":
             return self._peer_secret(name, namespace)
-        with Store(self._folder) as store, store.transaction(write=False) as tx:
-            return _existing(tx, kind, name, namespace)
+        with Store(self._folder) as store:
+            matches = store.read(kind, _namespace(kind, namespace) or "", name)
+        if not matches:
+            raise _not_found(kind, name)
+        return matches[0]
 
     def _peer_secret(self, name: str, namespace: str) -> Obj:
         uid = self.get("JobSet", name.removeprefix(names.peer_secret("")), namespace)["metadata"]["uid"]
@@ -130,8 +133,7 @@ class LocalApi:
         with Store(self._folder) as store:
             if kind in _RUN:
                 self._wake(store)
-            with store.transaction(write=False) as tx:
-                listed = [obj for obj in tx.list(kind, stored_namespace) if is_selected(obj, selector, fields)]
+            listed = [obj for obj in store.read(kind, stored_namespace) if is_selected(obj, selector, fields)]
         return [keep(obj) for obj in listed] if keep else listed
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "default") -> Obj:
@@ -229,8 +231,8 @@ class LocalApi:
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of deleted pods, the oldest first."""
-        with Store(self._folder) as store, store.transaction(write=False) as tx:
-            pods = [obj | {"kind": "Pod"} for obj in tx.list("FormerPod", namespace) if is_selected(obj, selector)]
+        with Store(self._folder) as store:
+            pods = [obj | {"kind": "Pod"} for obj in store.read("FormerPod", namespace) if is_selected(obj, selector)]
         return sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
 
     @property
@@ -264,8 +266,8 @@ def _follow(store: Store, kind: str, end: float | None) -> Iterator[tuple[int, C
         if revision is not None:
             changes = store.changes(kind, revision)
         if changes is None:
-            with store.transaction(write=False) as tx:
-                present = {obj["metadata"]["uid"]: obj for obj in tx.list(kind)}
+            with store.transaction(write=False):
+                present = {obj["metadata"]["uid"]: obj for obj in store.read(kind)}
                 revision = store.revision()
             removed = [obj for uid, obj in known.items() if uid not in present]
             changes = [
@@ -296,8 +298,12 @@ def _namespace(kind: str, namespace: str | None) -> str | None:
 def _existing(tx: Transaction, kind: str, name: str, namespace: str) -> Obj:
     obj = tx.get(kind, _namespace(kind, namespace) or "", name)
     if obj is None:
-        raise NotFoundError(f"{kind} '{name}' not found")
+        raise _not_found(kind, name)
     return obj
+
+
+def _not_found(kind: str, name: str) -> NotFoundError:
+    return NotFoundError(f"{kind} '{name}' not found")
 
 
 def _find(tx: Transaction, obj: Obj) -> Obj | None:

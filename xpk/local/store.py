@@ -23,6 +23,7 @@ CHANGES_KEPT = 2000
 _TRIMMED = 100  # changes after which those that are not kept are removed
 _EVENTS_KEPT = 200  # of each JobSet
 _EVENT_SECONDS = 3600.0  # for which events of other and of deleted objects are kept, as in Kubernetes
+_encode = json.JSONEncoder(sort_keys=True, check_circular=False).encode  # a fifth faster than without the encoder
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
     kind TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, json TEXT NOT NULL, applied TEXT,
@@ -321,6 +322,20 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def read(self, kind: str, namespace: str | None = None, name: str | None = None) -> Objs:
+        """Return the objects of a kind as one state of the store has them, sorted by name; for one that reads once.
+
+        A transaction would read all objects of the kind, and keep and copy them.
+        """
+        query, values = "SELECT revision, json FROM objects WHERE kind = ?", [kind]
+        if namespace is not None:
+            query, values = query + " AND namespace = ?", [*values, namespace]
+        if name is not None:
+            query, values = query + " AND name = ?", [*values, name]
+        with explained(self.folder):
+            rows = self._db.execute(query + " ORDER BY namespace, name", values).fetchall()
+            return [Entry(text, revision).stored for revision, text in rows]
+
     def version(self) -> int:
         """Return a number that changes with every write of another connection."""
         with explained(self.folder):
@@ -365,4 +380,4 @@ def _key(obj: Obj) -> tuple[str, Key]:
 
 def _text(obj: Obj) -> str:
     meta = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
-    return json.dumps({**obj, "metadata": meta}, sort_keys=True)
+    return _encode({**obj, "metadata": meta})
