@@ -132,7 +132,7 @@ def _table(file: Path | None) -> Mapping[str, Any]:
             text = read_text(file, what="--prices", hint="pass the path of a price table")
         else:
             text = default_file.read_text(encoding="utf-8")
-        # The parser in C is ten times as fast, but what is nested too deep ends the process.
+        # The parser in C is eight times as fast, but what is nested too deep ends the process.
         table: Any = yaml.load(text, Loader=yaml.SafeLoader if file else LOADER)  # noqa: S506  # safe loaders
         numbers = [price for prices in table["chip_hour"].values() for price in prices.values()]
         if not all(isinstance(price, int | float) and 0 <= price < 1e9 for price in numbers):
