@@ -24,9 +24,10 @@ settings.load_profile("ours")
 os.environ["XPK_CONFIG_DIR"] = "/nonexistent/xpk"
 
 # Folders whose tests mostly wait: for processes, time limits and servers.
-TESTS = Path(__file__).parent
-FOLDERS = ("cli/workload", "client", "console", "gke_emulator", "local", "trainer/hosts", "xpk_shared")
-WAITING = [TESTS / folder for folder in FOLDERS]
+WAITING = [
+    Path(__file__).parent / folder
+    for folder in ("cli/workload", "client", "console", "gke_emulator", "local", "trainer/hosts", "xpk_shared")
+]
 
 # What imports and collection make stays until the end: to look through it for garbage again and again takes seconds.
 gc.disable()
