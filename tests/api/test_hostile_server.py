@@ -202,6 +202,7 @@ WATCHES: dict[str, tuple[Mode, str]] = {
     "changes-that-end-at-once": (watches(event("MODIFIED", JOBSET)), ""),
     "cut": (hostile.cut_watch, ""),
     "garbage": (watches(b"this is not json\n"), "not JSON"),
+    "not-utf-8": (watches(event("MODIFIED", JOBSET)[:-2] + b"\xff\x17\n"), "not JSON"),
     "no-metadata": (watches(b'{"type":"MODIFIED","object":{}}\n'), "an event of jobsets without an object"),
     "no-type": (watches(b'{"object":{}}\n'), "an event of jobsets without an object"),
     "a-list": (watches(b"[1,2]\n"), "not JSON"),

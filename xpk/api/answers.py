@@ -177,7 +177,7 @@ def event_of(host: str, kind: Kind, line: str) -> tuple[Change | None, Obj]:
 
     Raises XpkError for a line that is not an event, and WatchError for an ERROR event.
     """
-    event = parsed(host, line.encode())
+    event = parsed(host, line.encode(errors="surrogateescape"))
     change, obj = event.get("type"), event.get("object")
     if change == "ERROR":
         raise WatchError(short(obj.get("message")) if isinstance(obj, dict) else "")

@@ -8,6 +8,8 @@ No request outlasts the limit of `time_limit`, nor half a minute of its own.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -238,21 +240,28 @@ def _retry_seconds(header: str) -> float:
 @contextmanager
 def _closing(response: urllib3.HTTPResponse, ends: float | None) -> Iterator[None]:
     """Close a response after the block, and abort it at `ends`, a time of time.monotonic."""
-
-    def end() -> None:
-        with suppress(Exception):  # it has just ended on its own
-            response.shutdown()
-
-    timer = None if ends is None else threading.Timer(max(0.0, ends - time.monotonic()), end)
-    if timer:
-        timer.daemon = True
-        timer.start()
     try:
-        yield
+        if ends is None or response.closed:
+            yield
+            return
+        # `HTTPResponse.shutdown` removes TLS from the connection, and the rest would be read encrypted
+        # (python/cpython#124618). This ends the same connection without its knowledge.
+        with socket.socket(fileno=os.dup(response.fileno())) as connected:
+            timer = threading.Timer(max(0.0, ends - time.monotonic()), _stop_reading, [connected])
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+                timer.join()  # another file may get the descriptor afterwards
     finally:
-        if timer:
-            timer.cancel()
         response.close()
+
+
+def _stop_reading(connected: socket.socket) -> None:
+    with suppress(OSError):  # it has just ended on its own
+        connected.shutdown(socket.SHUT_RD)
 
 
 def _chunks(response: urllib3.HTTPResponse) -> Iterator[bytes]:
