@@ -17,6 +17,7 @@ HOUR = 3600.0
 _PRIORITIES = ("low", "medium", "high")
 _WORKLOADS = 6  # at most, at a time
 _CODES = (1, 42, 75, 137, 143)
+_MANY_RESTARTS = 20  # more than faults need; a program that always fails uses all of them, which takes most of the time
 
 
 class Life:
@@ -85,7 +86,7 @@ class Life:
         hosts = rng.randint(1, world.hosts)  # of each slice
         obj = jobset(
             name, "true", slices=slices, hosts=hosts, priority=rng.choice(_PRIORITIES),
-            max_restarts=rng.choice((0, 1, 3, 100)), ttl=rng.choice((0, 60, 10_000)), grace=rng.choice((0, 5, 30)),
+            max_restarts=rng.choice((0, 1, 3, _MANY_RESTARTS)), ttl=rng.choice((0, 60, 10_000)), grace=rng.choice((0, 5, 30)),
             strategy=rng.choice(("BlockingRecreate", "Recreate")),
         )  # fmt: skip
         queue = self._choose(self._objects("LocalQueue"))
