@@ -86,8 +86,8 @@ class Life:
         hosts = rng.randint(1, world.hosts)  # of each slice
         obj = jobset(
             name, "true", slices=slices, hosts=hosts, priority=rng.choice(_PRIORITIES),
-            max_restarts=rng.choice((0, 1, 3, _MANY_RESTARTS)), ttl=rng.choice((0, 60, 10_000)), grace=rng.choice((0, 5, 30)),
-            strategy=rng.choice(("BlockingRecreate", "Recreate")),
+            max_restarts=rng.choice((0, 1, 3, _MANY_RESTARTS)), ttl=rng.choice((0, 60, 10_000)),
+            grace=rng.choice((0, 5, 30)), strategy=rng.choice(("BlockingRecreate", "Recreate")),
         )  # fmt: skip
         queue = self._choose(self._objects("LocalQueue"))
         assert queue
