@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from trainer.errors import FatalError
 from trainer.storage import open_place
 from trainer.storage.scratch import scratch
 from xpk_shared.storage.bucket import Bucket
+from xpk_shared.storage.disk import DiskLines
 
 
 def test_a_missing_google_client_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -96,16 +99,42 @@ def test_a_partial_line_of_a_killed_process_is_removed(left: bytes, tmp_path: Pa
     assert path.read_bytes() == left[: left.rfind(b"\n") + 1] + b'{"step": 2}\n'
 
 
-def test_a_line_that_does_not_fit_leaves_no_partial_line(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file grow beyond `size` bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    lines = open_place(path).lines()
-    lines.write(b"first\n")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # like a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        with pytest.raises(OSError, match="No space left"):
-            lines.write(b"second\n")
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    lines.write(b"third\n")
-    assert path.read_bytes() == b"first\nthird\n"
+
+
+def test_lines_that_do_not_fit_are_written_once_there_is_space(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = open_place(path).lines()
+    lines.write(b"first\n")
+    with full_disk(10):
+        for line in (b"second\n", b"third\n"):
+            with pytest.raises(OSError, match="No space left"):
+                lines.write(line)
+        with pytest.raises(OSError, match="No space left"):
+            lines.flush(1.0)
+        assert path.read_bytes() == b"first\n", "no partial line remains"
+    lines.write(b"fourth\n")
+    assert path.read_bytes() == b"first\nsecond\nthird\nfourth\n"
+    with full_disk(len(path.read_bytes())), pytest.raises(OSError, match="File too large"):
+        lines.write(b"fifth\n")
+    lines.flush(1.0)
+    assert path.read_bytes().endswith(b"fourth\nfifth\n"), "also the last line of a process"
+
+
+def test_the_oldest_lines_are_dropped_if_a_disk_stays_full(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = DiskLines(path, most_waiting=20)
+    with full_disk(0):
+        for number in range(9):
+            with pytest.raises(OSError, match="File too large"):
+                lines.write(b"line %d\n" % number)
+    lines.flush(1.0)
+    assert path.read_bytes() == b"line 7\nline 8\n"

@@ -1,7 +1,7 @@
 """Output records of a run: metrics.jsonl, events, and the log on stdout.
 
-docs/environment.md describes their formats. A line is written completely or not at all; a full disk loses lines, but
-does not end the run.
+docs/environment.md describes their formats. A line is written completely or not at all; a full disk does not end the
+run, and its lines are written once there is space.
 """
 
 import contextlib

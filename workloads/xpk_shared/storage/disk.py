@@ -8,6 +8,7 @@ import secrets
 import shutil
 import stat
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from xpk_shared.storage.place import Entry, Place, check_size
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _BLOCK = 1 << 16  # bytes
 _MAX_DEPTH = 5  # of folders that `find` searches
+_MAX_WAITING = 4 << 20  # bytes of lines that did not fit on a full disk
 
 
 class Disk(Place):
@@ -159,23 +161,40 @@ class Disk(Place):
 
 
 class DiskLines:
-    """A file of lines, written without a buffer."""
+    """A file of lines, written without a buffer. Lines that a full disk refuses are written before the next one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_waiting: int = _MAX_WAITING) -> None:
+        """Open a file. Of lines that are refused, the newest `most_waiting` bytes are kept."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd, self._lock = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), threading.Lock()
+        self._waiting: deque[bytes] = deque()
+        self._most_waiting = most_waiting
         _remove_torn_line(path)
 
     def write(self, line: bytes, *, at_once: bool = False) -> None:
-        """Append a line. Raises OSError if it does not fit; then nothing is appended."""
+        """Append a line. Raises OSError if it does not fit: it is then appended before a later one, or by `flush`."""
         with self._lock:
-            written = os.write(self._fd, line)
-            if written < len(line):
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._waiting.append(line)
+            self._write_waiting()
 
     def flush(self, seconds: float) -> None:
-        """Do nothing, because lines are not buffered."""
+        """Append the lines that did not fit. Raises OSError if they still do not."""
+        with self._lock:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            line = self._waiting[0]
+            try:
+                written = os.write(self._fd, line)
+                if written < len(line):
+                    os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                while sum(map(len, self._waiting)) > self._most_waiting:
+                    self._waiting.popleft()
+                raise
+            self._waiting.popleft()
 
 
 def open_regular(path: Path) -> BinaryIO:
