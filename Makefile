@@ -171,7 +171,7 @@ ifeq ($(NEWEST_PYTHON),)
 else
 	@$(MAKE) --no-print-directory $(NEWEST)/.installed
 	@echo "==> the trainer with $$($(NEWEST)/bin/python -c 'import jax, platform; print("JAX", jax.__version__, "on Python", platform.python_version())')"
-	@$(NEWEST)/bin/python -m pytest tests/trainer -m "not slow" $(PARALLEL) 2 --dist loadfile $(PYTEST_ARGS)
+	@$(NEWEST)/bin/python -m pytest tests/trainer -m "not slow" $(PARALLEL) 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 endif
 
 $(NEWEST)/.installed: requirements/newest.txt | $(STAMP)
