@@ -72,7 +72,7 @@ class Engine:
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
             self._must(*argv, env=env, action=f"create kind cluster '{name}'")
             # Hosts that train would slow down the API server. Best effort: engines without root may be unable to.
-            self._run("docker", "update", "--cpu-shares", str(_CONTROL_PLANE_SHARES), f"{name}-control-plane")
+            self._run("docker", "update", "--cpu-shares", str(_CONTROL_PLANE_SHARES), control_plane_of(name))
         except BaseException:
             if not retain:
                 with suppress(XpkError):  # report the first failure
@@ -88,8 +88,7 @@ class Engine:
 
     def empty_folder(self, cluster: str, folder: Path) -> None:
         """Remove files that pods wrote as other users from a folder that the nodes share. Best effort."""
-        node = f"{cluster}-control-plane"
-        self._run("docker", "exec", node, "find", str(folder), "-mindepth", "1", "-delete")
+        self._run("docker", "exec", control_plane_of(cluster), "find", str(folder), "-mindepth", "1", "-delete")
 
     def has_image(self, image: str) -> bool:
         """Return whether an image is in the local engine."""
@@ -134,7 +133,7 @@ class Engine:
 
         A container that is paused, or that Docker restarts, may continue: only one that has ended is gone.
         """
-        control_plane = f"{cluster}-control-plane"
+        control_plane = control_plane_of(cluster)
         argv = ("docker", "container", "inspect", "--format", _CONTAINER, control_plane, *nodes)
         result, machines = self._run(*argv), dict[str, Machine]()
         for line in result.stdout.splitlines():
@@ -176,6 +175,11 @@ def _machine(status: str, finished: str) -> Machine:
         return Machine(MachineState.GONE, "its container has ended", parse_time(finished))
     state = MachineState.RUNNING if status in ("running", "paused") else MachineState.UNKNOWN
     return Machine(state, f"its container is {status}")
+
+
+def control_plane_of(cluster: str) -> str:
+    """Return the name of the node of a kind cluster's control plane, which is also that of its container."""
+    return f"{cluster}-control-plane"
 
 
 def network_of(cluster: str) -> str:

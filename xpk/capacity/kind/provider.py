@@ -14,7 +14,7 @@ import yaml
 from xpk.api.base import ObjectApi, Objs
 from xpk.capacity.cluster_setup import is_set_up, set_up
 from xpk.capacity.controllers import install
-from xpk.capacity.docker import Engine
+from xpk.capacity.docker import Engine, control_plane_of
 from xpk.capacity.fencing.machines import Machine
 from xpk.capacity.images.trainer_image import TrainerImage, build_context, trainer_image
 from xpk.capacity.kind.options import KindOptions
@@ -273,7 +273,7 @@ class KindProvider:
                 self.connect(name),
                 controller,
                 pinned=True,
-                load=lambda images: self._engine.load(name, images, [f"{name}-control-plane"]),
+                load=lambda images: self._engine.load(name, images, [control_plane_of(name)]),
                 source=self._options.manifest_of(controller.name),
                 pause=self._pause,
             )
