@@ -70,7 +70,7 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             'Internal error occurred: failed calling webhook "mjobset.kb.io": failed to call webhook: Post '
             '"https://jobset-webhook-service.jobset-system.svc:443/mutate?timeout=10s": dial tcp: connection refused',
             MissingToolError,
-            "JobSet does not answer",
+            "JobSet does not answer, so the cluster cannot accept JobSet 'w': dial tcp: connection refused",
         ),
         (
             500,
@@ -84,7 +84,7 @@ JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata"
             'Internal error occurred: failed calling webhook "policy.corp": failed to call webhook: Post '
             '"https://policy.corp-system.svc:443/?timeout=10s": context deadline exceeded',
             MissingToolError,
-            "policy.corp does not answer",
+            "policy.corp does not answer, so the cluster cannot accept JobSet 'w': context deadline exceeded",
         ),
         (500, "etcdserver: mvcc: database space exceeded", XpkError, "store (etcd) is full"),
         (500, "rpc error", UnavailableError, "the cluster failed on JobSet 'w'"),

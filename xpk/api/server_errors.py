@@ -9,6 +9,7 @@ from typing import Any
 
 from xpk.api.base import Obj
 from xpk.api.kinds import EVERY_KIND
+from xpk.api.text import short
 from xpk.model.errors import (
     AuthorizationError,
     ConflictError,
@@ -172,6 +173,11 @@ def _denied(match: re.Match[str], subject: str) -> XpkError:
     )
 
 
+def _cause(why: str) -> str:
+    """Return why a webhook could not be called, without its address."""
+    return short(why.rpartition('": ')[2], 160)
+
+
 def _failed(message: str, subject: str) -> XpkError:
     """Return the error for an internal error of the server."""
     if match := _WEBHOOK_FAILS.search(message):
@@ -179,7 +185,7 @@ def _failed(message: str, subject: str) -> XpkError:
         namespace = place["namespace"] if place else next((n for n in _NAMESPACES.values() if n[:-7] in message), "")
         name = next((name for name, where in _NAMESPACES.items() if where == namespace), match["hook"])
         return MissingToolError(
-            f"{name} does not answer, so the cluster cannot accept {subject}: {match['why'].strip()[-160:]}",
+            f"{name} does not answer, so the cluster cannot accept {subject}: {_cause(match['why'])}",
             hint=f"`kubectl get pods --namespace {namespace}` shows its controller"
             if namespace
             else "`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations` lists the webhooks",
