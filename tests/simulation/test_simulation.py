@@ -19,6 +19,11 @@ def test_every_property_holds_in_a_clusters_life(number: int) -> None:
     assert live(f"test/{number}", HOURS).passes > 0
 
 
+def test_a_workload_starts_before_those_that_it_preempted() -> None:
+    """The first of its queue would borrow, the one it preempted as well; both lost quota that a smaller one is due."""
+    assert live("7/77", 20.0).passes > 0
+
+
 @pytest.mark.slow
 def test_the_longest_of_100_lives_replays_in_seconds() -> None:
     assert live("1/37").passes < 4000, "a pass takes about 1 ms, so this takes longer than 5 s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be p
 _RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
 _ELASTIC_RECOVERY_SECONDS = 1800.0  # Kueue's default: other slices may go on without the lost one
 _DEACTIVATED = "the workload is deactivated"
+_PREEMPTS = "xpk.local/preempts"  # annotation of a waiting workload for which others were preempted
 _PREEMPTED = {
     IN_QUEUE: "prioritization in the ClusterQueue",
     RECLAIMED: "reclamation within the cohort",
@@ -137,6 +138,7 @@ def _admit(tx: Transaction, workload: Obj, queue: str, flavor: str) -> None:
             }
         )
     workload["status"]["admission"] = {"clusterQueue": queue, "podSetAssignments": assignments}
+    workload["metadata"].get("annotations", {}).pop(_PREEMPTS, None)
     reserved = f"Quota reserved in ClusterQueue {queue}"
     o.set_condition(workload, "QuotaReserved", True, "QuotaReserved", reserved)
     o.set_condition(workload, "Admitted", True, "Admitted", f"Admitted by ClusterQueue {queue}")
@@ -203,7 +205,9 @@ def _schedule(
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     running += [claim for claim in others if claim.priority == _CONTROLLED]
-    decision = decide(queues, {POOLS: len(pools)}, running, [], waiting, ending=leaving)
+    preemptors = {claim.uid for claim in waiting if _preempts(entries[claim.uid][1])}
+    decision = decide(queues, {POOLS: len(pools)}, running, [], waiting, ending=leaving, preemptors=preemptors)
+    _note_preemptors(tx, entries, preemptors, decision.preemptors)
     for uid in decision.admit:
         jobset, workload, name = entries[uid]
         _admit(tx, workload, name, flavor)
@@ -219,6 +223,28 @@ def _schedule(
         _, workload, name = entries[uid]
         _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, most[name], flavor, len(pools)))
     return waits
+
+
+def _preempts(workload: Obj) -> bool:
+    """Return whether a waiting workload is the last of its queue for which others were preempted."""
+    return _PREEMPTS in workload["metadata"].get("annotations", {})
+
+
+def _note_preemptors(
+    tx: Transaction, entries: Mapping[str, tuple[Obj, Obj, str]], before: Collection[str], now: Mapping[str, str]
+) -> None:
+    """Mark the workloads for which others are preempted; `now` has them by queue. They stay first until admitted.
+
+    Otherwise what they preempted could be admitted again before them, and be preempted again, without an end.
+    """
+    for uid in {*before, *now.values()}:
+        _, workload, name = entries[uid]
+        annotations = workload["metadata"].setdefault("annotations", {})
+        if now.get(name, uid) == uid:
+            annotations[_PREEMPTS] = "true"
+        else:
+            annotations.pop(_PREEMPTS)
+        tx.put(workload)
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
