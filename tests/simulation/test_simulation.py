@@ -20,7 +20,7 @@ def test_every_property_holds_in_a_clusters_life(number: int) -> None:
 
 
 def test_a_workload_starts_before_those_that_it_preempted() -> None:
-    """The first of its queue would borrow, the one it preempted as well; both lost quota that a smaller one is due."""
+    """The first of a queue does not fit. A smaller one reclaims quota, which its former user would take back."""
     assert live("7/77", 20.0).passes > 0
 
 

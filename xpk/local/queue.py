@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,7 +23,7 @@ _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be p
 _RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
 _ELASTIC_RECOVERY_SECONDS = 1800.0  # Kueue's default: other slices may go on without the lost one
 _DEACTIVATED = "the workload is deactivated"
-_PREEMPTS = "xpk.local/preempts"  # annotation of a waiting workload for which others were preempted
+_PREEMPTS = "xpk.local/preempts"  # annotation of a waiting workload for which others were preempted: its ClusterQueue
 _PREEMPTED = {
     IN_QUEUE: "prioritization in the ClusterQueue",
     RECLAIMED: "reclamation within the cohort",
@@ -205,9 +205,9 @@ def _schedule(
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     running += [claim for claim in others if claim.priority == _CONTROLLED]
-    preemptors = {claim.uid for claim in waiting if _preempts(entries[claim.uid][1])}
+    preemptors = {claim.uid for claim in waiting if _preempts(entries[claim.uid][1], claim.queue)}
     decision = decide(queues, {POOLS: len(pools)}, running, [], waiting, ending=leaving, preemptors=preemptors)
-    _note_preemptors(tx, entries, preemptors, decision.preemptors)
+    _note_preemptors(tx, entries, decision.preemptors)
     for uid in decision.admit:
         jobset, workload, name = entries[uid]
         _admit(tx, workload, name, flavor)
@@ -225,26 +225,26 @@ def _schedule(
     return waits
 
 
-def _preempts(workload: Obj) -> bool:
-    """Return whether a waiting workload is the last of its queue for which others were preempted."""
-    return _PREEMPTS in workload["metadata"].get("annotations", {})
+def _preempts(workload: Obj, queue: str) -> bool:
+    """Return whether a waiting workload is the last one of a ClusterQueue for which others were preempted."""
+    return bool(workload["metadata"].get("annotations", {}).get(_PREEMPTS) == queue)
 
 
 def _note_preemptors(
-    tx: Transaction, entries: Mapping[str, tuple[Obj, Obj, str]], before: Collection[str], now: Mapping[str, str]
+    tx: Transaction, entries: Mapping[str, tuple[Obj, Obj, str]], preemptors: Mapping[str, str]
 ) -> None:
-    """Mark the workloads for which others are preempted; `now` has them by queue. They stay first until admitted.
+    """Mark workloads for which others are preempted, by queue, instead of earlier ones. They are first until admitted.
 
     Otherwise what they preempted could be admitted again before them, and be preempted again, without an end.
     """
-    for uid in {*before, *now.values()}:
-        _, workload, name = entries[uid]
-        annotations = workload["metadata"].setdefault("annotations", {})
-        if now.get(name, uid) == uid:
-            annotations[_PREEMPTS] = "true"
-        else:
-            annotations.pop(_PREEMPTS)
-        tx.put(workload)
+    for uid, (_, workload, name) in entries.items():
+        if name in preemptors and _preempts(workload, name) != (preemptors[name] == uid):
+            annotations = workload["metadata"].setdefault("annotations", {})
+            if preemptors[name] == uid:
+                annotations[_PREEMPTS] = name
+            else:
+                del annotations[_PREEMPTS]
+            tx.put(workload)
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
