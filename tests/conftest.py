@@ -17,7 +17,8 @@ from tests.time_limit import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.time_limit import pytest_timeout_set_timer as pytest_timeout_set_timer
 
 # Test machines are shared and sometimes slow: a deadline would test the machine, not the code.
-settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each run has other examples, so few in a run still become many.
+settings.register_profile("ours", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
 
 # Preferences of the user who runs the tests must not apply: this folder does not exist.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.cli.conftest import state as state
 from tests.waiting import until
 from xpk import create_cluster
-from xpk.agents.server import Tools
 from xpk.agents.tool import Scope
+
+if TYPE_CHECKING:
+    from xpk.agents.server import Tools
 
 CLUSTER = "dev"
 
@@ -23,8 +25,14 @@ CLUSTER = "dev"
 class Agent:
     """Calls tools as an agent does; the answers are JSON."""
 
-    tools: Tools
+    scope: Scope
     calls: int = 0
+    tools: Tools = field(init=False)
+
+    def __post_init__(self) -> None:
+        from xpk.agents.server import Tools  # takes long to import, and few processes of a test run need it
+
+        self.tools = Tools(self.scope)
 
     def call(self, tool: str, **arguments: Any) -> Any:
         """Return the answer of a call, failed or not."""
@@ -56,10 +64,10 @@ class Agent:
 def agent(state: Path) -> Agent:
     """Return an agent of scope apply, and a cluster of two slices with one host each."""
     create_cluster(CLUSTER, "v5litepod-1", num_slices=2)
-    return Agent(Tools("apply"))
+    return Agent("apply")
 
 
 @pytest.fixture
 def with_scope(state: Path) -> Callable[[Scope], Agent]:
     """Return a function that makes an agent of a scope."""
-    return lambda scope: Agent(Tools(scope))
+    return Agent

@@ -11,7 +11,6 @@ from tests.agents.conftest import CLUSTER, Agent
 from tests.agents.diagnoses import COMMANDS, FAULTS, LONG, diagnose, servers
 from tests.cli.conftest import state as state
 from xpk import create_cluster
-from xpk.agents.server import Tools
 
 
 def test_twenty_faults_of_the_chaos_matrix_are_diagnosed() -> None:
@@ -20,7 +19,7 @@ def test_twenty_faults_of_the_chaos_matrix_are_diagnosed() -> None:
 
 def test_the_cause_of_faults_is_in_the_answers_of_three_calls(state: Path) -> None:
     create_cluster(CLUSTER, "v5litepod-1", num_slices=16)
-    assert diagnose(Agent(Tools("apply")), COMMANDS) == {}
+    assert diagnose(Agent("apply"), COMMANDS) == {}
 
 
 @pytest.mark.slow
@@ -35,4 +34,4 @@ def test_the_cause_of_faults_of_trainers_and_servers_is_in_the_answers_of_three_
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         create_cluster(CLUSTER, "v5litepod-1", num_slices=16)
-        assert diagnose(Agent(Tools("apply")), LONG) == {}
+        assert diagnose(Agent("apply"), LONG) == {}

@@ -11,8 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from tests.agents.conftest import CLUSTER, Agent
 from xpk.agents import arguments
@@ -123,6 +121,9 @@ def test_long_texts_and_lists_are_cut() -> None:
 
 
 def test_an_agent_connects_by_the_protocol(agent: Agent, state: Path) -> None:
+    from mcp import ClientSession, StdioServerParameters  # takes long to import
+    from mcp.client.stdio import stdio_client
+
     environment = {name: value for name, value in os.environ.items() if name.startswith(("XPK_", "PATH", "PYTHONPATH"))}
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "xpk", "mcp", "--scope", "plan"], env=environment

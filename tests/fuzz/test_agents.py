@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from tests.fuzz.conftest import CommandLine
 from tests.fuzz.counts import inputs
 from tests.fuzz.inputs import TEXTS, WORDS
-from xpk.agents.server import Tools
 from xpk.model.terminal import printable
 
-TOOLS = Tools("apply")
-PROPERTIES = {tool.name: tool.input_schema["properties"] for tool in TOOLS.listed()}
+if TYPE_CHECKING:
+    from xpk.agents.server import Tools
+
 SCALARS = st.sampled_from(TEXTS) | WORDS | st.integers() | st.floats() | st.booleans() | st.none()
 VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(WORDS, SCALARS, max_size=3)
 VALID = {
@@ -25,11 +26,25 @@ VALID = {
 }
 
 
+@cache
+def tools() -> Tools:
+    """Return all tools of an agent."""
+    from xpk.agents.server import Tools  # takes long to import, and few processes of a test run need it
+
+    return Tools("apply")
+
+
+@cache
+def properties() -> dict[str, dict[str, Any]]:
+    """Return the arguments of each tool, by name."""
+    return {tool.name: tool.input_schema["properties"] for tool in tools().listed()}
+
+
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Return a call that is valid except for a few arguments, or one of no tool at all."""
-    tool = draw(st.sampled_from([*PROPERTIES, "drop"]))
-    known = PROPERTIES.get(tool, {})
+    tool = draw(st.sampled_from([*properties(), "drop"]))
+    known = properties().get(tool, {})
     arguments = {name: value for name, value in VALID.items() if name in known}
     for name in draw(st.lists(st.sampled_from(sorted(known)) | WORDS if known else WORDS, max_size=3)):
         arguments[name] = draw(VALUES)
@@ -44,7 +59,7 @@ def test_no_call_changes_anything_without_a_plan_that_was_shown(
     before, revision = command_line.everything(), command_line.revision()
     for tool, arguments in [*made, ("apply", {"digest": wrong})]:
         began = time.process_time()
-        result = TOOLS.call(tool, arguments)
+        result = tools().call(tool, arguments)
         text = result.content[0].text  # type: ignore[union-attr]
         assert time.process_time() - began < 10 and len(text) < 300_000
         answer = json.loads(text)

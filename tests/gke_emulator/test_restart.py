@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import pytest
 from google.cloud.container_v1 import Cluster, ClusterManagerClient, NodePool, Operation
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
@@ -87,6 +88,7 @@ def until_ended(client: ClusterManagerClient) -> None:
     until(lambda: ended(client), seconds=60)
 
 
+@pytest.mark.slow
 def test_the_program_survives_a_kill_during_an_operation(tmp_path: Path) -> None:
     def life(speed: int, do: Callable[[ClusterManagerClient], None]) -> None:
         with program(f"--state={tmp_path / 'state'}", f"--speed={speed}") as (process, target):

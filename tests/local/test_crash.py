@@ -195,7 +195,7 @@ def test_a_host_whose_folder_is_removed_before_the_daemon_has_seen_it_run(
 
 
 def test_concurrent_writes_are_atomic(tmp_path: Path) -> None:
-    write = "import sys; from xpk.local import shim; [shim.write(*sys.argv[1:]) for _ in range(3000)]"
+    write = "import sys; from xpk.local import shim; [shim.write(*sys.argv[1:]) for _ in range(1000)]"
     writers = [
         subprocess.Popen([sys.executable, "-c", write, str(tmp_path), "exit.json", text]) for text in ("a", 90 * "b")
     ]

@@ -6,21 +6,18 @@ import pytest
 
 from tests.trainer.emulated import Trainer, losses_of_shares, on
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("mesh", "settings"),
-    [
-        ((1, 4, 2), []),
-        pytest.param((2, 2, 1), ["optim.update_axes=fsdp,dp"], marks=pytest.mark.slow),
-        pytest.param((1, 2, 1), ["optim.grad_accum_steps=2"], marks=pytest.mark.slow),
-    ],
+    [((1, 4, 2), []), ((2, 2, 1), ["optim.update_axes=fsdp,dp"]), ((1, 2, 1), ["optim.grad_accum_steps=2"])],
 )
 def test_the_sum_of_two_shares_is_the_step_of_the_whole_batch(mesh: tuple[int, int, int], settings: list[str]) -> None:
     half = Trainer(*mesh, "data.global_batch=4", *settings, replicas=2)
     np.testing.assert_allclose(losses_of_shares(half, 2, 4), on(1, 1, 1).losses(4), atol=1e-5)
 
 
-@pytest.mark.slow
 def test_averages_are_the_mean_of_those_of_the_shares() -> None:
     resnet = ("model.family=resnet", "model.image=8", "model.classes=4", "model.width=8", "model.blocks=1,1")
     sharded = Trainer(1, 2, 1, *resnet, "data.global_batch=4", replicas=2)
