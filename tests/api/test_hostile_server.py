@@ -321,6 +321,19 @@ def test_failed_writes_and_reads_are_repeated(tmp_path: Path, code: int, method:
     assert len(seen) == 6
 
 
+def test_a_create_waits_for_a_webhook_whose_controller_restarts(tmp_path: Path) -> None:
+    """The API server stores nothing before all webhooks have answered, so the request may be repeated."""
+    says = 'failed calling webhook "mjobset.kb.io": failed to call webhook: Post "https://jobset.svc": refused'
+    answers = iter([(500, status(500, f"Internal error occurred: {says}"))] * 2)
+
+    def restarting(request: hostile.Request) -> None:
+        request.send(*next(answers, (201, JOBSET)))
+
+    with serving(restarting) as (server, seen):
+        assert api(tmp_path, server).create(JOBSET)["kind"] == "JobSet"
+    assert [method for method, _ in seen] == 3 * ["POST"]
+
+
 @pytest.mark.parametrize("name", ["nulls", "empty-object", "cut", "429", "gzip-that-is-none"])
 def test_an_invalid_response_to_a_create_is_reported(tmp_path: Path, name: str) -> None:
     with serving(ANYWHERE[name][0]) as (server, seen), pytest.raises(XpkError) as error:

@@ -103,6 +103,11 @@ def budget_of(body: object) -> str:
     return "; ".join(filter(None, messages)) or (str(answer.get("message") or "") if messages else "")
 
 
+def is_unanswered_webhook(body: object) -> bool:
+    """Return whether a webhook could not be called, as while its controller restarts. Nothing was stored then."""
+    return bool(_WEBHOOK_FAILS.search(str(_answer(body).get("message") or "")))
+
+
 def _forbidden(message: str, method: str, path: str, subject: str) -> XpkError:
     """Return the error for a 403, which is not always about the user's permissions."""
     if denied := _WEBHOOK_DENIES.search(message):

@@ -1,7 +1,7 @@
 """Requests to one API server, through the official client: retried, and limited in time and size.
 
-Reads and idempotent writes are retried while the server is busy or unavailable, with back-off and as Retry-After
-asks.
+Reads and idempotent writes are retried while the server is busy or unavailable, with back-off and as Retry-After asks;
+other writes only if they were certainly not carried out.
 No request outlasts the limit of `time_limit`, nor half a minute of its own.
 """
 
@@ -29,7 +29,7 @@ from xpk.api import connection
 from xpk.api.answers import parsed
 from xpk.api.base import Obj
 from xpk.api.limits import Limits
-from xpk.api.server_errors import budget_of, explain, other_version
+from xpk.api.server_errors import budget_of, explain, is_unanswered_webhook, other_version
 from xpk.api.timing import Backoff, Pause, seconds_left, within
 from xpk.model.errors import MissingToolError, TimedOutError, UnavailableError, XpkError
 
@@ -77,11 +77,7 @@ class Transport:
             except ApiException as error:
                 if error.status == 404 and method == "DELETE" and tries_left < _TRIES - 1:
                     return {}  # an earlier try succeeded, but its response was lost
-                # A POST that may have been carried out must not be repeated. No status: the TLS handshake failed.
-                retried_codes = (429, 503) if method == "POST" else _BUSY
-                final = budget_of(error.body) or not (
-                    error.status in retried_codes or (not error.status and not connection.is_final(error))
-                )
+                final = not _is_retried(error, method)
                 failure, cause = self._explained(error, method, path, about), error
             except HTTPError as error:
                 sent = method == "POST" and not connection.is_unsent(error)
@@ -166,7 +162,7 @@ class Transport:
         """Return the result of `work`. Raises UnavailableError or TimedOutError if it is not done at `ends`."""
         seconds = max(0.01, ends - time.monotonic())
         quiet = self._limits.notice_seconds
-        notice = partial(self._tell, f"has not answered for {quiet:g} s; waiting", ends)
+        notice = partial(self._tell, f" has not answered for {quiet:g} s; waiting", ends)
         try:
             return within(seconds, work, notice_after=quiet, notice=notice)
         except TimeoutError as error:
@@ -185,7 +181,7 @@ class Transport:
         if time.monotonic() + pause >= ends:
             raise self._in_time(error, pause) from cause
         if tries >= _NOTICE_TRIES:
-            self._tell(f"does not answer ({error.message}); retrying", ends)
+            self._tell(f": {error.message}; retrying", ends)
         self._pause(pause)
 
     def _tell(self, trouble: str, ends: float) -> None:
@@ -193,7 +189,7 @@ class Transport:
         if not self._is_reported:
             self._is_reported = True
             seconds = max(1.0, ends - time.monotonic())
-            _log.warning("warning: the API server at %s %s for up to %.0f s", self.host, trouble, seconds)
+            _log.warning("warning: the API server at %s%s for up to %.0f s", self.host, trouble, seconds)
 
     def _note_retry_after(self, status: int, header: str | None) -> None:
         if status in (429, 503) and header:
@@ -225,6 +221,15 @@ class Transport:
                 if served and parts[3] not in served:
                     return other_version(parts[2], parts[3], served)
         return explained
+
+
+def _is_retried(error: ApiException, method: str) -> bool:
+    """Return whether a refused request may be repeated: a POST only if it was certainly not carried out."""
+    if not error.status:  # the TLS handshake failed
+        return not connection.is_final(error)
+    if method == "POST" and error.status == 500:
+        return is_unanswered_webhook(error.body)
+    return error.status in ((429, 503) if method == "POST" else _BUSY) and not budget_of(error.body)
 
 
 def _retry_seconds(header: str) -> float:
