@@ -23,11 +23,22 @@ from xpk.api.timing import time_limit
 from xpk.jobs.lifecycle import wait
 from xpk.jobs.status.reader import find, find_all
 from xpk.jobs.termination import await_end
-from xpk.model.errors import AuthorizationError, ConflictError, TimedOutError, UnavailableError, XpkError
+from xpk.model.errors import (
+    AuthorizationError,
+    ConflictError,
+    MissingToolError,
+    TimedOutError,
+    UnavailableError,
+    XpkError,
+)
 from xpk.model.status import Phase
 from xpk.model.terminal import printable
 
 Mode = Callable[[hostile.Request], None]
+UNANSWERED = (
+    'failed calling webhook "mjobset.kb.io": failed to call webhook: Post '
+    '"https://jobset-webhook-service.jobset-system.svc:443/mutate?timeout=10s": dial tcp: connection refused'
+)
 MANY = 60.0  # seconds of pauses after which a test ends
 
 
@@ -323,8 +334,7 @@ def test_failed_writes_and_reads_are_repeated(tmp_path: Path, code: int, method:
 
 def test_a_create_waits_for_a_webhook_whose_controller_restarts(tmp_path: Path) -> None:
     """The API server stores nothing before all webhooks have answered, so the request may be repeated."""
-    says = 'failed calling webhook "mjobset.kb.io": failed to call webhook: Post "https://jobset.svc": refused'
-    answers = iter([(500, status(500, f"Internal error occurred: {says}"))] * 2)
+    answers = iter([(500, status(500, f"Internal error occurred: {UNANSWERED}"))] * 2)
 
     def restarting(request: hostile.Request) -> None:
         request.send(*next(answers, (201, JOBSET)))
@@ -332,6 +342,16 @@ def test_a_create_waits_for_a_webhook_whose_controller_restarts(tmp_path: Path) 
     with serving(restarting) as (server, seen):
         assert api(tmp_path, server).create(JOBSET)["kind"] == "JobSet"
     assert [method for method, _ in seen] == 3 * ["POST"]
+
+
+def test_a_dry_run_does_not_wait_for_a_webhook(tmp_path: Path) -> None:
+    failure = status(500, f"Internal error occurred: {UNANSWERED}")
+    with (
+        serving(sends(500, failure)) as (server, seen),
+        pytest.raises(MissingToolError, match="JobSet does not answer"),
+    ):
+        api(tmp_path, server).create(JOBSET, dry_run=True)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("name", ["nulls", "empty-object", "cut", "429", "gzip-that-is-none"])

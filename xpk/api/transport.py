@@ -77,7 +77,7 @@ class Transport:
             except ApiException as error:
                 if error.status == 404 and method == "DELETE" and tries_left < _TRIES - 1:
                     return {}  # an earlier try succeeded, but its response was lost
-                final = not _is_retried(error, method)
+                final = not _is_retried(error, method, is_dry_run="dryRun" in (query or {}))
                 failure, cause = self._explained(error, method, path, about), error
             except HTTPError as error:
                 sent = method == "POST" and not connection.is_unsent(error)
@@ -223,12 +223,15 @@ class Transport:
         return explained
 
 
-def _is_retried(error: ApiException, method: str) -> bool:
-    """Return whether a refused request may be repeated: a POST only if it was certainly not carried out."""
+def _is_retried(error: ApiException, method: str, *, is_dry_run: bool) -> bool:
+    """Return whether a refused request may be repeated: a POST only if it was certainly not carried out.
+
+    A dry run asks what the cluster would do now, so it does not wait for a webhook.
+    """
     if not error.status:  # the TLS handshake failed
         return not connection.is_final(error)
     if method == "POST" and error.status == 500:
-        return is_unanswered_webhook(error.body)
+        return not is_dry_run and is_unanswered_webhook(error.body)
     return error.status in ((429, 503) if method == "POST" else _BUSY) and not budget_of(error.body)
 
 
