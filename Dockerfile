@@ -28,6 +28,8 @@ RUN python -m compileall -q --invalidation-mode unchecked-hash trainer xpk_share
     && { python -m compileall -qq --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true; }
 
 # Unprivileged, as the manifest requires.
+# `useradd` records today's date, or that of a build that others repeat (docs/releasing.md).
+ARG SOURCE_DATE_EPOCH
 RUN useradd --uid 10001 --create-home host 2>/dev/null || adduser -D -u 10001 host
 USER 10001
 CMD ["python", "-m", "trainer", "train"]
