@@ -100,7 +100,7 @@ def main() -> int:
         options.output.write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
         say(f"written to {options.output}")
     if (folder / "artifacts").exists():
-        say(f"logs of runs that did not continue are in {folder / 'artifacts'}")
+        say(f"logs of what went wrong are in {folder / 'artifacts'}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if result.problems or result.survived < options.faults else 0

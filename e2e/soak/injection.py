@@ -52,6 +52,18 @@ class Outcome:
         """True if the run continued without help."""
         return not self.reason
 
+    def undone_too_much(self, slices: int) -> str:
+        """Return a line if elastic slices have lost finished steps that they must not lose, otherwise "".
+
+        While a slice is active none is lost. If all are hit, the run resumes from the newest checkpoint, or from the
+        previous one if a save was running.
+        """
+        most = 2 * INTERVAL if len(self.fault.slices) == slices else 0
+        if self.lost_steps <= most:
+            return ""
+        name = f"fault {self.fault.number} ({self.fault.kind})"
+        return f"{name}: {self.lost_steps} finished steps were lost, expected at most {most}"
+
 
 @dataclass(slots=True)
 class Soak:
@@ -112,6 +124,8 @@ class Soak:
             stall_seconds=self.progress.stall(first),
             reason=reason,
         )
+        if self.min_slices and outcome.undone_too_much(self.slices):
+            self.lab.collect(self.artifacts / f"fault-{fault.number}")
         self.outcomes.append(outcome)
         self._sample()
         return outcome

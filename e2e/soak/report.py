@@ -39,27 +39,12 @@ class Result:
             f"fault {item.fault.number} ({item.fault.kind}): {item.reason}" for item in self.outcomes if item.reason
         ]
         if self.min_slices:
-            lines += filter(None, (lost_too_much(item, self.slices) for item in self.outcomes))
+            lines += filter(None, (item.undone_too_much(self.slices) for item in self.outcomes))
         if self.differing is None:
             lines.append("losses were not compared with those of an undisturbed run")
         elif self.differing:
             lines.append(f"{len(self.differing)} steps have another loss, the first is {self.differing[0]}")
         return [*lines, *self.resources.grown()]
-
-
-def lost_too_much(outcome: Outcome, slices: int) -> str:
-    """Return a line if elastic slices have lost finished steps that they must not lose, otherwise "".
-
-    While a slice is active none is lost. If all are hit, the run resumes from the newest checkpoint, or from the
-    previous one if a save was running.
-    """
-    most = 2 * INTERVAL if len(outcome.fault.slices) == slices else 0
-    if outcome.lost_steps <= most:
-        return ""
-    fault = outcome.fault
-    return (
-        f"fault {fault.number} ({fault.kind}): {outcome.lost_steps} finished steps were lost, expected at most {most}"
-    )
 
 
 def differing_steps(finished: Iterable[Mapping[str, Any]], reference: Mapping[int, str]) -> list[int]:
