@@ -12,7 +12,7 @@ import pytest
 from e2e.harness import Lab, own_cluster
 from e2e.soak.faults import ELASTIC_KINDS, HOSTS_PER_SLICE, KINDS, Fault, plan
 from e2e.soak.injection import INTERVAL, TPU_TYPE, Outcome, Soak, reference_losses
-from e2e.soak.report import differing_steps, line, lost_too_much
+from e2e.soak.report import differing_steps, line
 from e2e.soak.resources import growth
 from e2e.soak.slice_progress import SliceProgress
 
@@ -56,7 +56,7 @@ def test_elastic_slices_survive_random_faults(lab: Lab, tmp_path: Path, first: i
         outcome = soak.inject(fault)
         print(line(outcome), file=sys.stderr, flush=True)
         assert outcome.survived, outcome.reason
-        assert lost_too_much(outcome, SLICES) == ""
+        assert outcome.undone_too_much(SLICES) == ""
     soak.stop()
     finished = soak.progress.steps
     last = max(step["step"] for step in finished)
