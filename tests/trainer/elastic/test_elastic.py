@@ -122,7 +122,7 @@ def test_a_run_that_has_lost_all_slices_saves_more_often(start: functools.partia
 def events(run: ElasticRun, name: str) -> list[dict[str, Any]]:
     """Return the events of a name that the first hosts of all slices have recorded."""
     files = sorted((run.out / "events").glob("s*-h0.jsonl"))
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
     return [row for row in rows if row["event"] == name]
 
 
@@ -271,6 +271,24 @@ def test_a_run_that_is_asked_to_end_is_saved_and_resumes(start: functools.partia
     steps = run.recorded_steps()
     assert steps == list(range(1, 61)), f"resumes after step {saved}"
     assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_another_slice_saves_a_run_that_ends_if_the_leading_one_is_lost_before(
+    start: functools.partial[ElasticRun],
+) -> None:
+    run = start("disturbed", [*SETTINGS, "run.steps=100000", "checkpoint.every=100000"], min_slices=2)
+    run.wait_for_step(13)
+    run.kill(1, signal_number=signal.SIGTERM)  # too few slices are left, so all stop
+    until(lambda: events(run, "save_begin"), seconds=60, every=0.001)
+    run.kill(0)  # which leads
+    assert run.exit_codes() == {(0, 0): -signal.SIGKILL, (1, 0): 143}, run.logs()
+    saved = max(run.losses())
+    for number in ALL:
+        run.start(number)
+    run.wait_for_step(saved + 3)
+    steps = run.recorded_steps()
+    assert steps == list(range(1, len(steps) + 1)), f"resumes after step {saved}"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,7 +25,9 @@ from trainer.elastic.shares import Gradients, ShareBatches, place
 from trainer.elastic.slices import RESOLVE_SECONDS, Slices
 from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
+from trainer.hosts import timeouts
 from trainer.hosts.job import Address, Job, leave
+from trainer.hosts.measurements import SAVE
 from trainer.hosts.membership import (
     DONE,
     EVALUATE,
@@ -210,12 +212,12 @@ class _Training:
             saves.warm_up(run)
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
-        if stops_all and self._leads:
-            saves.check_state(run, at, self._state, checked=actions)
-        if self._leads and (actions & Action.SAVE or stops_all):
-            is_final = stops_all or at == run.job.config.run.steps
-            self._save(is_final=is_final)
-        if stops_all or run.job.host.slice_id in stop:
+        if stops_all:
+            self._until_saved(functools.partial(self._save_final, actions))
+            return False
+        if self._leads and actions & Action.SAVE:
+            self._save(is_final=at == run.job.config.run.steps)
+        if run.job.host.slice_id in stop:
             return False
         if actions & Action.EVALUATE:
             self._evaluate()
@@ -230,6 +232,23 @@ class _Training:
         self._run.checkpoints.take_over()
         disk_low = bool(self._flags["disk_low"])
         saves.save(self._run, self._at, self._state, tokens=self._tokens, disk_low=disk_low, is_final=is_final)
+
+    def _save_final(self, checked: Action = Action.NONE) -> None:
+        self._run.checkpoints.take_over()
+        saves.save_final(self._run, self._at, self._state, tokens=self._tokens, checked=checked)
+
+    def _until_saved(self, save: Callable[[], None]) -> None:
+        """Let the leading slice save the state; if it is lost before, the next one that leads. All wait for it."""
+        is_saved, nth = False, 0
+        limit = timeouts.limits(self._run.job).storage(SAVE)
+        while not self._flags.get("saved"):
+            if self._leads and not is_saved:
+                save()
+                is_saved = True
+            seq = Seq(self._at, FINISH, nth)
+            result = self._exchange(seq, lambda replica: Share(_NOTHING, []), min_seconds=limit, saved=is_saved)
+            self._take(result.flags)
+            nth += 1
 
     def _evaluate(self) -> float:
         """Evaluate the state; each share is a part of every batch of held-out records."""
@@ -259,8 +278,11 @@ class _Training:
             self._hand_over(result.flags)
             nth += 1
 
-    def _exchange(self, seq: Seq, compute: Any, *, grants: bool = False, **facts: Any) -> Result:
-        with self._run.job.watchdog.waiting(f"the other slices after step {self._at}", self._at):
+    def _exchange(
+        self, seq: Seq, compute: Any, *, grants: bool = False, min_seconds: float = 0.0, **facts: Any
+    ) -> Result:
+        subject = f"the other slices after step {self._at}"
+        with self._run.job.watchdog.waiting(subject, self._at, min_seconds=min_seconds):
             all_facts = self._decisions.facts(saves=False, run=self._run) | facts
             decide = functools.partial(self._decisions.decide, at=self._at, grants=grants)
             return self._reduce(seq, compute, lambda: all_facts, decide)
@@ -301,7 +323,7 @@ class _Training:
         self._run.profiler.close()
         self._run.checkpoints.wait()
         self._detections.finish()
-        if self._flags.get("stop") == "all":
+        if self._flags.get("saved"):  # else the other slices go on
             self._run.record.stop()
         job.events.write("preempt", self._at)
         metrics.say(f"slice {job.host.slice_id}: stopped after step {self._at}")
@@ -310,19 +332,14 @@ class _Training:
 
     def _finish(self) -> ExitCode:
         """End the run: the leading slice saves, evaluates and writes the result; the others wait for it."""
-        run, is_saved, nth = self._run, False, 0
+        run = self._run
         eval_loss = self._evaluate() if run.held_out else None
-        while True:
-            if self._leads and not is_saved:
-                run.checkpoints.take_over()
-                saves.save_final(run, self._at, self._state, tokens=self._tokens)
-                write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
-                is_saved = True
-            result = self._exchange(Seq(self._at, FINISH, nth), lambda replica: Share(_NOTHING, []), saved=is_saved)
-            self._take(result.flags)
-            if result.flags["saved"]:
-                break
-            nth += 1
+
+        def save() -> None:
+            self._save_final()
+            write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
+
+        self._until_saved(save)
         self._detections.finish()
         run.profiler.close()
         run.record.stop()
