@@ -66,6 +66,31 @@ def test_a_decision_has_the_slices_that_are_active_after_it() -> None:
     assert decided() == [[0, "a"], [2, "c"]]
 
 
+def test_a_slice_that_is_asked_to_stop_leaves_alone_if_lost_ones_may_start_again() -> None:
+    """Of four slices, of which three are needed, number 2 is lost."""
+    entries = {number: Entry(name, ACTIVE, ()) for number, name in ((0, "a"), (1, "b"), (3, "d"))}
+    host = Host(num_slices=4, min_slices=3)
+    job: Any = SimpleNamespace(host=host)
+
+    def decided(*stopping: int, returned: bool = False, **flags: Any) -> tuple[Any, bool]:
+        peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+        membership = Membership(host, peers, on_dropped=lambda reason: None)
+        membership.own = (0, "a")
+        present = entries | ({1: Entry("new", READY, ())} if returned else {})
+        membership.adopt([(0, "a"), (1, "b"), (3, "d")], Commit(Seq(1, TRAIN), flags))
+        peers.announce("slices", View(2, present).as_json())
+        facts = {n: {"stop": n in stopping, "disk_low": False, "saved": False} for n, _ in membership.active}
+        made = Decisions(job, membership, FIXED).decide(facts, at=1)
+        return made["stop"], made["hold"]
+
+    assert decided(1) == ([1], True), "the other two keep the state"
+    assert decided(1, 3) == ("all", False)
+    assert decided(3, departed=[[1, "b"]]) == ("all", False)
+    assert decided(3, departed=[[1, "b"]], returned=True) == ([3], True)
+    assert decided(1, hold=True) == ("all", False), "nobody has started again meanwhile"
+    assert decided(0, 1, 3) == ("all", False)
+
+
 def test_a_step_has_the_term_of_the_view_in_which_it_was_made() -> None:
     """A slice that only waits for others under a new registry has made no step there."""
     peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)

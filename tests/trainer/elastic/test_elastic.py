@@ -245,6 +245,23 @@ def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
 
 
 @pytest.mark.slow
+def test_a_slice_that_is_asked_to_end_leaves_alone_while_another_one_restarts(
+    start: functools.partial[ElasticRun],
+) -> None:
+    run = start("disturbed", slices=3, min_slices=2, chips=1)
+    run.wait_for_step(5)
+    run.kill(2)
+    run.wait_for_slices([0, 1])
+    run.kill(1, signal_number=signal.SIGTERM)
+    run.wait_for_slices([0])
+    run.restart(2)
+    run.restart(1)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.recorded_steps() == list(range(1, 61))
+    assert (run.out / "log-0-0-0").exists() and not (run.out / "log-0-0-1").exists()
+
+
+@pytest.mark.slow
 def test_a_slice_that_returns_after_the_end_of_the_run_finishes(start: functools.partial[ElasticRun]) -> None:
     run = start("disturbed")
     run.wait_for_step(5)

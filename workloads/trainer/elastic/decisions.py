@@ -37,7 +37,8 @@ class Decisions:
 
         `at`: the step that is finished after the reduction.
 
-        grant: slices that become active. stop: slices that stop, or "all" if too few would be left. active: the slices
+        grant: slices that become active. stop: slices that stop, or "all" if too few would be left, even once lost ones
+        have started again. departed: slices that have stopped on request and have not started again. active: the slices
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
         and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed. term: of the
         view in which the newest step was made.
@@ -53,7 +54,9 @@ class Decisions:
         ]
         stopping = sorted(number for number, known in facts.items() if known["stop"])
         left = [peer for peer in active if peer[0] not in stopping]
-        stops_all = bool(stopping) and len(left) < host.min_slices
+        departed = _departed(commit.flags, [peer for peer in active if peer not in left], view)
+        may_return = left and not commit.flags.get("hold") and host.num_slices - len(departed) >= host.min_slices
+        stops_all = bool(stopping) and len(left) < host.min_slices and not may_return
         grants &= not stops_all
         expected = len(view.slices) if self._is_starting else host.min_slices
         hold = not stops_all and (len(left) + len(ready) < expected or not membership.is_only_group)
@@ -62,6 +65,7 @@ class Decisions:
         return {
             "grant": [list(peer) for peer in joining],
             "stop": "all" if stops_all else stopping,
+            "departed": [list(peer) for peer in departed],
             "active": [list(peer) for peer in [*left, *joining]],
             "hold": hold,
             "leader": list(membership.own),
@@ -130,3 +134,13 @@ class Decisions:
                 say(f"slice {', '.join(str(number) for number, _ in sorted(peers))} {text} after step {step}")
         if len(active) < host.num_slices or former:
             say(f"running on {len(active)} of {host.num_slices} slices")
+
+
+def _departed(flags: Mapping[str, Any], stopping: list[Peer], view: View) -> list[Peer]:
+    """Return the slices that stop or have stopped on request, without those that have started again."""
+    former: list[Peer] = [(number, incarnation) for number, incarnation in flags.get("departed", ())]
+    return [
+        (number, incarnation)
+        for number, incarnation in dict.fromkeys([*former, *stopping])
+        if number not in view.slices or view.has(number, incarnation)
+    ]
