@@ -248,7 +248,7 @@ def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
 def test_a_slice_that_is_asked_to_end_leaves_alone_while_another_one_restarts(
     start: functools.partial[ElasticRun],
 ) -> None:
-    run = start("disturbed", slices=3, min_slices=2, chips=1)
+    run = start("disturbed", [*SETTINGS, "data.global_batch=6"], slices=3, min_slices=2, chips=1)
     run.wait_for_step(5)
     run.kill(2)
     run.wait_for_slices([0, 1])

@@ -217,7 +217,7 @@ class _Training:
             return False
         if self._leads and actions & Action.SAVE:
             self._save(is_final=at == run.job.config.run.steps)
-        if run.job.host.slice_id in stop:
+        if self._stops:
             return False
         if actions & Action.EVALUATE:
             self._evaluate()
@@ -228,8 +228,16 @@ class _Training:
         """True if this slice leads, as the newest commit says, so that all of its hosts agree."""
         return self._flags.get("leader") == list(self._membership.own)
 
+    @property
+    def _stops(self) -> bool:
+        """True if this slice stops, alone or with all others."""
+        stop = self._flags.get("stop", [])
+        return stop == "all" or self._run.job.host.slice_id in stop
+
     def _save(self, *, is_final: bool) -> None:
         self._run.checkpoints.take_over()
+        if self._run.checkpoints.last == self._at:  # saved by the slice that led, and has left since
+            return
         disk_low = bool(self._flags["disk_low"])
         saves.save(self._run, self._at, self._state, tokens=self._tokens, disk_low=disk_low, is_final=is_final)
 
@@ -268,10 +276,10 @@ class _Training:
         return loss
 
     def _hold(self) -> None:
-        """Wait until enough slices are active."""
+        """Wait until enough slices are active, unless this slice stops."""
         newest = self._membership.commit.seq
         nth = newest.nth + 1 if newest[:2] == (self._at, HOLD) else 0
-        while (self._is_start and not self._flags) or self._flags.get("hold"):
+        while not self._stops and ((self._is_start and not self._flags) or self._flags.get("hold")):
             self._decisions.wait_for_slices()
             result = self._exchange(Seq(self._at, HOLD, nth), lambda replica: Share(_NOTHING, []), grants=True)
             self._take(result.flags)
