@@ -22,7 +22,6 @@ from tests.simulation.placement.__main__ import simulate
 from tests.simulation.runner import results
 from tests.trainer.observe.simulated_runs import NOISES, Run
 from xpk import Cluster, create_cluster
-from xpk.agents.server import Tools
 
 Content = Mapping[str, Any]
 RUNS, MONTHS, RACES = 100, 100, 10_000
@@ -89,7 +88,7 @@ def count_diagnoses() -> dict[str, Any]:
         os.environ |= {"XPK_STATE_DIR": f"{folder}/state", "XPK_CONFIG_DIR": f"{folder}/config", **environment}
         create_cluster(CLUSTER, "v5litepod-1", num_slices=16)
         try:
-            missing = diagnose(Agent(Tools("apply")), COMMANDS) | diagnose(Agent(Tools("apply")), LONG)
+            missing = diagnose(Agent("apply"), COMMANDS) | diagnose(Agent("apply"), LONG)
         finally:
             Cluster(CLUSTER).delete(force=True)
     return {"faults": len(FAULTS), "calls": CALLS, "found": len(FAULTS) - len(missing), "missing": sorted(missing)}
