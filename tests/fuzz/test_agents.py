@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.agents.conftest import Agent
 from tests.fuzz.conftest import CommandLine
 from tests.fuzz.counts import inputs
 from tests.fuzz.inputs import TEXTS, WORDS
@@ -28,10 +29,8 @@ VALID = {
 
 @cache
 def tools() -> Tools:
-    """Return all tools of an agent."""
-    from xpk.agents.server import Tools  # takes long to import, and few processes of a test run need it
-
-    return Tools("apply")
+    """Return all tools of an agent; their protocol takes long to import, so not before a test needs them."""
+    return Agent("apply").tools
 
 
 @cache

@@ -162,7 +162,7 @@ class Transport:
         """Return the result of `work`. Raises UnavailableError or TimedOutError if it is not done at `ends`."""
         seconds = max(0.01, ends - time.monotonic())
         quiet = self._limits.notice_seconds
-        notice = partial(self._tell, f" has not answered for {quiet:g} s; waiting", ends)
+        notice = partial(self._tell, f"the API server at {self.host} has not answered for {quiet:g} s; waiting", ends)
         try:
             return within(seconds, work, notice_after=quiet, notice=notice)
         except TimeoutError as error:
@@ -181,7 +181,7 @@ class Transport:
         if time.monotonic() + pause >= ends:
             raise self._in_time(error, pause) from cause
         if tries >= _NOTICE_TRIES:
-            self._tell(f": {error.message}; retrying", ends)
+            self._tell(f"the API server at {self.host}: {error.message}; retrying", ends)
         self._pause(pause)
 
     def _tell(self, trouble: str, ends: float) -> None:
@@ -189,7 +189,7 @@ class Transport:
         if not self._is_reported:
             self._is_reported = True
             seconds = max(1.0, ends - time.monotonic())
-            _log.warning("warning: the API server at %s%s for up to %.0f s", self.host, trouble, seconds)
+            _log.warning("warning: %s for up to %.0f s", trouble, seconds)
 
     def _note_retry_after(self, status: int, header: str | None) -> None:
         if status in (429, 503) and header:
