@@ -49,7 +49,7 @@ def test_killed_host_restarts_all(api: LocalApi) -> None:
     others = [p for p in former if p["spec"]["hostname"] in ends]
     assert [list(api.logs(p))[-1].text for p in others] == ["got TERM"] * 3
     until(lambda: condition(api.get("JobSet", "a"), "RestartingJobSet")["reason"] == "JobsReady")
-    assert "RestartJobSetFailurePolicyAction" in events(api)
+    assert {"RestartJobSetFailurePolicyAction", "Started"} <= {*events(api)}
     os.kill(pid(again[0]), signal.SIGKILL)
     assert ended(api, "a") == "Failed"
     assert condition(api.get("JobSet", "a"), "Failed")["reason"] == "ReachedMaxRestarts"
@@ -201,6 +201,9 @@ def test_backoff_limit_replaces_one_host(api: LocalApi, tmp_path: Any) -> None:
     assert ended(api, "a") == "Completed"
     assert [job["status"]["failed"] for job in api.list("Job")] == [2, 2]
     assert status(api, "a")["restarts"] == 0
+    ready = [(pod["status"]["phase"], condition(pod, "Ready")) for pod in api.list("Pod")]
+    states = {(phase, now["status"], now["reason"]) for phase, now in ready}
+    assert states == {("Failed", "False", "PodFailed"), ("Succeeded", "False", "PodCompleted")}
 
 
 def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
@@ -210,6 +213,8 @@ def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
     api.create(expected)
     assert ended(api, "a") == "Completed"
     assert [job["status"].get("failed") for job in api.list("Job")] == [0, 0]
+    ends = {(event["type"], event["message"]) for event in api.list("Event") if event["reason"] == "Failed"}
+    assert ends == {("Warning", "The host ended with exit code 7")}
 
 
 def test_without_a_failure_policy_any_failure_is_final(api: LocalApi) -> None:
@@ -232,6 +237,7 @@ def test_a_restart_after_a_request_to_end_is_not_counted(api: LocalApi) -> None:
     saves = '[ "$XPK_RESTART_ATTEMPT" = 1 ] || { echo asked to end > "$XPK_TERMINATION_LOG"; exit 143; }'
     api.create(jobset("a", saves, slices=1, hosts=1))
     assert ended(api, "a") == "Completed"
+    assert "The host ended with exit code 143 (asked to end)" in [event["message"] for event in api.list("Event")]
     assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
 
 

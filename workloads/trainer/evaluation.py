@@ -83,7 +83,7 @@ class Precisions:
         config = self._run.job.config
         self._step, is_awaited = step, config.run.target_accuracy > 0 or bool(config.observe.mllog)
         if self._run.job.is_first:
-            action = functools.partial(self.measure, lambda: log, step, records=not is_awaited)
+            action = functools.partial(self.measure, log, step, records=not is_awaited)
             self._result = background.start(action, "mAP")
         return self.wait() if is_awaited else {}
 
@@ -99,10 +99,10 @@ class Precisions:
             precisions: dict[str, float] = job.peers.await_(key)
         return precisions
 
-    def measure(self, read: Callable[[], DetectionLog], step: int, *, records: bool = True) -> dict[str, float]:
-        """Return the mAP of the detections that `read` returns, recorded if `records`; the first host calls this."""
+    def measure(self, log: DetectionLog, step: int, *, records: bool = True) -> dict[str, float]:
+        """Return the mAP of the detections after `step`, recorded if `records`; the first host calls this."""
         run, began = self._run, time.monotonic()
-        precisions = read().precisions(run.job.config.model, self._annotated)
+        precisions = log.precisions(run.job.config.model, self._annotated)
         if records:
             run.progress.record_precisions(step, precisions, run.held_out, time.monotonic() - began)
         return precisions

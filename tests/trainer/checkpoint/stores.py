@@ -18,7 +18,7 @@ Errors = dict[int | str, int]
 
 
 class FailingStore(FolderStore):
-    """A folder on a disk with these errors for the arrays of a step, or for the list of "steps"."""
+    """A folder on a disk with these errors for the arrays of a step, the list of "steps", or a "commit"."""
 
     def __init__(self, folder: Path, errors: Errors) -> None:
         super().__init__(folder)
@@ -35,6 +35,10 @@ class FailingStore(FolderStore):
     def damage(self, step: int) -> str:
         self._give(step)
         return super().damage(step)
+
+    def commit(self, step: int, attempt_id: str, notes: dict[str, Any]) -> None:
+        self._give("commit")
+        super().commit(step, attempt_id, notes)
 
 
 class Store:

@@ -15,7 +15,7 @@ import pytest
 from tests.trainer.checkpoint.stores import Errors, Store
 from tests.trainer.emulated import Trainer
 from tests.trainer.hosts.connections import connected, together
-from trainer.checkpoint.manager import Checkpoints
+from trainer.checkpoint.manager import Checkpoints, array_shapes
 from trainer.errors import FatalError, StorageError
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -53,7 +53,7 @@ def test_the_newest_are_kept(tmp_path: Path, state: Any) -> None:
     store = Store(tmp_path, keep=2)
     for step in (1, 2, 10):
         store.save(step, state)
-    assert store.steps() == [2, 10]
+    assert store.steps() == [2, 10] and store.checkpoints.last == 10
 
 
 def test_a_save_is_recorded_before_other_hosts_can_end_the_job(
@@ -69,6 +69,7 @@ def test_a_save_is_recorded_before_other_hosts_can_end_the_job(
     monkeypatch.setattr(store.peers, "announce", announce)
     store.save(1, state)
     assert announced == [[1]]
+    assert 0 <= store.events("save")[0]["blocked"] <= store.events("save")[0]["seconds"] < 60
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "manifest", "tokens", "notes", "missing"])
@@ -124,7 +125,9 @@ def test_an_unreadable_checkpoint_is_skipped_and_kept(store: Store, state: Any, 
     assert skipped["step"] == 2 and "Input/output error" in skipped["reason"]
     assert store.save(2, state) == "" and store.steps() == [1, 2], "the new one replaces it"
     unreadable.clear()
-    assert store.checkpoints.choose() == (2, {"note": 1})
+    store.checkpoints.max_to_keep = 2
+    assert store.save(3, state) == "" and store.steps() == [2, 3], "the new one counts"
+    assert store.checkpoints.choose() == (3, {"note": 1})
 
 
 @pytest.mark.parametrize(("keep", "saved", "left"), [(1, 5, [5, 9]), (2, 10, [2, 9, 10])])
@@ -144,6 +147,7 @@ def test_a_run_with_unreadable_checkpoints_does_not_start_from_scratch(store: St
     unreadable.update({1: errno.EIO, 2: errno.EIO})
     with pytest.raises(StorageError, match=r"none of the checkpoints in .* can be read"):
         store.checkpoints.choose()
+    assert store.checkpoints.choose(newer_than=0) is None, "the local tier has the state of step 0"
     unreadable.update({1: 0, 2: errno.ESTALE})
     with pytest.raises(StorageError, match="2 cannot be read: Stale file handle"):
         store.checkpoints.choose()
@@ -197,6 +201,34 @@ def test_all_hosts_know_the_newest_checkpoint_of_both_tiers(store: Store, tmp_pa
         both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
         together([functools.partial(item.choose, newer_than) for item in both])
         assert [item.last for item in both] == [newest] * 2
+
+
+def test_a_slice_that_has_restored_nothing_takes_over_the_saves(store: Store, state: Any) -> None:
+    store.save(1, state)
+    store.save(2, state)
+    hosts, _ = connected(2)
+    both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
+    together([item.take_over for item in both])
+    assert [item.last for item in both] == [2, 2]
+    assert store.save(3, state) == "a newer attempt has taken over"
+
+
+def test_the_bytes_of_a_save_are_known_before(store: Store) -> None:
+    free, need = store.checkpoints.free_and_needed_bytes({"w": np.zeros((3, 5), np.float32), "step": np.int64(1)})
+    assert need == 3 * 5 * 4 + 8 + (8 << 20) and free is not None and free > 0
+
+
+def test_arrays_have_the_names_of_their_places() -> None:
+    state = {"params": {"stem": np.zeros((2, 3))}, "step": np.int32(0)}
+    assert array_shapes(state) == {"params/stem": (2, 3), "step": ()}
+
+
+def test_a_failed_commit_leaves_nothing(store: Store, state: Any) -> None:
+    store.save(1, state)
+    store.errors["commit"] = errno.ENOSPC
+    assert store.save(2, state) == "No space left on device"
+    assert {path.name for path in store.folder.iterdir()} == {".owner", "1"}
+    assert store.checkpoints.last == 1
 
 
 def test_a_folder_that_cannot_be_listed_does_not_fail_a_save(

@@ -93,17 +93,53 @@ def test_the_map_is_that_of_all_images(tmp_path: Path) -> None:
         leading.write(40, share, log_of(share))
     leading.measure(40)
     second_host.measure(40)
-    leading.finish()
+    leading.wait()
     assert progress.recorded == {20: expected, 40: expected}
     assert not [path for path in (tmp_path / "evaluations").rglob("*.npz")], "the files are removed"
 
 
-def test_missing_detections_end_the_run_in_one_line(tmp_path: Path) -> None:
-    leading, _ = slice_in(tmp_path)
+def test_the_next_leading_slice_measures_what_the_lost_one_has_left(tmp_path: Path) -> None:
+    (lost, _), (next_one, progress) = (slice_in(tmp_path) for _ in range(2))
+    for step in (20, 40, 60):
+        for share in range(SHARES):
+            lost.write(step, share, log_of(share))
+    (tmp_path / "evaluations" / "40" / "1.npz").unlink()
+    (tmp_path / "evaluations" / "notes").mkdir()
+    (tmp_path / "evaluations" / "notes" / "a.npz").touch()
+    next_one.measure_left(50)
+    next_one.wait()
+    assert [*progress.recorded] == [20], "40 is incomplete, and 60 will be evaluated again"
+    next_one.write(40, 1, log_of(1))
+    next_one.measure(40)
+    next_one.measure_left(60)
+    next_one.wait()
+    assert [*progress.recorded] == [20, 40, 60]
+
+
+def test_a_run_without_evaluations_has_left_none(tmp_path: Path) -> None:
+    leading, progress = slice_in(tmp_path)
+    leading.measure_left(50)
+    leading.wait()
+    assert not progress.recorded
+
+
+def test_detections_that_another_slice_has_measured_are_not_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leading, progress = slice_in(tmp_path)
     leading.write(20, 0, log_of(0))
     leading.measure(20)
+    leading.wait()
+    assert not progress.recorded
+    assert "warning: detections of step 20 are missing in" in capsys.readouterr().out
+
+
+def test_unreadable_detections_end_the_run_in_one_line(tmp_path: Path) -> None:
+    leading, _ = slice_in(tmp_path)
+    (tmp_path / "evaluations" / "20" / "0.npz").mkdir(parents=True)
+    leading.measure(20)
     with pytest.raises(StorageError, match="cannot read the detections of step 20"):
-        leading.finish()
+        leading.wait()
 
 
 def test_a_log_is_the_same_after_packing() -> None:

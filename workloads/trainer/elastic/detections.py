@@ -1,10 +1,12 @@
 """The mAP of elastic slices: each slice writes the detections of its shares, and the leading one measures them all.
 
-The files are evaluations/<step>/<share>.npz in the output folder, until they are read. Detections depend on the state
-and the share alone, so a share that another slice computes again has the same file. A share is written before it is
-part of the sum of the evaluation, so the leading slice finds all of them.
+The files are evaluations/<step>/<share>.npz in the output folder, until the mAP is recorded. Detections depend on the
+state and the share alone, so a share that another slice computes again has the same file. A share is written before it
+is part of the sum of the evaluation, so the leading slice finds all of them. If it is lost before it has recorded a
+mAP, the next one that leads finds the files, and so does the next attempt.
 """
 
+import collections
 import functools
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from trainer.errors import StorageError, reason
 from trainer.evaluation import Precisions
 from trainer.hosts import timeouts
 from trainer.setup import Run
+from trainer.telemetry.metrics import say
+from xpk_shared.storage import Place
 
 _FOLDER = "evaluations"
 
@@ -28,7 +32,8 @@ class SharedDetections:
     def __init__(self, run: Run, rows: Callable[[int], slice]) -> None:
         """Prepare; `rows` returns the rows of a batch in a share."""
         self._run, self._rows, self._precisions = run, rows, Precisions(run)
-        self._pool, self._pending = ThreadPoolExecutor(1, "mAP"), deque[Future[dict[str, float]]]()
+        self._pool, self._pending = ThreadPoolExecutor(1, "mAP"), deque[Future[None]]()
+        self._shares, self._waits = run.job.host.replicas, 0
 
     def write(self, step: int, share: int, log: DetectionLog) -> None:
         """Write the detections of a share on the first host; others have none. Raises StorageError."""
@@ -48,31 +53,54 @@ class SharedDetections:
 
         Raises the error of an earlier one.
         """
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
-        if self._run.job.is_first:
-            read = functools.partial(self._read, step)
-            self._pending.append(self._pool.submit(self._precisions.measure, read, step))
+        self._begin(lambda: [step])
 
-    def finish(self) -> None:
-        """Wait until every mAP is recorded that this slice measures; all of its hosts call this, once."""
+    def measure_left(self, until: int) -> None:
+        """Begin to measure the detections up to step `until` that another slice or attempt has not measured.
+
+        The hosts of a slice that begins to lead call this. Raises the error of an earlier mAP.
+        """
+        self._begin(functools.partial(self._left, until))
+
+    def wait(self) -> None:
+        """Wait until every mAP is recorded that this slice measures; all of its hosts call this."""
         job = self._run.job
         limit = job.config.observe.data_hang_seconds  # no chip computes
         with job.watchdog.waiting("the mAP of the last evaluation", job.config.run.steps, min_seconds=limit):
             while self._pending:
                 self._pending.popleft().result()
-            job.peers.barrier("detections")
+            self._waits += 1
+            job.peers.barrier(f"detections {self._waits}")
 
-    def _read(self, step: int) -> DetectionLog:
-        """Return the detections of all images, and remove their files."""
-        run, folder = self._run, self._run.job.out / _FOLDER
-        shares = range(run.job.host.replicas)
-        try:
-            logs = [DetectionLog.unpack((folder / str(step) / f"{share}.npz").read()) for share in shares]
-            (folder / str(step)).remove_tree("")  # not earlier ones, which a former leading slice may still read
-        except OSError as error:
-            raise StorageError(f"cannot read the detections of step {step} in {folder}: {reason(error)}") from error
-        return DetectionLog.merge(logs, [self._numbers(share) for share in shares])
+    def _begin(self, steps: Callable[[], list[int]]) -> None:
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+        if self._run.job.is_first:
+            self._pending.append(self._pool.submit(self._measure, steps))
+
+    def _measure(self, steps: Callable[[], list[int]]) -> None:
+        """Record the mAP of the evaluations after these steps, then remove their files."""
+        for step in steps():
+            folder = self._run.job.out / _FOLDER / str(step)
+            try:
+                self._precisions.measure(self._read(folder), step)
+                folder.remove_tree("")
+            except FileNotFoundError:
+                say(f"warning: detections of step {step} are missing in {folder}: another slice has recorded their mAP")
+            except OSError as error:
+                raise StorageError(f"cannot read the detections of step {step} in {folder}: {reason(error)}") from error
+
+    def _left(self, until: int) -> list[int]:
+        """Return the steps up to `until` of which all detections are stored."""
+        shares: dict[int, int] = collections.Counter()
+        for entry in (self._run.job.out / _FOLDER).walk(frozenset()):
+            step, _, name = entry.name.partition("/")
+            shares[int(step) if step.isdecimal() else until + 1] += name.endswith(".npz")
+        return sorted(step for step, stored in shares.items() if step <= until and stored == self._shares)
+
+    def _read(self, folder: Place) -> DetectionLog:
+        logs = [DetectionLog.unpack((folder / f"{share}.npz").read()) for share in range(self._shares)]
+        return DetectionLog.merge(logs, [self._numbers(share) for share in range(self._shares)])
 
     def _numbers(self, share: int) -> list[int]:
         """Return the numbers of a share's images, in the order in which they are evaluated."""

@@ -125,6 +125,7 @@ class _Training:
         self._decisions.wait_for_all()
         state, self._at, self._tokens = first_state(self._run)
         self._state = state()
+        self._measure_left()
         self._membership.set_phase(ACTIVE)
         self._membership.grant_self()
         self._hold()
@@ -249,6 +250,8 @@ class _Training:
         """Let the leading slice save the state; if it is lost before, the next one that leads. All wait for it."""
         is_saved, nth = False, 0
         limit = timeouts.limits(self._run.job).storage(SAVE)
+        if self._evaluation.program.detect:  # the leading slice records the mAP, too
+            limit = max(limit, self._run.job.config.observe.data_hang_seconds)
         while not self._flags.get("saved"):
             if self._leads and not is_saved:
                 save()
@@ -275,6 +278,11 @@ class _Training:
             self._detections.measure(at)
         return loss
 
+    def _measure_left(self) -> None:
+        """Measure the detections that a former leading slice has not measured."""
+        if self._evaluation.program.detect:
+            self._detections.measure_left(self._at)
+
     def _hold(self) -> None:
         """Wait until enough slices are active, unless this slice stops."""
         newest = self._membership.commit.seq
@@ -297,8 +305,10 @@ class _Training:
 
     def _take(self, flags: Mapping[str, Any]) -> None:
         """Act on the decisions of the leading slice."""
-        self._flags = dict(flags)
+        self._flags, has_led = dict(flags), self._membership.is_leading
         self._membership.is_leading = self._leads
+        if self._leads and not has_led:
+            self._measure_left()
         self._decisions.record(self._at, flags)
         self._tuner.adopt(flags.get("intervals"), self._at)
 
@@ -330,7 +340,7 @@ class _Training:
         job = self._run.job
         self._run.profiler.close()
         self._run.checkpoints.wait()
-        self._detections.finish()
+        self._detections.wait()
         if self._flags.get("saved"):  # else the other slices go on
             self._run.record.stop()
         job.events.write("preempt", self._at)
@@ -345,10 +355,12 @@ class _Training:
 
         def save() -> None:
             self._save_final()
+            self._measure_left()
+            self._detections.wait()
             write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
 
         self._until_saved(save)
-        self._detections.finish()
+        self._detections.wait()
         run.profiler.close()
         run.record.stop()
         run.job.events.write("done", self._at, data_bytes=run.read.bytes if run.read else 0)

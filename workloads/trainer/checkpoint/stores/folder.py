@@ -1,6 +1,7 @@
 """Checkpoints in a folder, renamed into place."""
 
 import contextlib
+import errno
 import functools
 import os
 import secrets
@@ -52,7 +53,7 @@ class FolderStore:
     def staging_path(self, step: int, attempt_id: str) -> str:
         """Create the folder that is renamed when it is complete."""
         staging = self._staging_folder(step, attempt_id)
-        staging.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(exist_ok=True)
         return str(staging)
 
     def commit(self, step: int, attempt_id: str, notes: dict[str, Any]) -> None:
@@ -60,7 +61,7 @@ class FolderStore:
         staging = self._staging_folder(step, attempt_id)
         open_place(staging / manifest.MANIFEST).write(manifest.manifest(manifest.sums(staging), notes))
         if self._owner not in (None, self._read_owner()):
-            raise PermissionError(13, "a newer attempt has taken over", str(self._folder))
+            raise PermissionError(errno.EACCES, "a newer attempt has taken over", str(self._folder))
         os.replace(staging, self._folder / str(step))
         _sync_folder(self._folder)
 
