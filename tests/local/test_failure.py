@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02;
 
 
 def condition(obj: Obj, kind: str) -> Any:
-    return next((c for c in obj["status"]["conditions"] if c["type"] == kind), {"reason": ""})
+    return next((c for c in obj["status"].get("conditions", ()) if c["type"] == kind), {"reason": ""})
 
 
 def restarts(api: LocalApi, name: str) -> int:
@@ -76,6 +77,7 @@ def test_no_slice_resumes_while_another_slice_is_terminating(api: LocalApi, tmp_
     before = {pod["metadata"]["uid"] for pod in running(api, "a", 2)}
     api.patch("JobSet", "a", {"spec": {"suspend": True}})
     until(lambda: len(api.former_pods("default", {})) == 1)
+    assert [condition(job, "Suspended")["status"] for job in api.list("Job")] == ["True"] * 2
     api.patch("JobSet", "a", {"spec": {"suspend": False}})
     until(lambda: condition(api.get("JobSet", "a"), "Suspended")["reason"] == "ResumeJobs")
     api.create(jobset("b", "true", slices=1, hosts=1, queued=False))
@@ -199,7 +201,7 @@ def test_backoff_limit_replaces_one_host(api: LocalApi, tmp_path: Any) -> None:
     expected["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 2
     api.create(expected)
     assert ended(api, "a") == "Completed"
-    assert [job["status"]["failed"] for job in api.list("Job")] == [2, 2]
+    assert [(job["status"]["failed"], job["status"]["succeeded"]) for job in api.list("Job")] == [(2, 2), (2, 2)]
     assert status(api, "a")["restarts"] == 0
     ready = [(pod["status"]["phase"], condition(pod, "Ready")) for pod in api.list("Pod")]
     states = {(phase, now["status"], now["reason"]) for phase, now in ready}
@@ -217,12 +219,28 @@ def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
     assert ends == {("Warning", "The host ended with exit code 7")}
 
 
+def test_a_fatal_exit_code_ends_the_slice_whatever_its_other_hosts_do(api: LocalApi) -> None:
+    api.create(jobset("a", f"[ $TPU_WORKER_ID = 0 ] || {{ {FOREVER}; }}; exit 42", slices=1, max_restarts=3))
+    assert ended(api, "a") == "Failed"
+    (job,) = api.list("Job")
+    for kind in ("FailureTarget", "Failed"):
+        now = condition(job, kind)
+        assert (now["status"], now["reason"]) == ("True", "PodFailurePolicy")
+        assert re.fullmatch(
+            r"Container host for pod default/a-slice-job-0-0-\w{5} failed with exit code 42 matching FailJob rule at index 2",
+            now["message"],
+        )
+    assert status(api, "a").get("restarts", 0) == 0
+
+
 def test_without_a_failure_policy_any_failure_is_final(api: LocalApi) -> None:
     expected = jobset("a", "exit 1")
     del expected["spec"]["failurePolicy"]
     api.create(expected)
     assert ended(api, "a") == "Failed"
     assert condition(api.get("JobSet", "a"), "Failed")["reason"] == "FailedJobs"
+    failed = until(lambda: [job for job in api.list("Job") if condition(job, "Failed")["reason"]])
+    assert {condition(job, "Failed")["reason"] for job in failed} == {"BackoffLimitExceeded"}
 
 
 def test_logs_of_the_last_five_attempts_are_kept(api: LocalApi) -> None:

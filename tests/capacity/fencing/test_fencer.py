@@ -51,6 +51,7 @@ def test_pods_are_marked_failed_before_deletion_so_that_jobs_count_them() -> Non
         {"metadata": {"annotations": {"kubernetes.io/config.mirror": "1"}}},
         {"spec": {"tolerations": [{"operator": "Exists"}]}},
         {"spec": {"tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoExecute"}]}},
+        {"spec": {"tolerations": [{"key": TAINT, "value": "nodeshutdown"}]}},
     ],
 )
 def test_pods_of_daemonsets_are_kept(fields: dict[str, Any]) -> None:
@@ -61,6 +62,23 @@ def test_pods_of_daemonsets_are_kept(fields: dict[str, Any]) -> None:
     site.add_host(0, on="n0")
     site.end_machine("n0")
     assert site.actions() == [("fence", "n0")] and site.pods() == ["agent"]
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "google.com/tpu", "operator": "Exists"},
+        {"key": TAINT, "value": "other"},
+        {"key": TAINT, "operator": "Exists", "effect": "NoSchedule"},
+        {"operator": "Equal", "value": "nodeshutdown"},
+    ],
+)
+def test_pods_that_tolerate_only_other_taints_are_deleted(toleration: Obj) -> None:
+    site = Site()
+    host = site.add_host(0, on="n0")
+    site.api.patch("Pod", host, {"spec": {"tolerations": [toleration]}})
+    site.end_machine("n0")
+    assert site.actions() == [("fence", "n0")] and site.pods() == []
 
 
 def test_a_dry_run_changes_nothing() -> None:
@@ -92,9 +110,9 @@ def test_a_node_that_reports_after_its_machine_stopped_is_not_fenced() -> None:
     site.machines["n0"] = Machine(MachineState.GONE, "its container was removed")  # at an unknown time
     assert site.actions() == []
     site.quiet.add("n0")
-    site.pass_time(10)
+    site.pass_time(11)
     assert site.actions() == []
-    site.pass_time(2)
+    site.pass_time(1)
     assert site.actions() == [("fence", "n0")]
 
 
@@ -181,6 +199,16 @@ def test_pods_left_by_an_interrupted_round_are_deleted_by_the_next() -> None:
     assert site.actions() == [("clear", "n0")] and site.pods() == []
 
 
+def test_pods_on_a_fenced_node_whose_machine_runs_again_are_left_to_its_kubelet() -> None:
+    site = Site()
+    site.end_machine("n0")
+    assert site.actions() == [("fence", "n0")]
+    host = site.add_host(0, on="n0")
+    site.machines["n0"] = Machine(MachineState.RUNNING, "its container is running")
+    site.pass_time(5)
+    assert site.actions() == [] and site.pods() == [host], "its kubelet has not reported yet"
+
+
 def test_a_concurrently_modified_node_is_left_to_the_next_round() -> None:
     class Busy(FakeApi):
         """An API server on which the node controller modifies the object first, once."""
@@ -236,6 +264,22 @@ def test_an_unreachable_node_reported_by_peers_is_fenced_on_a_fenced_cluster(los
 
 def test_a_report_older_than_the_last_heartbeat_does_not_count(lost: Site) -> None:
     lost.api.create(report("lm", "lm-slice-job-1-0-abcde", START - timedelta(seconds=1)))
+    assert lost.actions(lost.fencer(vouches=True)) == []
+
+
+@pytest.mark.parametrize(("seconds", "actions"), [(25, [("fence", "n0")]), (-1, [])])
+def test_the_pod_of_a_peer_that_lost_one_reports_it_without_a_name(
+    lost: Site, seconds: int, actions: list[tuple[str, str]]
+) -> None:
+    ended = {"exitCode": 75, "finishedAt": (START + timedelta(seconds=seconds)).isoformat()}
+    state = {"containerStatuses": [{"name": "host", "state": {"terminated": ended}}]}
+    lost.api.patch("Pod", "lm-slice-job-1-0-abcde", {"status": {"phase": "Failed", **state}})
+    assert lost.actions(lost.fencer(vouches=True)) == actions
+
+
+def test_a_node_that_never_had_a_lease_is_not_fenced_by_reports(lost: Site) -> None:
+    reported(lost, named=True)
+    lost.api.delete("Lease", "n0", "kube-node-lease")
     assert lost.actions(lost.fencer(vouches=True)) == []
 
 

@@ -16,6 +16,7 @@ from tests.trainer.checkpoint.stores import Errors, Store
 from tests.trainer.emulated import Trainer
 from tests.trainer.hosts.connections import connected, together
 from trainer.checkpoint.manager import Checkpoints, array_shapes
+from trainer.checkpoint.stores.folder import FolderStore
 from trainer.errors import FatalError, StorageError
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -206,10 +207,23 @@ def test_all_hosts_know_the_newest_checkpoint_of_both_tiers(store: Store, tmp_pa
 def test_a_slice_that_has_restored_nothing_takes_over_the_saves(store: Store, state: Any) -> None:
     store.save(1, state)
     store.save(2, state)
+    began: list[FolderStore] = []
+
+    class Observed(FolderStore):
+        def begin_attempt(self, attempt: int) -> str:
+            began.append(self)
+            return super().begin_attempt(attempt)
+
     hosts, _ = connected(2)
-    both = [Checkpoints(open_place(store.folder), 3, {}, peers, store.checkpoints._events) for peers in hosts]
+    folder, stores = open_place(store.folder), [Observed(store.folder) for _ in hosts]
+    both = [
+        Checkpoints(folder, 3, {}, peers, store.checkpoints._events, store=own)
+        for peers, own in zip(hosts, stores, strict=True)
+    ]
     together([item.take_over for item in both])
-    assert [item.last for item in both] == [2, 2]
+    assert [item.last for item in both] == [2, 2] and began == [stores[0]]
+    together([item.take_over for item in both])
+    assert began == [stores[0]], "once"
     assert store.save(3, state) == "a newer attempt has taken over"
 
 

@@ -173,6 +173,51 @@ def test_an_earlier_attempt_does_not_commit_what_a_newer_one_has_removed(rest: i
     assert [path.name for path in tmp_path.iterdir()] == [".owner"]
 
 
+def test_remains_that_cannot_be_removed_cannot_be_committed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, newer = (open_store(open_place(tmp_path)) for _ in range(2))
+    (Path(earlier.staging_path(5, earlier.begin_attempt(0))) / "host-0").write_bytes(b"state")
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: None)
+    newer.begin_attempt(1)
+    assert {path.name for path in tmp_path.iterdir()} == {".owner", ".removing-saving-5-0"}
+    assert newer.steps() == []
+
+
+def test_a_file_in_place_of_remains_is_removed(tmp_path: Path) -> None:
+    store = open_store(open_place(tmp_path))
+    for name in (".saving-5-0", ".removing-4", ".damaged-3"):
+        (tmp_path / name).touch()
+    store.begin_attempt(0)
+    store.remove_old(1, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [".owner"]
+
+
+def test_a_checkpoint_that_the_disk_does_not_show_still_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read of it reports the error."""
+
+    def refuse(path: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    store = open_store(open_place(tmp_path))
+    store.staging_path(5, store.begin_attempt(0))
+    store.commit(5, "0", {})
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert store.steps() == [5]
+
+
+def test_commits_leave_no_file_open(tmp_path: Path) -> None:
+    store = open_store(open_place(tmp_path))
+    store.begin_attempt(0)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for step in range(3):
+        store.staging_path(step, "0")
+        store.commit(step, "0", {})
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
 def test_an_attempt_that_begins_on_a_full_disk_saves_once_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
