@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.cases import ended, ended_in_haste, hurry, jobset, pid, running, status
+from tests.local.cases import ended, ended_in_haste, hurry, jobset, node, pid, running, status
 from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import daemon_control, process
@@ -172,7 +172,7 @@ def test_lost_node_evicts_and_is_not_counted(api: LocalApi) -> None:
     assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 0)
     former = api.former_pods("default", {})
     assert [p for p in former if condition(p, "DisruptionTarget")["reason"] == "DeletionByPodGC"]
-    assert "Evicted" in events(api)
+    assert any("node c-np-0-1 no longer exists" in event["message"] for event in api.list("Event"))
 
 
 def test_tainted_node_evicts(api: LocalApi) -> None:
@@ -182,6 +182,7 @@ def test_tainted_node_evicts(api: LocalApi) -> None:
     api.patch("Node", "c-np-0-0", {"spec": {"taints": [taint]}})
     again = running(api, "a", 2, attempt=1)
     assert {p["spec"]["nodeName"] for p in again} == {"c-np-1-0", "c-np-1-1"}
+    assert any("node c-np-0-0 has a NoExecute taint" in event["message"] for event in api.list("Event"))
 
 
 def test_no_host_starts_on_a_node_with_a_taint_but_running_ones_stay(api: LocalApi) -> None:
@@ -219,6 +220,17 @@ def test_ignored_failures_are_not_counted(api: LocalApi, tmp_path: Any) -> None:
     assert ends == {("Warning", "The host ended with exit code 7")}
 
 
+def test_slices_of_several_kinds_are_numbered_together(api: LocalApi) -> None:
+    both = jobset("a", FOREVER, hosts=1)
+    (first,) = both["spec"]["replicatedJobs"]
+    both["spec"]["replicatedJobs"].append({**first, "name": "other-job", "replicas": 1})
+    api.create(both)
+    jobs = until(lambda: jobs if len(jobs := api.list("Job")) == 3 else [])
+    keys = ("replicatedjob-name", "job-index", "job-global-index", "global-replicas")
+    numbers = sorted(tuple(job["metadata"]["labels"][f"jobset.sigs.k8s.io/{key}"] for key in keys) for job in jobs)
+    assert numbers == [("other-job", "0", "2", "3"), ("slice-job", "0", "0", "3"), ("slice-job", "1", "1", "3")]
+
+
 def test_a_fatal_exit_code_ends_the_slice_whatever_its_other_hosts_do(api: LocalApi) -> None:
     api.create(jobset("a", f"[ $TPU_WORKER_ID = 0 ] || {{ {FOREVER}; }}; exit 42", slices=1, max_restarts=3))
     assert ended(api, "a") == "Failed"
@@ -226,10 +238,8 @@ def test_a_fatal_exit_code_ends_the_slice_whatever_its_other_hosts_do(api: Local
     for kind in ("FailureTarget", "Failed"):
         now = condition(job, kind)
         assert (now["status"], now["reason"]) == ("True", "PodFailurePolicy")
-        assert re.fullmatch(
-            r"Container host for pod default/a-slice-job-0-0-\w{5} failed with exit code 42 matching FailJob rule at index 2",
-            now["message"],
-        )
+        failed = r"Container host for pod default/a-slice-job-0-0-\w{5} failed with exit code 42"
+        assert re.fullmatch(f"{failed} matching FailJob rule at index 2", now["message"])
     assert status(api, "a").get("restarts", 0) == 0
 
 
@@ -290,9 +300,13 @@ def test_a_frozen_host_declared_dead_has_no_grace_period(api: LocalApi, tmp_path
     script = f'[ "$XPK_RESTART_ATTEMPT" = 1 ] || {{ [ "$MEGASCALE_SLICE_ID" = 1 ] || {{ {declares}; }}; {FOREVER}; }}'
     api.create(jobset("a", script, grace=60, max_restarts=1))
     frozen = next(pod for pod in running(api, "a") if pod["spec"]["hostname"] == "a-slice-job-1-1")
+    api.apply(node(2, 0))
+    api.create(jobset("other", FOREVER, slices=1, hosts=1, queued=False))
+    (other,) = running(api, "other", 1)
     os.kill(pid(frozen), signal.SIGSTOP)
     (tmp_path / "go").touch()
     begin = time.monotonic()
     assert ended(api, "a") == "Completed"
     assert time.monotonic() - begin < 20
     assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 1)
+    assert running(api, "other", 1)[0]["metadata"]["uid"] == other["metadata"]["uid"], "only its own attempt ends"

@@ -1,4 +1,4 @@
-"""What a workload needs, which node pools it fits on, and the reason if it fits nowhere."""
+"""Needs of workloads, the node pools that they fit on, and the reason if they fit nowhere."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.local.cases import KUEUE, ended, jobset, node, pid, running, set_up
+from tests.local.cases import KUEUE, RESOURCE, ended, jobset, node, pid, running, set_up
 from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local import controllers
@@ -325,6 +325,32 @@ def test_lost_nodes_are_awaited_until_a_timeout(api: LocalApi) -> None:
     assert "2 of 1 usable node pools requested" in condition(workload(api, "a"), "QuotaReserved")["message"]
     api.apply(node(1, 1))
     running(api, "a")
+
+
+def test_the_life_of_a_workload_is_recorded_as_kueue_does(api: LocalApi) -> None:
+    api.create(jobset("a", FOREVER, slices=1))
+    running(api, "a", 2)
+    name = workload(api, "a")["metadata"]["name"]
+    assert condition(workload(api, "a"), "Admitted")["status"] == "True"
+    assert {"QuotaReserved", "Admitted"} <= {event["reason"] for event in api.list("Event")}
+    queue = api.get("ClusterQueue", "cluster-queue")["status"]
+    assert [queue[f"{state}Workloads"] for state in ("pending", "reserving", "admitted")] == [0, 1, 1]
+    assert queue["flavorsUsage"][0]["resources"] == [{"name": RESOURCE, "total": "8", "borrowed": "0"}]
+
+    api.patch("Workload", name, {"spec": {"active": False}})
+    until(lambda: condition(workload(api, "a"), "QuotaReserved")["reason"] == "Inadmissible")
+    requeued = condition(workload(api, "a"), "Requeued")
+    assert (requeued["status"], requeued["reason"]) == ("False", "Deactivated")
+    api.patch("Workload", name, {"spec": {"active": True}})
+    requeued = until(lambda: now if (now := condition(workload(api, "a"), "Requeued"))["status"] == "True" else {})
+    assert requeued["reason"] == "Reactivated"
+
+    for kind, script in (("good", "exit 0"), ("bad", "exit 42")):
+        api.create(jobset(kind, script, slices=1, hosts=1))
+        ended(api, kind)
+    until(lambda: all(condition(workload(api, kind), "Finished") for kind in ("good", "bad")))
+    reasons = [condition(workload(api, kind), "Finished")["reason"] for kind in ("good", "bad")]
+    assert reasons == ["Succeeded", "Failed"]
 
 
 def test_a_workload_without_a_queue_starts_immediately(api: LocalApi) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from tests.trainer.hosts.connections import connected, together
 from tests.trainer.small import arguments, run_alone, start
 from trainer import setup
 from trainer.checkpoint import local as local_tier
+from trainer.checkpoint import shards
 from trainer.checkpoint.broadcast import broadcast, local_shards
 from trainer.checkpoint.local import CandidateCheckpoint, LocalCheckpoint, LocalTier
-from trainer.checkpoint.stores import open_store
+from trainer.checkpoint.stores import manifest, open_store
 from trainer.hosts.peers import Peers
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
@@ -159,7 +161,9 @@ def all_do(made: list[LocalTier], act: Callable[[LocalTier], object]) -> list[ob
     return together([lambda item=item: act(item) for item in made])  # type: ignore[misc]
 
 
-def test_a_host_that_cannot_write_prevents_the_commit(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+def test_a_host_that_cannot_write_prevents_the_commit(
+    tmp_path: Path, trainer: Trainer, state: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     both = hosts(tmp_path, 2)
     all_do(both, lambda item: chosen(item, trainer))
     all_do(both, lambda item: keep(item, 1, state))
@@ -171,6 +175,8 @@ def test_a_host_that_cannot_write_prevents_the_commit(tmp_path: Path, trainer: T
     for host in (0, 1):
         (failed,) = events(tmp_path, "local_save_failed", host)
         assert (failed["step"], failed["reason"]) == (2, "slice 1 host 0: Not a directory")
+    warning = f"warning: local checkpoint of step 2 not saved in {both[0].place}: slice 1 host 0: Not a directory"
+    assert capsys.readouterr().out.count(warning) == 1
     both[1].place.unlink()
     all_do(both, lambda item: keep(item, 3, state))
     assert [steps(item) for item in both] == [["3"], ["3"]]
@@ -186,6 +192,48 @@ def test_a_checkpoint_is_kept_if_a_host_died_before_the_commit(tmp_path: Path, t
     shutil.rmtree(both[0].place / "1")  # now no host knows that both had written it
     again = hosts(tmp_path, 2)
     assert all_do(again, lambda item: chosen(item, trainer)) == [None, None]
+
+
+def test_hosts_that_exchange_their_nodes_use_each_others_stores(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    both = [tier(tmp_path, peers, local=f"node-{n}") for n, peers in enumerate(connected(2)[0])]
+    all_do(both, lambda item: chosen(item, trainer))
+    all_do(both, lambda item: keep(item, 1, state))
+    moved = [tier(tmp_path, peers, local=f"node-{1 - n}") for n, peers in enumerate(connected(2)[0])]
+    assert [result and result.step for result in all_do(moved, lambda item: chosen(item, trainer))] == [1, 1]  # type: ignore[attr-defined]
+    all_do(moved, lambda item: keep(item, 2, state))
+    assert [path.name for path in tmp_path.glob("node-*/*/*/*")] == ["2", "2"], "the former ones are removed"
+    all_do(moved, lambda item: item.clear())
+    assert not [*tmp_path.glob("node-*/*/*")]
+
+
+def test_the_end_of_a_run_waits_for_its_last_save_before_it_removes_all(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    may_write = threading.Event()
+
+    def write(*arguments: Any) -> None:
+        may_write.wait(60)
+        shards.write(*arguments)
+
+    made = tier(tmp_path, write=write)
+    chosen(made, trainer)
+    made.save(1, state)
+    threading.Timer(0.2, may_write.set).start()
+    made.clear()
+    made.wait()
+    assert not made.place.exists()
+
+
+def test_an_unreadable_local_checkpoint_counts_as_lost(tmp_path: Path, trainer: Trainer, state: Any) -> None:
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 1, state)
+    file, record = first.place / "1" / "w", first.place / "1" / "manifest.json"
+    file.symlink_to("/proc/self/mem")  # its first byte cannot be read
+    record.write_bytes(manifest.manifest({"w": (0, "md5:AAAA")}, manifest.notes(record.read_bytes())))
+    assert chosen(tier(tmp_path), trainer) is None
+    (skipped,) = events(tmp_path, "local_skipped")
+    assert skipped["reason"] == f"{first.place / '1'} cannot be read: Input/output error"
 
 
 def offer(step: int, session: str = "a", committed: bool = True) -> CandidateCheckpoint:
@@ -356,17 +404,26 @@ class Contested:
         self._out, self.other = out, ""
 
     def __truediv__(self, name: str) -> Any:
-        self._file = self._out / name
+        self._file, self._slot = self._out / name, (self._out / name).slot()
         return self
 
     def is_file(self) -> bool:
-        """Return False, and let the other attempt begin."""
-        self.other = local_tier._run_id(self._out)
-        return False
+        """Return whether there is a file, which older versions wrote."""
+        return self._file.is_file()
 
     def slot(self) -> Any:
         """Return the slot of the file."""
-        return self._file.slot()
+        return self
+
+    def look(self) -> tuple[int, bytes]:
+        """Return version and content, and let the other attempt begin."""
+        seen = self._slot.look()
+        self.other = self.other or local_tier._run_id(self._out)
+        return seen
+
+    def put(self, content: bytes, over: int) -> int:
+        """Write over a version."""
+        return self._slot.put(content, over)
 
 
 def test_attempts_that_begin_at_the_same_time_agree_on_the_run(tmp_path: Path) -> None:

@@ -193,9 +193,7 @@ def test_a_file_in_place_of_remains_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".owner"]
 
 
-def test_a_checkpoint_that_the_disk_does_not_show_still_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_the_disk_does_not_show_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The read of it reports the error."""
 
     def refuse(path: Path) -> bool:
