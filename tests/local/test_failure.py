@@ -37,6 +37,8 @@ def test_killed_host_restarts_all(api: LocalApi) -> None:
     api.create(jobset("a", FOREVER, max_restarts=1))
     pods = running(api, "a")
     until(lambda: all(list(api.logs(p)) for p in pods))
+    counts = {"name": "slice-job", "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "suspended": 0}
+    until(lambda: status(api, "a")["replicatedJobsStatus"] == [counts])
     os.kill(pid(pods[2]), signal.SIGKILL)
     again = running(api, "a", attempt=1)
     assert (status(api, "a")["restarts"], status(api, "a")["restartsCountTowardsMax"]) == (1, 1)
