@@ -125,7 +125,7 @@ class _Training:
         self._decisions.wait_for_all()
         state, self._at, self._tokens = first_state(self._run)
         self._state = state()
-        self._measure_left()
+        self._measure_left(self._at)
         self._membership.set_phase(ACTIVE)
         self._membership.grant_self()
         self._hold()
@@ -278,10 +278,10 @@ class _Training:
             self._detections.measure(at)
         return loss
 
-    def _measure_left(self) -> None:
-        """Measure the detections that a former leading slice has not measured."""
+    def _measure_left(self, until: int) -> None:
+        """Measure the detections up to step `until` that a former leading slice has not measured."""
         if self._evaluation.program.detect:
-            self._detections.measure_left(self._at)
+            self._detections.measure_left(until)
 
     def _hold(self) -> None:
         """Wait until enough slices are active, unless this slice stops."""
@@ -308,7 +308,7 @@ class _Training:
         self._flags, has_led = dict(flags), self._membership.is_leading
         self._membership.is_leading = self._leads
         if self._leads and not has_led:
-            self._measure_left()
+            self._measure_left(self._at - 1)  # the evaluation after this step is yet to come
         self._decisions.record(self._at, flags)
         self._tuner.adopt(flags.get("intervals"), self._at)
 
@@ -355,7 +355,7 @@ class _Training:
 
         def save() -> None:
             self._save_final()
-            self._measure_left()
+            self._measure_left(self._at)
             self._detections.wait()
             write_result(run, self._at, tokens=self._tokens, eval_loss=eval_loss)
 
