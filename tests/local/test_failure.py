@@ -236,6 +236,7 @@ def test_slices_of_several_kinds_are_numbered_together(api: LocalApi) -> None:
 def test_a_fatal_exit_code_ends_the_slice_whatever_its_other_hosts_do(api: LocalApi) -> None:
     api.create(jobset("a", f"[ $TPU_WORKER_ID = 0 ] || {{ {FOREVER}; }}; exit 42", slices=1, max_restarts=3))
     assert ended(api, "a") == "Failed"
+    until(lambda: condition(api.list("Job")[0], "Failed")["reason"])  # when its other host has ended
     (job,) = api.list("Job")
     for kind in ("FailureTarget", "Failed"):
         now = condition(job, kind)
