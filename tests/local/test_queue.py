@@ -341,9 +341,14 @@ def test_the_life_of_a_workload_is_recorded_as_kueue_does(api: LocalApi) -> None
     until(lambda: condition(workload(api, "a"), "QuotaReserved")["reason"] == "Inadmissible")
     requeued = condition(workload(api, "a"), "Requeued")
     assert (requeued["status"], requeued["reason"]) == ("False", "Deactivated")
+    api.create(jobset("b", FOREVER))
+    running(api, "b")
     api.patch("Workload", name, {"spec": {"active": True}})
     requeued = until(lambda: now if (now := condition(workload(api, "a"), "Requeued"))["status"] == "True" else {})
     assert requeued["reason"] == "Reactivated"
+    assert condition(workload(api, "a"), "QuotaReserved")["status"] == "False", "it waits again"
+    api.delete("JobSet", "b")
+    running(api, "a", 2)
 
     for kind, script in (("good", "exit 0"), ("bad", "exit 42")):
         api.create(jobset(kind, script, slices=1, hosts=1))
@@ -368,6 +373,30 @@ def test_pools_used_by_unqueued_hosts_are_not_assigned(api: LocalApi) -> None:
     before = time.monotonic()
     assert ended(api, "b") == "Completed"
     assert time.monotonic() - before < 15
+
+
+def test_nobody_is_preempted_in_vain_while_unqueued_hosts_hold_a_node_pool(api: LocalApi) -> None:
+    api.create(jobset("weak", FOREVER, slices=1, priority="low"))
+    running(api, "weak", 2)
+    api.create(jobset("z", FOREVER, slices=1, queued=False))
+    running(api, "z", 2)
+    api.create(jobset("strong", "true", priority="high"))
+    until(lambda: condition(workload(api, "strong"), "QuotaReserved"))
+    assert condition(workload(api, "weak"), "Evicted") == {}
+    api.delete("JobSet", "z", grace_seconds=0)
+    assert ended(api, "strong") == "Completed"
+
+
+def test_an_evicted_workload_does_not_follow_its_jobset_into_another_queue(api: LocalApi) -> None:
+    api.create(jobset("weak", FOREVER, priority="low"))
+    running(api, "weak")
+    api.create(jobset("strong", FOREVER, priority="high"))
+    running(api, "strong")
+    until(lambda: condition(workload(api, "weak"), "QuotaReserved")["status"] == "False")
+    api.patch("JobSet", "weak", {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "other"}}})
+    api.delete("JobSet", "strong")
+    running(api, "weak")
+    assert workload(api, "weak")["spec"]["queueName"] == "multislice-queue"
 
 
 def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi) -> None:
