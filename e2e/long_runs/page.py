@@ -41,7 +41,9 @@ def render(results: Mapping[str, Any]) -> str:
 def _section(run: LongRun, result: Mapping[str, Any] | None) -> list[str]:
     lines = [f"## {run.title}", f"`{shlex.join(run.command)}`", ""]
     if result is None:
-        return [*lines, "Not run yet.", ""]
+        link = f"[{run.parts.partition('#')[0]}]({run.parts})"
+        missing = f"Not run as a whole yet. {link} has the last result of each part." if run.parts else "Not run yet."
+        return [*lines, missing, ""]
     outcome = "Passed" if result["exit_code"] == 0 else f"Failed with exit code {result['exit_code']}"
     lines.append(
         f"{outcome} on {result['date']} after {result['seconds'] / 60:.0f} minutes, at commit `{result['commit']}`."

@@ -19,6 +19,7 @@ class LongRun:
     command: tuple[str, ...]
     result: str
     minutes: int  # on two cores, roughly
+    parts: str = ""  # the page with the last result of each part, which can be run alone
 
     def results_in(self, lines: Iterable[str]) -> list[str]:
         """Return the results in the lines of the command's output."""
@@ -32,8 +33,15 @@ def _python(*arguments: str) -> tuple[str, ...]:
 
 RUNS = (
     LongRun("drills", "All drills, and all slow tests", ("make", "SELECTED=", "e2e"), _PYTEST, 50),
-    LongRun("chaos", "Every kind of fault on local hosts", ("make", "chaos"), _CELL, 60),
-    LongRun("chaos-kind", "Every kind of fault on kind", _python("e2e.matrix", "--platform", "kind"), _CELL, 90),
+    LongRun("chaos", "Every kind of fault on local hosts", ("make", "chaos"), _CELL, 60, "chaos.md#on-local"),
+    LongRun(
+        "chaos-kind",
+        "Every kind of fault on kind",
+        _python("e2e.matrix", "--platform", "kind"),
+        _CELL,
+        90,
+        "chaos.md#on-kind",
+    ),
     LongRun(
         "soak",
         "500 random faults in one local run",
@@ -85,7 +93,12 @@ RUNS = (
         25,
     ),
     LongRun(
-        "mutation", "Random changes that tests must notice", ("make", "mutation"), r"^  (\d+ of \d+ noticed.*)$", 120
+        "mutation",
+        "Random changes that tests must notice",
+        ("make", "mutation"),
+        r"^  (\d+ of \d+ noticed.*)$",
+        120,
+        "correctness.md#random-mutations",
     ),
     LongRun(
         "simulated-bugs",
