@@ -6,9 +6,9 @@ is part of the sum of the evaluation, so the leading slice finds all of them. If
 mAP, the next one that leads finds the files, and so does the next attempt.
 """
 
-import collections
+import contextlib
 import functools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -33,7 +33,7 @@ class SharedDetections:
         """Prepare; `rows` returns the rows of a batch in a share."""
         self._run, self._rows, self._precisions = run, rows, Precisions(run)
         self._pool, self._pending = ThreadPoolExecutor(1, "mAP"), deque[Future[None]]()
-        self._shares, self._waits = run.job.host.replicas, 0
+        self._folder, self._shares, self._waits = run.job.out / _FOLDER, run.job.host.replicas, 0
 
     def write(self, step: int, share: int, log: DetectionLog) -> None:
         """Write the detections of a share on the first host; others have none. Raises StorageError."""
@@ -42,7 +42,7 @@ class SharedDetections:
             return
         what, limit = f"the write of its detections after step {step}", timeouts.limits(job).storage()
         with job.watchdog.waiting(what, step, is_own=lambda: True, min_seconds=limit):
-            place = job.out / _FOLDER / str(step) / f"{share}.npz"
+            place = self._folder / str(step) / f"{share}.npz"
             try:
                 place.write(log.pack())
             except OSError as error:
@@ -81,25 +81,31 @@ class SharedDetections:
     def _measure(self, steps: Callable[[], list[int]]) -> None:
         """Record the mAP of the evaluations after these steps, then remove their files."""
         for step in steps():
-            folder = self._run.job.out / _FOLDER / str(step)
-            try:
-                self._precisions.measure(self._read(folder), step)
+            folder = self._folder / str(step)
+            if (log := self._read(folder)) is None:
+                say(f"warning: no mAP of step {step}, unless another slice has recorded it: {folder} is incomplete")
+                continue
+            self._precisions.measure(log, step)
+            with contextlib.suppress(OSError):  # the next leading slice would record the same once more
                 folder.remove_tree("")
-            except FileNotFoundError:
-                say(f"warning: detections of step {step} are missing in {folder}: another slice has recorded their mAP")
-            except OSError as error:
-                raise StorageError(f"cannot read the detections of step {step} in {folder}: {reason(error)}") from error
 
     def _left(self, until: int) -> list[int]:
-        """Return the steps up to `until` of which all detections are stored."""
-        shares: dict[int, int] = collections.Counter()
-        for entry in (self._run.job.out / _FOLDER).walk(frozenset()):
-            step, _, name = entry.name.partition("/")
-            shares[int(step) if step.isdecimal() else until + 1] += name.endswith(".npz")
+        """Return the steps up to `until` of which all detections are stored. Raises StorageError."""
+        try:
+            files = [entry.name.partition("/") for entry in self._folder.walk(frozenset())]
+        except OSError as error:
+            raise StorageError(f"cannot list the detections in {self._folder}: {reason(error)}") from error
+        shares = Counter(int(step) for step, _, name in files if step.isdecimal() and name.endswith(".npz"))
         return sorted(step for step, stored in shares.items() if step <= until and stored == self._shares)
 
-    def _read(self, folder: Place) -> DetectionLog:
-        logs = [DetectionLog.unpack((folder / f"{share}.npz").read()) for share in range(self._shares)]
+    def _read(self, folder: Place) -> DetectionLog | None:
+        """Return the detections of all images, None if some are missing. Raises StorageError."""
+        try:
+            logs = [DetectionLog.unpack((folder / f"{share}.npz").read()) for share in range(self._shares)]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read the detections in {folder}: {reason(error)}") from error
         return DetectionLog.merge(logs, [self._numbers(share) for share in range(self._shares)])
 
     def _numbers(self, share: int) -> list[int]:
