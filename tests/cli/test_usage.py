@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,9 +22,10 @@ from xpk.usage import usage_of, usage_source
 
 
 def test_deleted_workloads_and_their_causes_stay_in_the_ledger(dev: Xpk, tmp_path: Path) -> None:
-    dev("workload", "create", "run", "--num-slices", "2", "--command", "sleep 1")
+    began = tmp_path / "began"  # of the last host
+    dev("workload", "create", "run", "--num-slices", "2", "--command", f"date +%s.%N > {began}; sleep 1")
     status = dev("workload", "wait", "run", "--timeout", "60", "-o", "json").data
-    run = RunWriter(Path(status["output_dir"]), now=time.time() - 0.9)
+    run = RunWriter(Path(status["output_dir"]), now=float(began.read_text()))
     run.folder.mkdir(parents=True, exist_ok=True)
     run.bring_up(0, init=0.1, restore=0.1, compile_=0.1)
     run.steps(1, 5, step_seconds=0.05)

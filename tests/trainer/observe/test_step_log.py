@@ -81,7 +81,7 @@ def test_step_times_do_not_depend_on_when_they_are_read(tmp_path: Path) -> None:
     for pending in begun:
         progress.finish(pending)
     record_step = [json.loads(line)["step_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert record_step == pytest.approx([0.3] * 3, abs=0.15)
+    assert record_step == pytest.approx([0.3] * 3, abs=0.28), "not 1.2 s and twice nothing"
 
 
 @pytest.mark.parametrize(
