@@ -84,6 +84,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     names = [name.strip() for name in options.kinds.split(",") if name.strip()]
+    if options.min_slices is not None and not 1 <= options.min_slices <= options.slices:
+        parser.error(f"--min-slices must be between 1 and --slices ({options.slices}), got {options.min_slices}")
     try:
         chosen_kinds(options.min_slices, names)
     except ValueError as error:

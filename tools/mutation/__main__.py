@@ -16,10 +16,13 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.mutation.drawing import Mutant, draw
-from tools.mutation.report import Result, Survivor, least, store
-from tools.mutation.running import ROOT, Runs, copied_tree
-from tools.mutation.table import Target, read_targets
+try:
+    from tools.mutation.drawing import Mutant, draw
+    from tools.mutation.report import Result, Survivor, least, store
+    from tools.mutation.running import ROOT, Runs, copied_tree
+    from tools.mutation.table import Target, read_targets
+except ModuleNotFoundError as error:
+    raise SystemExit(f"error: this Python has no module {error.name!r}\n  hint: make mutation") from None
 
 _LIMIT_FACTOR, _LIMIT_SECONDS = 3.0, 20.0  # of a run: so many times the unchanged tests' time, and so much more
 
