@@ -149,8 +149,7 @@ def test_the_run_continues_without_the_registry_and_its_slice(start: functools.p
     run.wait_for_slices([1, 2, 3], 30)
     run.wait_for_step(max(run.losses()) + 3)
     run.replace_registry()
-    run.restart(0)
-    run.wait_for_slices([0, 1, 2, 3])
+    run.restart(0)  # which joins, or finds the run ended if the machine is fast
     assert set(run.exit_codes().values()) == {0}, run.logs()
     assert run.losses() == expected
 
