@@ -85,6 +85,14 @@ def test_of_equal_victims_the_newest_is_preempted() -> None:
     assert decide(queues, {}, held, [], [Claim("4", 2, {"tpu": 1}, "q")]).preempt == {"2": "4"}
 
 
+def test_a_spared_workload_is_only_preempted_to_reclaim_quota() -> None:
+    claims = [Claim("1", 1, {"tpu": 4}, "b"), Claim("2", 1, {"tpu": 4}, "b")]
+    in_queue = Claim("3", 2, {"tpu": 4}, "b", spares=("2",))
+    assert decide(lending(reclaim="Any"), {}, claims, [], [in_queue]).preempt == {"1": "3"}, "2 would be the first"
+    reclaiming = Claim("3", 0, {"tpu": 4}, "a", spares=("1", "2"))
+    assert decide(lending(reclaim="Any"), {}, claims, [], [reclaiming]).preempt == {"2": "3"}
+
+
 def test_of_equal_victims_the_last_to_get_quota_is_preempted() -> None:
     held = [Claim("1", 0, {"tpu": 1}, "q", reserved=20.0), Claim("2", 0, {"tpu": 1}, "q", reserved=10.0)]
     queues = {"q": Queue(allotments={"tpu": Allotment(nominal=2)})}

@@ -128,7 +128,14 @@ class Quotas:
         is_too_large = chips_of(workload) > queue.nominal and queue.rules["borrowWithinCohort"] == "Never"
         if queue.rules["withinClusterQueue"] == "Never" or is_too_large:
             return []
-        return [w for w in holding if self.queue_of(w) == self.queue_of(workload) and _is_weaker(w, workload)]
+        spared = workload["metadata"].get("annotations", {}).get("xpk.local/spares", "").split()
+        return [
+            w
+            for w in holding
+            if self.queue_of(w) == self.queue_of(workload)
+            and _is_weaker(w, workload)
+            and w["metadata"]["uid"] not in spared
+        ]
 
     def reclaimable(self, workload: Obj, holding: Iterable[Obj]) -> list[Obj] | None:
         """Return what a workload preempts that lacks only the quota that others have borrowed; None if it may not.

@@ -24,6 +24,11 @@ def test_a_workload_starts_before_those_that_it_preempted() -> None:
     assert live("7/77", 20.0).passes > 0
 
 
+def test_workloads_of_queues_whose_rules_contradict_do_not_preempt_each_other_in_a_loop() -> None:
+    """The first of a queue preempts another of it, a third takes its place, from which the second reclaims quota."""
+    assert live("1/3325", 27.0).passes > 0
+
+
 @pytest.mark.slow
 def test_the_longest_of_100_lives_replays_in_seconds() -> None:
     assert live("1/49").passes < 4000, "a pass takes about 1 ms, so this takes longer than 5 s"

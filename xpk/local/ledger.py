@@ -15,7 +15,8 @@ Kind = tuple[object, ...]  # what decides on a claim, apart from its turn
 class Claim:
     """A workload's requests, and the queue whose quota it uses. UIDs sort by creation time.
 
-    `reserved`: time since which it has its quota, in Unix seconds.
+    `reserved`: time since which it has its quota, in Unix seconds. `spares`: UIDs of claims that it
+    only preempts to reclaim the quota of its queue.
     """
 
     uid: str
@@ -23,10 +24,11 @@ class Claim:
     needs: Mapping[str, int]
     queue: str = ""
     reserved: float = 0.0
+    spares: tuple[str, ...] = ()
     kind: Kind = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", (self.queue, self.priority, *self.needs.items()))
+        object.__setattr__(self, "kind", (self.queue, self.priority, self.spares, *self.needs.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import partial
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments
 from xpk.local import objects as o
+from xpk.local import preemption
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, decide
 from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
 from xpk.local.jobset import restarts_alone
@@ -23,7 +24,6 @@ _CONTROLLED = 2**31  # priority of workloads outside of queues: they cannot be p
 _RECOVERY_SECONDS = 5.0  # how long a workload keeps its place after losing node pools, which may be replaced
 _ELASTIC_RECOVERY_SECONDS = 1800.0  # Kueue's default: other slices may go on without the lost one
 _DEACTIVATED = "the workload is deactivated"
-_PREEMPTS = "xpk.local/preempts"  # annotation of a waiting workload for which others were preempted: its ClusterQueue
 _PREEMPTED = {
     IN_QUEUE: "prioritization in the ClusterQueue",
     RECLAIMED: "reclamation within the cohort",
@@ -96,6 +96,7 @@ def _sync(tx: Transaction, jobset: Obj, workload: Obj, alive: bool) -> None:
         o.set_condition(workload, "Requeued", True, "Reactivated", "the workload was reactivated")
     elif not reserved and not active:
         o.set_condition(workload, "QuotaReserved", False, "Inadmissible", _DEACTIVATED)
+        preemption.unmark(workload)
     elif reserved and not evicted:
         jobs = jobset.get("status", {}).get("replicatedJobsStatus", ())
         size = sum(job["replicas"] for job in jobset["spec"]["replicatedJobs"])
@@ -138,7 +139,7 @@ def _admit(tx: Transaction, workload: Obj, queue: str, flavor: str) -> None:
             }
         )
     workload["status"]["admission"] = {"clusterQueue": queue, "podSetAssignments": assignments}
-    workload["metadata"].get("annotations", {}).pop(_PREEMPTS, None)
+    preemption.unmark(workload)
     reserved = f"Quota reserved in ClusterQueue {queue}"
     o.set_condition(workload, "QuotaReserved", True, "QuotaReserved", reserved)
     o.set_condition(workload, "Admitted", True, "Admitted", f"Admitted by ClusterQueue {queue}")
@@ -189,7 +190,7 @@ def _schedule(
     most = {name: ceilings(name, queues) for name in queues}
     running, waiting, known, waits = list[Claim](), list[Claim](), dict[Slices, int](), False
     for uid, (jobset, workload, name) in entries.items():
-        claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name)
+        claim = Claim(uid, workload["spec"]["priority"], needs_of(jobset), name, spares=preemption.spared_by(workload))
         reason, message = never_fits(workload, jobset, most[name], pools, flavor, known)
         if o.is_true(workload, "QuotaReserved") and not o.is_true(workload, "Evicted"):
             since = o.condition(workload, "QuotaReserved")["lastTransitionTime"]
@@ -205,9 +206,9 @@ def _schedule(
                 waiting.append(claim)
     leaving = [claim for claim in others if claim.priority < _CONTROLLED]
     running += [claim for claim in others if claim.priority == _CONTROLLED]
-    preemptors = {claim.uid for claim in waiting if _preempts(entries[claim.uid][1], claim.queue)}
+    preemptors = {claim.uid for claim in waiting if preemption.is_first(entries[claim.uid][1], claim.queue)}
     decision = decide(queues, {POOLS: len(pools)}, running, [], waiting, ending=leaving, preemptors=preemptors)
-    _note_preemptors(tx, entries, decision.preemptors)
+    preemption.mark(tx, ((workload, name) for _, workload, name in entries.values()), decision.preemptors)
     for uid in decision.admit:
         jobset, workload, name = entries[uid]
         _admit(tx, workload, name, flavor)
@@ -216,6 +217,8 @@ def _schedule(
         jobset, workload, _ = entries[victim]
         reason = decision.reasons[victim]
         why = f"Preempted to accommodate a workload (UID: {winner}) due to {_PREEMPTED[reason]}"
+        if reason != RECLAIMED:  # a queue always gets its own quota back
+            preemption.record(tx, entries[winner][1], workload)
         _evict(tx, workload, "Preempted", why, preempted=reason)
         _sync(tx, jobset, workload, alive=True)
     needs = {claim.uid: claim.needs for claim in waiting}
@@ -223,28 +226,6 @@ def _schedule(
         _, workload, name = entries[uid]
         _refuse(tx, workload, waiting_message(workload, needs[uid], shortfall, most[name], flavor, len(pools)))
     return waits
-
-
-def _preempts(workload: Obj, queue: str) -> bool:
-    """Return whether a waiting workload is the last one of a ClusterQueue for which others were preempted."""
-    return bool(workload["metadata"].get("annotations", {}).get(_PREEMPTS) == queue)
-
-
-def _note_preemptors(
-    tx: Transaction, entries: Mapping[str, tuple[Obj, Obj, str]], preemptors: Mapping[str, str]
-) -> None:
-    """Mark workloads for which others are preempted, by queue, instead of earlier ones. They are first until admitted.
-
-    Otherwise what they preempted could be admitted again before them, and be preempted again, without an end.
-    """
-    for uid, (_, workload, name) in entries.items():
-        if name in preemptors and _preempts(workload, name) != (preemptors[name] == uid):
-            annotations = workload["metadata"].setdefault("annotations", {})
-            if preemptors[name] == uid:
-                annotations[_PREEMPTS] = name
-            else:
-                del annotations[_PREEMPTS]
-            tx.put(workload)
 
 
 def _status(queue: Obj, workloads: Sequence[Obj], nominal: Sequence[Obj]) -> None:
