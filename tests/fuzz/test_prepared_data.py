@@ -65,7 +65,8 @@ def attempt(file: Path) -> None:
         checks.check_source(settings, 2)
     with suppress(*ERRORS):
         dataset.refuse_prepared(open_place(file.parent))
-    prepare.find_corpus(open_place(file.parent), {}, None)
+    with suppress(*ERRORS):
+        prepare.find_corpus(open_place(file.parent), {}, None)
     for model in MODELS:
         with suppress(*ERRORS):
             records(file, model)
@@ -102,6 +103,7 @@ def of(*path_and_value: Any) -> bytes:
 @example(content=as_json({**MANIFEST, "tokens": 4.0, "files": [{**MANIFEST["files"][0], "tokens": 4.0}]}))
 @example(content=as_json({**MANIFEST, "tokens": 0, "files": [
     {**MANIFEST["files"][0], "tokens": 44}, {**MANIFEST["files"][0], "tokens": -44}]}))  # fmt: skip
+@example(content=as_json({**MANIFEST, "tokens": 0, "files": [{**MANIFEST["files"][0], "tokens": 0}]}))
 def test_any_manifest_of_data(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     folder = tmp_path_factory.getbasetemp() / "any-data"
     folder.mkdir(exist_ok=True)

@@ -59,6 +59,7 @@ def test_a_region_without_a_price_leaves_the_cost_out(xpk: Xpk) -> None:
 def test_wrong_requests_are_refused_in_one_line(arguments: tuple[str, ...], message: str, xpk: Xpk) -> None:
     done = xpk("plan", "goodput", *arguments)
     assert done.code == 2 and message in done.err and "Traceback" not in done.err and done.out == ""
+    assert done.err.splitlines()[-1].startswith("  hint: ")
 
 
 def test_a_run_provides_durations_and_failures(dev: Xpk) -> None:

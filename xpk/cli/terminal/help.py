@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from xpk.cli.terminal.output import COLORS, colors
+from xpk.model.errors import UsageError
 
 # Sections of a help page and their flags, in the order of the page. A flag without a section is under "Options".
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -180,6 +182,16 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         _take_global_flags(self)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UsageError with a hint."""
+        with _hinting(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises UsageError with a hint."""
+        with _hinting(ctx):
+            return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, in sections where there are many."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -200,6 +212,16 @@ class Command(click.Command):
         if examples := EXAMPLES.get(ctx.command_path):
             with formatter.section("Examples"):
                 formatter.write("".join(_example(line, formatter.current_indent, formatter.width) for line in examples))
+
+
+@contextmanager
+def _hinting(ctx: click.Context) -> Iterator[None]:
+    """Name the command's help where an invalid request has no other hint."""
+    try:
+        yield
+    except UsageError as error:
+        error.hint = error.hint or f"`{ctx.command_path} --help`"
+        raise
 
 
 def _position(parameter: click.Parameter) -> int:
