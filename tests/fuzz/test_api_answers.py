@@ -153,6 +153,7 @@ def of(*path_and_value: Any) -> Any:
 @example(words="cluster describe far", objects=of("pods", 0, "spec", "containers", REMOVED))
 @example(words="queue list", objects=of("clusterqueues", 0, "spec", "resourceGroups", 0, "flavors", REMOVED))
 @example(words="queue list", objects=of(*FLAVOR, "name", REMOVED))
+@example(words="queue list", objects=of("clusterqueues", 0, "spec", "preemption", None))
 @example(
     words="queue list", objects=of("clusterqueues", 0, "spec", "admissionChecksStrategy", {"admissionChecks": [{}]})
 )

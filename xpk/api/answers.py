@@ -94,6 +94,7 @@ _SPECS: dict[str, dict[str, Any]] = {
     "ResourceFlavor": {"nodeLabels": _TEXTS},
     "ClusterQueue": {
         "cohortName": str,
+        "preemption": {"withinClusterQueue": str, "reclaimWithinCohort": str, "borrowWithinCohort": {"policy": str}},
         "admissionChecksStrategy": {"admissionChecks": [{_NEEDED: ("name",), "name": str, "onFlavors": [str]}]},
         "resourceGroups": [
             {_NEEDED: ("flavors",), "coveredResources": [str], "flavors": _FLAVORS},
