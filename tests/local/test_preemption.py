@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.local.cases import ACCELERATOR, KUEUE, RESOURCE, jobset, node
 from xpk.api.base import Obj
-from xpk.local import controllers
+from xpk.local import clock, controllers, preemption
 from xpk.local import objects as o
 from xpk.local.process import Host
 from xpk.local.store import Store
@@ -132,3 +133,21 @@ def test_a_deactivated_workload_is_no_longer_the_first_of_its_queue(cluster: Clu
     cluster.settle()
     assert cluster.admitted() == ["strong"]
     assert len(cluster.events("Preempted")) == 1, "it was admitted before a stronger one, and then preempted"
+
+
+def test_only_preemptions_soon_after_an_admission_count(tmp_path: Path) -> None:
+    meta = {"name": "winner", "namespace": "default", "uid": "1"}
+    winner: Obj = {"apiVersion": KUEUE, "kind": "Workload", "metadata": meta, "spec": {}}
+
+    def preempt(store: Store, *, admitted: float) -> tuple[str, ...]:
+        """Preempt a workload that was admitted so many seconds ago; return what the winner spares."""
+        since = datetime.fromtimestamp(clock.time() - admitted, UTC).isoformat()
+        reserved = {"type": "QuotaReserved", "status": "True", "lastTransitionTime": since}
+        victim = {"metadata": {"name": "victim", "uid": "2"}, "status": {"conditions": [reserved]}}
+        with store.transaction() as tx:
+            preemption.record(tx, winner, victim)
+        return preemption.spared_by(winner)
+
+    with Store(tmp_path, create=True) as store:
+        assert {preempt(store, admitted=age) for age in (0, 30, 55, 10, 61, 0, 0, 0, 0)} == {()}
+        assert preempt(store, admitted=0) == ("2",)
