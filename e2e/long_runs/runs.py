@@ -63,7 +63,7 @@ RUNS = (
         r"^(\d+ of \d+ faults survived.*|in place: .*)$",
         60,
     ),
-    LongRun("fuzz", "Hostile inputs", ("make", "fuzz"), _PYTEST, 60),
+    LongRun("fuzz", "Hostile inputs", ("make", "fuzz"), _PYTEST, 15),
     LongRun(
         "simulation",
         "Simulated clusters",

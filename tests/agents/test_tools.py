@@ -111,6 +111,10 @@ def test_logs_are_bounded_and_without_control_characters(agent: Agent) -> None:
     agent.wait("noisy", "Succeeded")
     lines = agent.of("workload_logs", "noisy")
     assert lines[0] == "s0/h0 1" and len(lines) == 101 and lines[-1] == "... 100 more"
+    assert agent.call("workload_logs", cluster=CLUSTER, workload="noisy", tail=-1) == {
+        "error": "tail must be 0 or more, got -1",
+        "next": "omit it for all lines",
+    }
     assert agent.of("workload_logs", "noisy", tail=1) == [r"s0/h0 \x1b]0;title\x07end"]
 
 

@@ -154,6 +154,9 @@ def of(*path_and_value: Any) -> Any:
 @example(words="queue list", objects=of("clusterqueues", 0, "spec", "resourceGroups", 0, "flavors", REMOVED))
 @example(words="queue list", objects=of(*FLAVOR, "name", REMOVED))
 @example(words="queue list", objects=of("clusterqueues", 0, "spec", "preemption", None))
+@example(words="queue describe multislice-queue", objects=of("workloads", 0, "metadata", "ownerReferences", [{}]))
+@example(words="queue describe multislice-queue", objects=of("workloads", 0, "spec", "podSets", [{"count": 1}]))
+@example(words="queue describe multislice-queue", objects=of("workloads", 0, "spec", "podSets", [{"template": {}}]))
 @example(
     words="queue list", objects=of("clusterqueues", 0, "spec", "admissionChecksStrategy", {"admissionChecks": [{}]})
 )

@@ -50,8 +50,8 @@ _RAN = [{"name": str, "image": str, "containerID": str, "state": _STATE, "lastSt
 _META = {
     "name": str, "namespace": str, "uid": str, "resourceVersion": str, "generation": int,
     "creationTimestamp": _Time, "deletionTimestamp": _Time, "labels": _TEXTS, "annotations": _TEXTS,
-    "ownerReferences": [{"name": str, "kind": str, "uid": str}], "managedFields": [{"manager": str}],
-    "finalizers": [str],
+    "ownerReferences": [{_NEEDED: ("name",), "name": str, "kind": str, "uid": str}],
+    "managedFields": [{"manager": str}], "finalizers": [str],
 }  # fmt: skip
 _CONDITIONS = [
     {
@@ -88,7 +88,9 @@ _SPECS: dict[str, dict[str, Any]] = {
         "active": bool,
         "priority": int,
         "queueName": str,
-        "podSets": [{"name": str, "count": int, "template": {"spec": _POD}}],
+        "podSets": [
+            {_NEEDED: ("template",), "name": str, "count": int, "template": {_NEEDED: ("spec",), "spec": _POD}}
+        ],
     },
     "LocalQueue": {"clusterQueue": str},
     "ResourceFlavor": {"nodeLabels": _TEXTS},
@@ -267,8 +269,9 @@ def _fits(value: Any, shape: Any, path: str, removed: list[str]) -> bool:
 
 
 def _lacks(item: Any, shape: Any) -> bool:
-    """Return whether an item of a list lacks a field that it must have."""
-    return isinstance(shape, dict) and any(key not in item for key in shape.get(_NEEDED, ()))
+    """Return whether an item of a list, or an object in it, lacks a field that it must have."""
+    needed = shape.get(_NEEDED, ()) if isinstance(shape, dict) else ()
+    return any(key not in item or _lacks(item[key], shape.get(key)) for key in needed)
 
 
 @lru_cache(maxsize=4096)  # the pods of a workload have few different times

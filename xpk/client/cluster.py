@@ -316,7 +316,8 @@ class WorkloadHandle:
         """Return the lines of all hosts of the newest attempt, merged by time; with `follow`, until the workload ends.
 
         `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
-        expression. Raises UsageError for a bad expression or more than 128 hosts, XpkError if no host has a log yet.
+        expression. Raises UsageError for a bad expression, a negative number of lines or more than 128 hosts, XpkError
+        if no host has a log yet.
         """
         query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
         if follow:

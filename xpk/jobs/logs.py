@@ -37,7 +37,7 @@ _CHATTER_LINES = 100  # extra lines that are read at first to find `tail` other 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Selection of log lines."""
+    """Selection of log lines. Raises UsageError for a negative number of lines."""
 
     slice: int | None = None
     host: int | None = None
@@ -45,6 +45,10 @@ class LogQuery:
     tail: int | None = None  # the last lines of each host
     grep: str | None = None
     all_lines: bool = False  # include Gloo's lines about connections; otherwise `tail` does not count them
+
+    def __post_init__(self) -> None:
+        if self.tail is not None and self.tail < 0:
+            raise UsageError(f"tail must be 0 or more, got {self.tail}", hint="omit it for all lines")
 
 
 @dataclass(frozen=True, slots=True, order=True)
