@@ -2,8 +2,8 @@
 
 The rules of queues can contradict each other. The workload for which others were preempted is therefore first in its
 queue until it is admitted: what it preempted could otherwise be admitted again before it. Other loops pass through
-several queues: the first preempts the second, a third takes its place, and the second gets it back. A workload that
-preempts another one soon after its admission, again and again, spares it from then on. There are only so many pairs.
+several queues: the first preempts the second, a third takes its place, and the second gets it back. A workload that has
+preempted another one several times, each soon after it was admitted, spares it from then on: pairs are finite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xpk.local.store import Transaction
 _PREEMPTS = "xpk.local/preempts"  # annotation of a waiting workload: its ClusterQueue
 _EARLY = "xpk.local/early-preemptions"  # UIDs of workloads that this one has preempted early, one for each time
 _SPARES = "xpk.local/spares"  # UIDs of workloads that this one does not preempt
-_EARLY_SECONDS = 60.0  # from admission to preemption
+_EARLY_SECONDS = 60.0  # from an admission to an early preemption
 _LOOP = 5  # early preemptions of one workload by another, in a row
 
 
