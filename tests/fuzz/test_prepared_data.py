@@ -65,7 +65,7 @@ def attempt(file: Path) -> None:
         checks.check_source(settings, 2)
     with suppress(*ERRORS):
         dataset.refuse_prepared(open_place(file.parent))
-    with suppress(*ERRORS):
+    with suppress(FatalError):  # a file of another size is named, not prepared again
         prepare.find_corpus(open_place(file.parent), {}, None)
     for model in MODELS:
         with suppress(*ERRORS):

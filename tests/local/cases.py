@@ -34,30 +34,43 @@ def node(pool: int, host: int, cluster: str = "c") -> Obj:
     }
 
 
+def kueue(kind: str, name: str, **rest: object) -> Obj:
+    """Return an object of Kueue."""
+    namespace = {"namespace": "default"} if kind == "LocalQueue" else {}
+    return {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name, **namespace}, **rest}
+
+
+def cluster_queue(name: str, chips: int, preemption: Obj, **spec: object) -> Obj:
+    """Return a ClusterQueue with a quota of one flavor."""
+    quota = {"name": RESOURCE, "nominalQuota": chips}
+    shared = {
+        "namespaceSelector": {},
+        "queueingStrategy": "BestEffortFIFO",
+        "preemption": preemption,
+        "resourceGroups": [{"coveredResources": [RESOURCE], "flavors": [{"name": "flavor", "resources": [quota]}]}],
+    }
+    return kueue("ClusterQueue", name, spec=shared | spec)
+
+
+def shared_objects() -> list[Obj]:
+    """Return the flavor and the priorities of every cluster."""
+    priorities = (("low", 250), ("medium", 500), ("high", 750))
+    return [
+        kueue("ResourceFlavor", "flavor", spec={"nodeLabels": ACCELERATOR}),
+        *(kueue("WorkloadPriorityClass", name, value=value) for name, value in priorities),
+    ]
+
+
 def set_up(api: LocalApi, slices: int = 2, hosts: int = 2) -> None:
     """Create a cluster's nodes and queue."""
-    for pool in range(slices):
-        for host in range(hosts):
-            api.apply(node(pool, host))
-
-    def kueue(kind: str, name: str, **rest: object) -> None:
-        api.apply({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}, **rest})
-
-    quota = {"name": RESOURCE, "nominalQuota": slices * hosts * 4}
-    kueue("ResourceFlavor", "flavor", spec={"nodeLabels": ACCELERATOR})
-    kueue(
-        "ClusterQueue",
-        "cluster-queue",
-        spec={
-            "namespaceSelector": {},
-            "queueingStrategy": "BestEffortFIFO",
-            "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"},
-            "resourceGroups": [{"coveredResources": [RESOURCE], "flavors": [{"name": "flavor", "resources": [quota]}]}],
-        },
-    )
-    kueue("LocalQueue", "multislice-queue", spec={"clusterQueue": "cluster-queue"})
-    for name, value in (("low", 250), ("medium", 500), ("high", 750)):
-        kueue("WorkloadPriorityClass", name, value=value)
+    preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"}
+    for obj in (
+        *(node(pool, host) for pool in range(slices) for host in range(hosts)),
+        *shared_objects(),
+        cluster_queue("cluster-queue", slices * hosts * 4, preemption),
+        kueue("LocalQueue", "multislice-queue", spec={"clusterQueue": "cluster-queue"}),
+    ):
+        api.apply(obj)
 
 
 def jobset(

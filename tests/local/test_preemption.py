@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.local.cases import ACCELERATOR, KUEUE, RESOURCE, jobset, node
+from tests.local.cases import cluster_queue, jobset, kueue, node, shared_objects
 from xpk.api.base import Obj
 from xpk.local import clock, controllers, preemption
 from xpk.local import objects as o
@@ -24,22 +23,21 @@ class Cluster:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        lends = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"}
-        reclaims = {
-            "withinClusterQueue": "LowerPriority",
-            "reclaimWithinCohort": "Any",
-            "borrowWithinCohort": {"policy": "LowerPriority"},
+        within = {"withinClusterQueue": "LowerPriority"}
+        queues: dict[str, Obj] = {
+            "lends": {**within, "reclaimWithinCohort": "Never"},
+            "reclaims": {
+                **within,
+                "reclaimWithinCohort": "Any",
+                "borrowWithinCohort": {"policy": "LowerPriority"},
+            },
         }
         self.put(
-            node(0, 0),
-            node(0, 1),
-            _kueue("ResourceFlavor", "flavor", nodeLabels=ACCELERATOR),
-            *(_kueue("LocalQueue", name, clusterQueue=name) for name in ("lends", "reclaims")),
-            _queue("lends", lends),
-            _queue("reclaims", reclaims),
+            *(node(0, host) for host in range(2)),
+            *shared_objects(),
+            *(cluster_queue(name, 4, rules, cohortName="cohort") for name, rules in queues.items()),
+            *(kueue("LocalQueue", name, spec={"clusterQueue": name}) for name in queues),
         )
-        for name, value in (("low", 250), ("medium", 500), ("high", 750)):
-            self.put({"apiVersion": KUEUE, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value})
 
     def put(self, *objects: Obj) -> None:
         """Create or change objects."""
@@ -80,24 +78,6 @@ class Cluster:
             return [event["message"] for event in tx.list("Event") if event["reason"] == reason]
 
 
-def _kueue(kind: str, name: str, **spec: Any) -> Obj:
-    namespace = {"namespace": "default"} if kind == "LocalQueue" else {}
-    return {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name, **namespace}, "spec": spec}
-
-
-def _queue(name: str, preemption: dict[str, Any]) -> Obj:
-    quota = {"name": RESOURCE, "nominalQuota": 4}
-    return _kueue(
-        "ClusterQueue",
-        name,
-        namespaceSelector={},
-        queueingStrategy="BestEffortFIFO",
-        cohortName="cohort",
-        preemption=preemption,
-        resourceGroups=[{"coveredResources": [RESOURCE], "flavors": [{"name": "flavor", "resources": [quota]}]}],
-    )
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Store(tmp_path, create=True) as store:
@@ -136,8 +116,8 @@ def test_a_deactivated_workload_is_no_longer_the_first_of_its_queue(cluster: Clu
 
 
 def test_only_preemptions_soon_after_an_admission_count(tmp_path: Path) -> None:
-    meta = {"name": "winner", "namespace": "default", "uid": "1"}
-    winner: Obj = {"apiVersion": KUEUE, "kind": "Workload", "metadata": meta, "spec": {}}
+    winner = kueue("Workload", "winner", spec={})
+    winner["metadata"] |= {"namespace": "default", "uid": "1"}
 
     def preempt(store: Store, *, admitted: float) -> tuple[str, ...]:
         """Preempt a workload that was admitted so many seconds ago; return what the winner spares."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.local.cases import KUEUE, RESOURCE
+from tests.local.cases import RESOURCE, kueue
 from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.api import LocalApi
+from xpk.local.preemption import spared_by
 from xpk.local.store import Transaction
 
 CHIPS = 4  # of a host
@@ -43,16 +44,12 @@ def set_up_cohort(api: LocalApi, rng: Random, count: int, chips: int) -> None:
         share = left if number == count - 1 else rng.randint(0, left)
         left -= share
         apply_queue(api, name, _cohort_spec(rng, share * CHIPS, chips))
-        api.apply(_kueue("LocalQueue", local, {"clusterQueue": name}))
+        api.apply(kueue("LocalQueue", local, spec={"clusterQueue": name}))
 
 
 def apply_queue(api: LocalApi, name: str, spec: Obj) -> None:
     """Create or change a ClusterQueue."""
-    api.apply(_kueue("ClusterQueue", name, spec))
-
-
-def _kueue(kind: str, name: str, spec: Obj) -> Obj:
-    return {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    api.apply(kueue("ClusterQueue", name, spec=spec))
 
 
 def _cohort_spec(rng: Random, nominal: int, chips: int) -> Obj:
@@ -128,7 +125,7 @@ class Quotas:
         is_too_large = chips_of(workload) > queue.nominal and queue.rules["borrowWithinCohort"] == "Never"
         if queue.rules["withinClusterQueue"] == "Never" or is_too_large:
             return []
-        spared = workload["metadata"].get("annotations", {}).get("xpk.local/spares", "").split()
+        spared = spared_by(workload)
         return [
             w
             for w in holding

@@ -253,8 +253,8 @@ def _victims(claim: Claim, ledger: Ledger, leaving: Collection[str]) -> list[tup
         reasons[victim.uid] = RECLAIMED_BORROWING if stronger and not entitled else RECLAIMED
     for borrowing in attempts:
         allowed = [c for c in others if entitled or not borrowing or reasons[c.uid] == RECLAIMED_BORROWING]
-        may = [c for c in (*allowed, *own_claims) if reasons[c.uid] == RECLAIMED or c.uid not in claim.spares]
-        candidates = sorted(may, key=lambda c: c.uid not in leaving)
+        candidates = [c for c in (*allowed, *own_claims) if reasons[c.uid] == RECLAIMED or c.uid not in claim.spares]
+        candidates.sort(key=lambda c: c.uid not in leaving)
         if victims := _fewest(claim, ledger, candidates, quotas, borrowing=borrowing):
             return [(victim, reasons[victim.uid]) for victim in victims]
     return []

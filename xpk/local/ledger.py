@@ -15,8 +15,8 @@ Kind = tuple[object, ...]  # what decides on a claim, apart from its turn
 class Claim:
     """A workload's requests, and the queue whose quota it uses. UIDs sort by creation time.
 
-    `reserved`: time since which it has its quota, in Unix seconds. `spares`: UIDs of claims that it
-    only preempts to reclaim the quota of its queue.
+    `reserved`: time since which it has its quota, in Unix seconds. `spares`: UIDs of claims that it only
+    preempts to reclaim the quota of its queue.
     """
 
     uid: str
