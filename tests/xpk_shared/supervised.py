@@ -24,9 +24,9 @@ from xpk_shared.supervisor.main import Limits, main
 from xpk_shared.supervisor.peers import Peers
 
 class Talkative(Peers):
-    def connect(self):
+    def connect(self, *arguments, **more):
         threading.Thread(target=self.introduce, args=(set(self._link.absent),), daemon=True).start()
-        super().connect()
+        super().connect(*arguments, **more)
 
     def introduce(self, absent):
         while absent:
@@ -89,7 +89,8 @@ class Host:
 
     def ends(self, code: int) -> None:
         """Wait for its exit code."""
-        assert self.process.wait(SECONDS) == code, self.log.read_text()
+        ended_with = self.process.wait(SECONDS)
+        assert ended_with == code, f"{ended_with}: {self.log.read_text()}"
 
 
 def starter(tmp_path: Path) -> Iterator[Start]:

@@ -49,7 +49,7 @@ def registry_port() -> int:
 @pytest.fixture(name="start_host")
 def start_in_slice(start: Start, tmp_path: Path, registry_port: int) -> Iterator[SlicesStart]:
     """Yield a function that starts a host of two elastic slices, by its slice and its number in the slice."""
-    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive(True))  # once: running hosts import from it
+    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive(elastic=True))  # once: running hosts import from it
 
     def started(slice_id: int, host: int, command: str, *, hosts: int = 2, **more: Any) -> Host:
         program = more.pop("program", WITH_SHORT_GRACE)

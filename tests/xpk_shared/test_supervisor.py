@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import xpk_shared
+from tests.ports import free_port
 from tests.xpk_shared.supervised import OBEYS, PROGRAM, SECONDS, WAITS, WITH_SHORT_GRACE, Host, Start, connected
 from xpk.render.supervisor import FILE, START, supervisor_archive
 
@@ -225,7 +227,12 @@ def test_the_archive_is_reproducible_and_small() -> None:
     content = supervisor_archive()
     supervisor_archive.cache_clear()
     assert supervisor_archive() == content and len(content) < 120_000
-    assert b"xpk_shared/slices/" not in content and b"xpk_shared/slices/registry.py" in supervisor_archive(True)
+    for part, options in (
+        ("slices/registry", {"elastic": True}),
+        ("supervisor/replacement_", {"replaces_slices": True}),
+    ):
+        assert f"xpk_shared/{part}".encode() not in content
+        assert f"xpk_shared/{part}".encode() in supervisor_archive(**{option: True})
 
 
 SOURCES = [
@@ -243,3 +250,23 @@ def test_the_program_is_python_3_8_with_the_standard_library(file: Path) -> None
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {module.partition(".")[0] for module in modules} <= {"xpk_shared", *sys.stdlib_module_names}
     assert "__future__" in modules or not modules or file.name == "__main__.py", "annotations would be evaluated"
+
+
+OLDEST = next(iter(sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3"))), shutil.which("python3.8"))
+
+
+@pytest.mark.skipif(OLDEST is None, reason="there is no Python 3.8 here")
+def test_python_3_8_restarts_a_command_in_place(tmp_path: Path) -> None:
+    file, secret = tmp_path / "supervisor.pyz", tmp_path / "secret"
+    file.write_bytes(supervisor_archive())
+    secret.write_text("s")
+    env = {
+        "XPK_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "XPK_JOB_ID": "j",
+        "XPK_PEER_SECRET_FILE": str(secret),
+    }
+    env |= {"XPK_RESTART_ATTEMPT": "0", "XPK_HOSTS_PER_SLICE": "1", "MEGASCALE_NUM_SLICES": "1", "TPU_WORKER_ID": "0"}
+    env |= {"MEGASCALE_SLICE_ID": "0", "XPK_MAX_RESTARTS": "1", "PATH": os.environ["PATH"]}
+    argv = [str(OLDEST), "-I", str(file), "bash", "-c", "echo up $XPK_RESTART_ATTEMPT; [ $XPK_RESTART_ATTEMPT = 1 ]"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "up 0\nup 1\n"), done.stderr

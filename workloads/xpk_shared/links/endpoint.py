@@ -27,6 +27,7 @@ class Handlers:
     lost: Callable[[int], None]  # the host died
     broadcast: Callable[[str, int], None]  # the host sent a text to all others
     message: Callable[[dict[str, Any], int], None] = lambda message, number: None  # the host sent any other message
+    left: Callable[[int], None] = lambda number: None  # the connection of a host ended that had announced its end
 
 
 class Endpoint:

@@ -25,8 +25,11 @@ class Hub(Endpoint):
         *,
         beats: Beats | None = None,
         handshake_seconds: float = HANDSHAKE_SECONDS,
+        repeats: bool = True,
     ) -> None:
+        """Take the parameters. `repeats`: a host that connects again receives all messages to all hosts again."""
         super().__init__(identity, 0, set(range(1, hosts)), handlers, beats)
+        self._repeats = repeats
         self._hosts, self._handshake_seconds = hosts, handshake_seconds
         self._published: list[bytes] = []  # messages to all hosts, which hosts that join later receive too
 
@@ -101,9 +104,11 @@ class Hub(Endpoint):
         """Register a host that completed the handshake."""
         with self._changed:
             link.peer, link.max_bytes = number, MAX_MESSAGE_BYTES
-            link.send(b"".join([welcome, *self._published]))
+            is_new = self._repeats or number in self.absent
+            link.send(b"".join([welcome, *(self._published if is_new else ())]))
             self.links[number] = link
-            self.hub_address = str(link.sock.getsockname()[0]).removeprefix(_IPV4_MAPPED)
+            address = str(link.sock.getsockname()[0])
+            self.hub_address = address[len(_IPV4_MAPPED) :] if address.startswith(_IPV4_MAPPED) else address
             is_last = self.absent == {number}
             self.absent.discard(number)
         if is_last:
@@ -118,6 +123,8 @@ class Hub(Endpoint):
         with self._changed:
             del self.links[link.peer]
             self._changed.notify_all()
-        if not link.has_left and not self._is_closing:
+        if link.has_left:
+            self._handlers.left(link.peer)
+        elif not self._is_closing:
             self.publish({"lost": link.peer})
             self._handlers.lost(link.peer)

@@ -88,7 +88,9 @@ class Member(Endpoint):
                     self._handle(message)
                 messages = link.receive()
         self._close(link.sock)
-        if not self._is_closing:
+        if self._is_closing:
+            self._handlers.left(0)
+        else:
             self._handlers.lost(0)
 
     def _handle(self, message: dict[str, Any]) -> None:

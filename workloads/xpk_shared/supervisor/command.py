@@ -70,6 +70,26 @@ class Command:
                     os.waitpid(pid, 0)
 
 
+class NoCommand:
+    """Stands for the command of a host that waits for the order to start its first attempt."""
+
+    code: int | None = 128 + signal.SIGTERM  # exit code if the host is asked to end meanwhile
+    is_saving = False
+
+    def forward(self, number: int) -> None:
+        """Forward nothing."""
+
+    def signal_all(self, number: int) -> bool:
+        """Return False: there are no processes."""
+        return False
+
+    def reap(self) -> None:
+        """Reap nothing."""
+
+    def clear(self) -> None:
+        """Kill nothing."""
+
+
 def adopt_orphans() -> None:
     """Make orphaned processes children of this one, if the system and this Python support it."""
     with contextlib.suppress(ImportError, OSError, AttributeError):

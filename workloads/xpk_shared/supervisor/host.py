@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xpk_shared.supervisor.names import COORDINATOR, FATAL, LIMIT, MIN_SLICES, PORT, REGISTRY
+from xpk_shared.supervisor.names import COORDINATOR, FATAL, GRACE, LIMIT, MIN_SLICES, PORT, REGISTRY, SLICE_ATTEMPT
 
+_OWN = (LIMIT, FATAL, PORT, GRACE)  # variables that the command does not get
+_GRACE_SECONDS = 30.0  # Kubernetes' default
 _PORT_OFFSET = 2  # from the coordinator's; the port between is the bundled trainer's
 
 
@@ -43,6 +45,17 @@ class Host:
     fatal_codes: frozenset[int] = frozenset()  # exit codes after which the command is not restarted
     output_dir: str = ""
     elastic: ElasticSlices | None = None
+    slice_attempt: int | None = None  # how often its slice was replaced; None: all slices get new pods together
+    grace_seconds: float = _GRACE_SECONDS  # from SIGTERM to SIGKILL for a host that is asked to end
+
+    @property
+    def replaces_slices(self) -> bool:
+        """True if Kubernetes replaces only the slice of a lost host, and the other hosts wait for it."""
+        return self.slice_attempt is not None and self.max_restarts is not None and not self.elastic
+
+    def is_beside(self, number: int) -> bool:
+        """Return whether a host of the group is in the same slice as this one."""
+        return number // self.hosts_per_slice == self.number // self.hosts_per_slice
 
     def name(self, number: int) -> str:
         """Return the name of a host of the group in messages."""
@@ -93,7 +106,7 @@ class Host:
         if restarts and first_address and not self.elastic:  # of elastic slices it is another host of each slice
             port = environ[COORDINATOR].rpartition(":")[2]
             changed[COORDINATOR] = f"[{first_address}]:{port}" if ":" in first_address else f"{first_address}:{port}"
-        return {name: text for name, text in environ.items() if name not in (LIMIT, FATAL, PORT)} | changed
+        return {**{name: text for name, text in environ.items() if name not in _OWN}, **changed}
 
 
 def read_host(environ: Mapping[str, str]) -> Host | None:
@@ -116,6 +129,8 @@ def read_host(environ: Mapping[str, str]) -> Host | None:
             fatal_codes=frozenset(map(int, environ.get(FATAL, "").split())),
             output_dir=environ.get("XPK_OUTPUT_DIR", ""),
             elastic=elastic,
+            slice_attempt=int(environ[SLICE_ATTEMPT]) if environ.get(SLICE_ATTEMPT) else None,
+            grace_seconds=float(environ.get(GRACE) or _GRACE_SECONDS),
         )
     except (KeyError, ValueError):
         return None

@@ -4,7 +4,7 @@ Every host reports the end of its command. After a failure the first host orders
 Once all have ended, so that attempts do not overlap, it orders the next attempt (`start`), or names the host whose exit
 code Kubernetes receives (`final`): if that code is fatal, or no restarts are left. When all commands have succeeded,
 all hosts may exit (`done`). Only the loss of a host with its pod or node is handled by Kubernetes, which then recreates
-all pods of the group.
+all pods of the group, or those of one slice (replacement_coordinator.py).
 
 The command of an elastic slice ends with PEER_LOST also because of other slices: they have dropped it, or one was lost
 while this one joined. Such a restart does not count towards the limit.

@@ -1,0 +1,232 @@
+"""Supervisors of a job of which Kubernetes replaces single slices: two slices of two hosts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from tests.xpk_shared.supervised import IN_PLACE, WITH_SHORT_GRACE, Host, Start, connected, kill_command
+from xpk.render.supervisor import supervisor_archive
+
+ATTEMPT = "echo up $XPK_RESTART_ATTEMPT; "
+# Like a host in a collective until a file exists: SIGTERM does not end it.
+WAITS = f"trap '' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+SAVES = f"trap 'sleep 1; echo saved; exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+QUICK = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, silent_seconds=2.0, finish_seconds=1.0")
+
+# Hosts that do not end their commands count as frozen after a shorter time.
+HURRIED = QUICK.replace(
+    "sys.exit(main(",
+    "import xpk_shared.supervisor.restarts as restarts; "
+    "restarts.CoordinatorLimits.__init__.__defaults__ = (0.1, 1.0); sys.exit(main(",
+)
+
+Replaced = Callable[..., Host]
+
+
+@pytest.fixture(name="start_host")
+def start_in_job(start: Start, tmp_path: Path) -> Iterator[Replaced]:
+    """Yield a function that starts a host, by its number and how often its slice was replaced."""
+    (tmp_path / "supervisor.pyz").write_bytes(supervisor_archive(replaces_slices=True))
+
+    def started(number: int, command: str = WAITS, *, replaced: int = 0, **more: Any) -> Host:
+        env = {"XPK_SLICE_ATTEMPT": str(replaced), "XPK_OUTPUT_DIR": str(tmp_path / "out"), **IN_PLACE}
+        return start(number, command, program=more.pop("program", QUICK), **{**env, **more})
+
+    yield started
+
+
+def all_hosts(start_host: Replaced, command: str = WAITS, **more: Any) -> list[Host]:
+    """Start four hosts and wait until they are connected and their commands run."""
+    hosts = [start_host(number, command, **more) for number in range(4)]
+    connected(hosts)
+    for host in hosts:
+        host.says("up 0")
+    return hosts
+
+
+def replace(hosts: list[Host], slice_id: int, start_host: Replaced, command: str = WAITS, *, times: int = 1) -> None:
+    """Let the pods of a slice be deleted, and start new ones, as JobSet does."""
+    for number in range(2 * slice_id, 2 * slice_id + 2):
+        hosts[number].process.kill()
+        hosts[number].process.wait()
+        hosts[number] = start_host(number, command, replaced=times)
+
+
+def finish(hosts: list[Host], tmp_path: Path, attempt: int) -> None:
+    """Check that all hosts are in an attempt, and let them succeed."""
+    for host in hosts:
+        host.says(f"up {attempt}")
+    (tmp_path / "end").touch()
+    for host in hosts:
+        host.ends(0)
+
+
+@pytest.mark.parametrize("victim", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_hosts_of_other_slices_keep_their_pods_while_a_slice_is_replaced(
+    start_host: Replaced, tmp_path: Path, victim: int
+) -> None:
+    hosts = all_hosts(start_host)
+    kept = hosts[:2]
+    hosts[victim].process.kill()
+    for host in kept:
+        host.says(f"host s1/h{victim - 2} is gone; this host's command starts again once slice 1 has new pods")
+    replace(hosts, 1, start_host)
+    finish(hosts, tmp_path, 1)
+    assert hosts[:2] == kept and not (tmp_path / "out" / "restarts.jsonl").exists(), "Kubernetes counts it"
+
+
+def test_slices_are_replaced_again_and_restarts_in_place_in_between_count(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host)
+    replace(hosts, 1, start_host)
+    for host in hosts:
+        host.says("up 1")
+    kill_command(hosts[2])
+    for host in hosts:
+        host.says("up 2")
+    replace(hosts, 1, start_host, times=2)
+    finish(hosts, tmp_path, 3)
+    (record,) = map(json.loads, (tmp_path / "out" / "restarts.jsonl").read_text().splitlines())
+    assert (record["attempt"], record["slice"], record["host"], record["exit_code"]) == (2, 1, 0, 137)
+
+
+def test_all_follow_when_the_slice_of_the_first_host_is_replaced(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host)
+    kill_command(hosts[3])
+    for host in hosts:
+        host.says("up 1")
+    kept = hosts[2:]
+    hosts[0].process.kill()
+    for host in kept:
+        host.says("host s0/h0 is gone; this host's command starts again once slice 0 has new pods")
+    hosts[1].says("host s0/h0 is lost; stopping this host's command")
+    replace(hosts, 0, start_host)
+    finish(hosts, tmp_path, 2)
+    assert hosts[2:] == kept
+    assert "up 0" not in hosts[0].log.read_text() and "up 1" not in hosts[1].log.read_text()
+
+
+def test_a_host_beside_the_lost_one_waits_for_kubernetes(start_host: Replaced) -> None:
+    hosts = all_hosts(start_host)
+    hosts[2].process.kill()
+    hosts[3].says("host s1/h0 is lost; stopping this host's command")
+    hosts[3].process.terminate()
+    hosts[3].ends(143)
+
+
+@pytest.mark.parametrize("asked", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 1))])
+def test_all_hosts_save_when_one_is_asked_to_end_and_only_its_slice_is_replaced(
+    start_host: Replaced, tmp_path: Path, asked: int
+) -> None:
+    hosts = all_hosts(start_host, SAVES)
+    slice_id = asked // 2
+    kept = [host for number, host in enumerate(hosts) if number // 2 != slice_id]
+    hosts[asked].process.terminate()
+    hosts[asked].ends(143)
+    for host in kept:
+        host.says("saved")
+        assert host.process.poll() is None
+    replace(hosts, slice_id, start_host, SAVES)
+    finish(hosts, tmp_path, 1)
+    assert not (tmp_path / "out" / "restarts.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_commands_that_do_not_end_have_the_whole_grace_period(start_host: Replaced, tmp_path: Path) -> None:
+    asked = f"trap 'exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+    hosts = all_hosts(start_host, XPK_GRACE_SECONDS="2")
+    hosts[3].process.kill()
+    replace(hosts, 1, start_host, asked)
+    for host in hosts:
+        host.says("up 1")
+    hosts[3].process.terminate()
+    hosts[3].ends(143)
+    began = time.monotonic()
+    replace(hosts, 1, start_host)
+    hosts[0].says("up 2")
+    assert time.monotonic() - began > 1.5, "no SIGKILL before"
+    finish(hosts, tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_success_after_a_request_to_end_is_that_of_all_hosts(start_host: Replaced, tmp_path: Path) -> None:
+    good = f"trap 'exit 0' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+    hosts = all_hosts(start_host, good)
+    for host in hosts:
+        host.process.terminate()
+    for host in hosts:
+        host.ends(0)
+    hosts = [start_host(number, good if number == 3 else WAITS, XPK_GRACE_SECONDS="1") for number in range(4)]
+    connected(hosts)
+    for host in hosts:
+        host.says("up 0")
+    hosts[3].process.terminate()
+    hosts[3].ends(143)  # the others have not finished, so its slice has to be replaced
+    replace(hosts, 1, start_host)
+    finish(hosts, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_a_frozen_host_is_ended_by_the_hosts_of_its_slice(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host, program=HURRIED, XPK_GRACE_SECONDS="1")
+    frozen, beside = hosts[2:]
+    kill_command(frozen, signal.SIGSTOP)
+    frozen.process.send_signal(signal.SIGSTOP)
+    kill_command(hosts[1])
+    beside.ends(75)
+    assert all(host.process.poll() is None for host in hosts[:2])
+    replace(hosts, 1, start_host)
+    finish(hosts, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_a_frozen_first_host_is_replaced_while_other_slices_wait(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host)
+    kill_command(hosts[0], signal.SIGSTOP)
+    hosts[0].process.send_signal(signal.SIGSTOP)
+    for number in (1, 2, 3):
+        kill_command(hosts[number])
+    hosts[1].ends(75)
+    for host in hosts[2:]:
+        host.says("the first host does not respond; waiting for the next one")
+        assert host.process.poll() is None
+    replace(hosts, 0, start_host)
+    finish(hosts, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_a_final_exit_code_leaves_the_other_slices_waiting(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host, f"{WAITS}; [ -e good ] || exit 42")
+    (tmp_path / "end").touch()
+    until(lambda: any(host.process.poll() == 42 for host in hosts), seconds=30)
+    time.sleep(0.5)
+    ended = {number // 2 for number, host in enumerate(hosts) if host.process.poll() is not None}
+    assert len(ended) == 1
+    (tmp_path / "good").touch()
+    replace(hosts, ended.pop(), start_host)
+    finish(hosts, tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_hosts_of_a_workload_that_is_admitted_again_begin_with_its_first_attempt(
+    start_host: Replaced, tmp_path: Path
+) -> None:
+    hosts = [start_host(number, replaced=number // 2) for number in range(4)]
+    finish(hosts, tmp_path, 0)
+    (tmp_path / "end").unlink()
+    hosts = [start_host(number, replaced=1 - number // 2) for number in range(4)]
+    finish(hosts, tmp_path, 0)
+
+
+def test_a_host_of_a_replaced_slice_that_finds_no_first_host_ends(start_host: Replaced) -> None:
+    host = start_host(3, replaced=1, program=QUICK.replace("finish_seconds", "join_seconds=1.0, finish_seconds"))
+    host.says("this slice was replaced; waiting for the hosts of the others")
+    host.ends(75)
+    assert "up" not in host.log.read_text()

@@ -1,0 +1,225 @@
+"""Decisions around the replacement of slices: single ones, and random lives of a job whose messages take any time."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xpk_shared.supervisor.host import Host
+from xpk_shared.supervisor.replacement_coordinator import NEVER, ReplacingCoordinator
+from xpk_shared.supervisor.restarts import End
+
+SIZE = 2  # hosts in a slice
+LIVES, FAULTS = 80, 12
+
+
+def place(number: int, hosts: int, replaced: int = 0) -> Host:
+    """Return a host of a job."""
+    return Host(number, hosts, SIZE, "", 0, "j", 0, "", max_restarts=1000, slice_attempt=replaced)
+
+
+def deciding(hosts: int = 4, replaced: int = 0) -> ReplacingCoordinator:
+    """Return the decisions of a first host whose slice was replaced this often, at 0.0."""
+    return ReplacingCoordinator(place(0, hosts, replaced), 0.0)
+
+
+def stopped(coordinator: ReplacingCoordinator, *numbers: int, restarts: int = 0, now: float = 10.0) -> None:
+    """Report the ends of commands that were stopped."""
+    for number in numbers:
+        coordinator.take(End(number, 143, was_stopped=True), restarts, now)
+
+
+def test_a_frozen_host_costs_its_slice_new_pods_too() -> None:
+    coordinator = deciding(6)
+    coordinator.lose(2)
+    stop = {"stop": 0, "number": 2, "code": 0, "replaces": True, "saves": False}
+    assert coordinator.decide(10.0, ()) == stop
+    stopped(coordinator, 0, 1, 4)
+    assert coordinator.decide(59.9, ()) is None, "20 s, and the grace period"
+    assert coordinator.decide(60.1, ()) == {"final": 5, "silent": True}
+    assert coordinator.decide(99.0, ()) is None and coordinator.awaited == (2, 3, 4, 5)
+
+
+def test_a_pause_that_is_interrupted_ends_with_a_restart_that_counts() -> None:
+    coordinator = deciding()
+    for restarts in range(2):
+        now = 1.0 + restarts
+        coordinator.take(End(1, 7, was_stopped=False), restarts, now)
+        coordinator.decide(now, ())
+        stopped(coordinator, 0, 2, 3, restarts=restarts)
+        order = coordinator.decide(now, ())
+    assert order == {"pause": 2.0, "short_attempts": 2}
+    coordinator.lose(3)
+    assert coordinator.decide(9.0, ()) is None, "the pause is over, but hosts are missing"
+    for number in (2, 3):
+        coordinator.join(number, NEVER, 1, runs=False)
+    assert coordinator.decide(9.0, ()) == {"start": 2} and coordinator.cause == End(1, 7, was_stopped=False)
+
+
+def test_a_failure_before_all_hosts_have_connected_ends_that_host_and_stops_the_others() -> None:
+    coordinator = deciding()
+    coordinator.take(End(1, 7, was_stopped=False), 0, 3.0)
+    assert coordinator.decide(12.9, {3}) is None
+    assert coordinator.decide(13.0, {3}) == {"final": 1}
+    assert (coordinator.decide(13.0, {3}) or {})["stop"] == 0
+
+
+def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped() -> None:
+    coordinator = deciding()
+    coordinator.ask(3)
+    coordinator.take(End(0, 143, was_stopped=False), 0, 5.0)
+    assert coordinator.decide(5.0, ()) is None, "the others may be saving"
+    coordinator.leave(3)
+    assert coordinator.decide(6.0, ()) == {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": True}
+    coordinator = deciding()
+    coordinator.ask(3)
+    for number in range(4):
+        coordinator.take(End(number, 0, was_stopped=False), 0, 5.0)
+    assert coordinator.decide(5.0, ()) == {"done": True}
+
+
+class Pod:
+    """A host of the model: its command, and its connection to the first host."""
+
+    def __init__(self, number: int, generation: int) -> None:
+        self.number, self.generation = number, generation
+        self.restarts, self.running = (NEVER, False) if generation else (0, True)
+        self.is_told, self.is_cut = False, False  # to stop; that the first host is gone
+        self.up: deque[Callable[[ReplacingCoordinator], None]] = deque()
+        self.down: deque[dict[str, Any]] = deque()
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect to the first host."""
+        runs = self.running
+        self.is_cut, self.has_joined, self.down = False, runs or not self.number, deque()
+
+        def join(coordinator: ReplacingCoordinator) -> None:
+            coordinator.join(self.number, self.restarts, self.generation, runs=runs)
+            self.has_joined = True
+
+        self.up = deque([join] if self.number else ())
+
+
+class Job:
+    """A job in which hosts crash, are lost and are asked to end. Every message takes any time, in order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.now, self.slices = rng, 0.0, rng.choice((2, 3))
+        self.hosts, self.replaced = SIZE * self.slices, [0] * self.slices
+        self.pods: dict[int, Pod] = {}
+        self.lost: set[int] = set()  # slices that Kubernetes will replace
+        self.unseen: set[int] = set()  # lost hosts whose connections the first host has not seen end yet
+        for slice_id in range(self.slices):
+            self.boot(slice_id)
+
+    def boot(self, slice_id: int) -> None:
+        """Create the pods of a slice."""
+        for number in range(SIZE * slice_id, SIZE * slice_id + SIZE):
+            self.pods[number] = Pod(number, self.replaced[slice_id])
+        if slice_id == 0:
+            self.coordinator = ReplacingCoordinator(place(0, self.hosts, self.replaced[0]), self.now)
+
+    def remove(self, number: int) -> None:
+        """Let a host die; the others learn of it later."""
+        del self.pods[number]
+        self.lost.add(number // SIZE)
+        if number == 0:
+            for pod in self.pods.values():
+                pod.is_cut = True
+            self.unseen = set()
+        elif 0 in self.pods:
+            self.unseen.add(number)
+
+    def end(self, pod: Pod, code: int) -> None:
+        """Let the command of a host end."""
+        end, restarts = End(pod.number, code, was_stopped=pod.is_told), pod.restarts
+        pod.running = False
+        pod.up.append(lambda coordinator: coordinator.take(end, restarts, self.now))
+
+    def obey(self, pod: Pod, order: dict[str, Any]) -> None:
+        """Carry out an order of the first host."""
+        if order.get("stop") == pod.restarts and pod.running:
+            pod.is_told = True
+        elif "final" in order and order["final"] == pod.number:
+            self.remove(pod.number)
+        elif "start" in order and order["start"] != pod.restarts and pod.number // SIZE not in self.lost:
+            assert not pod.running and order["start"] > pod.restarts
+            pod.restarts, pod.running, pod.is_told = order["start"], True, False
+            running = {other.restarts for other in self.pods.values() if other.running}
+            assert running == {pod.restarts}, "two attempts overlap"
+
+    def step(self, *, faults: bool) -> None:
+        """Let one thing happen."""
+        self.now += self.rng.random() * 0.01
+        pod = self.rng.choice([*self.pods.values()]) if self.pods else None
+        kind = self.rng.choice(("up", "down", "decide", "stop", "cut", "replace", "fault"))
+        if kind == "replace" and self.lost:
+            self.replace(self.rng.choice([*self.lost]))
+        elif pod is None:
+            return
+        elif kind == "up" and self.unseen and 0 in self.pods and self.rng.random() < 0.3:
+            number = self.rng.choice([*self.unseen])
+            self.unseen.remove(number)
+            self.coordinator.lose(number)
+        elif kind == "up" and pod.up and 0 in self.pods and not (pod.is_cut or pod.number in self.unseen):
+            pod.up.popleft()(self.coordinator)
+        elif kind == "down" and pod.down:
+            self.obey(pod, pod.down.popleft())
+        elif kind == "decide" and 0 in self.pods and (order := self.coordinator.decide(self.now, ())):
+            for other in self.pods.values():
+                if other.has_joined and not other.is_cut:
+                    other.down.append(order)
+        elif kind == "stop" and pod.running and pod.is_told:
+            self.end(pod, 143)
+        elif kind == "cut" and pod.is_cut and pod.number // SIZE not in self.lost:
+            if pod.running:
+                pod.is_told = True
+            elif 0 in self.pods:
+                pod.connect()
+        elif kind == "fault" and faults:
+            self.fail(pod)
+
+    def fail(self, pod: Pod) -> None:
+        """Let a command crash, or a host be lost."""
+        if self.rng.random() < 0.5 and pod.running:
+            self.end(pod, 1)
+        elif self.rng.random() < 0.5:
+            self.remove(pod.number)
+
+    def replace(self, slice_id: int) -> None:
+        """Delete what is left of a slice and create its pods, as JobSet does."""
+        for number in range(SIZE * slice_id, SIZE * slice_id + SIZE):
+            if number in self.pods:
+                self.remove(number)
+        self.lost.discard(slice_id)
+        self.replaced[slice_id] += 1
+        self.boot(slice_id)
+
+    @property
+    def is_well(self) -> bool:
+        """True if all hosts run the same attempt, and no message is in transit."""
+        pods = self.pods.values()
+        return len(pods) == self.hosts and all(pod.running and not pod.is_told and not pod.down for pod in pods)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_hosts_run_one_attempt_again_after_any_losses(seed: int) -> None:
+    for life in range(LIVES):
+        job = Job(random.Random(f"{seed}/{life}"))
+        for _ in range(FAULTS):
+            for _ in range(job.rng.randrange(400)):
+                job.step(faults=False)
+            for _ in range(job.rng.randrange(30)):
+                job.step(faults=True)
+        steps = 0
+        while not job.is_well or job.rng.random() < 0.99:
+            job.step(faults=False)
+            job.now += 0.05  # pauses end
+            steps += 1
+            assert steps < 20_000, f"life {seed}/{life} does not recover"
+        assert len({pod.restarts for pod in job.pods.values()}) == 1
