@@ -130,6 +130,15 @@ CASES = {
             max_restarts=3,
         )
     ),
+    "kind-slice-replacement": lambda: render_workload(
+        workload(
+            target=ON_KIND,
+            command=("python", "-m", "trainer"),
+            restart_in_place=True,
+            replaces_slices=True,
+            max_restarts=3,
+        )
+    ),
     "gke-elastic-without-restart-in-place": lambda: render_workload(
         workload(target=ON_GKE, command=("python", "-m", "trainer"), image="i", min_slices=1)
     ),

@@ -1,29 +1,37 @@
-"""Elastic slices: how their JobSet restarts them, and the variables from which the trainer knows them."""
+"""Restarts of slices by their JobSet, and the variables from which programs know elastic slices."""
 
 from __future__ import annotations
 
-from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY
+from typing import Any
 
+from xpk.model.specs import WorkloadSpec
+from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY, SLICE_ATTEMPT
+
+_ATTEMPT = "XPK_RESTART_ATTEMPT"
 _REGISTRY_OFFSET = 3  # from the coordinator's port; the trainer and the supervisor use those between
 
 
-def restart_policy(spec: WorkloadSpec) -> dict[str, str]:
-    """Return how a JobSet restarts: its strategy, its action for uncounted restarts, and the field of the attempt.
+def restart_policy(spec: WorkloadSpec) -> dict[str, Any]:
+    """Return how a JobSet restarts: its strategy, its actions, and the fields of the attempt by variable.
 
     A slice whose old hosts cannot be deleted, because their node is dead, must not delay others that restart alone.
     """
-    prefix = "metadata.labels['jobset.sigs.k8s.io/"
-    if spec.min_slices:
+    of_jobset, of_slice = (
+        f"metadata.labels['jobset.sigs.k8s.io/{label}']" for label in ("restart-attempt", "job-restart-attempt")
+    )
+    if spec.min_slices or spec.replaces_slices:
+        attempts = {_ATTEMPT: of_slice} if spec.min_slices else {_ATTEMPT: of_jobset, SLICE_ATTEMPT: of_slice}
         return {
             "strategy": "Recreate",
             "uncounted": "RestartJobAndIgnoreMaxRestarts",
-            "attempt": f"{prefix}job-restart-attempt']",
+            "counted": "RestartJob",
+            "attempts": attempts,
         }
     return {
         "strategy": "BlockingRecreate",
         "uncounted": "RestartJobSetAndIgnoreMaxRestarts",
-        "attempt": f"{prefix}restart-attempt']",
+        "counted": None,  # JobSet's default restarts all slices
+        "attempts": {_ATTEMPT: of_jobset},
     }
 
 
