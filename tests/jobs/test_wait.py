@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.objects import ADMITTED, RUNNING, Obj, jobset, pod
+from tests.jobs.status.elastic_objects import elastic, waiting
 from xpk.api.base import Change
 from xpk.api.timing import seconds_left
 from xpk.jobs import lifecycle
@@ -64,7 +65,7 @@ def test_without_time_to_wait_the_status_is_read_once() -> None:
 
 
 class SliceFails(FakeApi):
-    """The Job of one of two elastic slices fails and is recreated before the workload ends."""
+    """The Job of one of two slices fails and is recreated before the workload ends."""
 
     reads = 0
 
@@ -82,9 +83,16 @@ class SliceFails(FakeApi):
         return result
 
 
-def test_a_workload_keeps_running_while_a_slice_is_recreated() -> None:
-    made = jobset() | {"kind": "JobSet"}
-    made["spec"]["failurePolicy"] = {"maxRestarts": 5, "rules": [{"name": "rest", "action": "RestartJob"}]}
+@pytest.mark.parametrize(
+    ("made", "meanwhile"),
+    [
+        (elastic(), (Phase.RUNNING, "1 of 2 slices running")),
+        (waiting(), (Phase.RESTARTING, "1 of 2 hosts running")),
+    ],
+    ids=["elastic", "waiting"],
+)
+def test_only_elastic_slices_run_while_one_is_recreated(made: Obj, meanwhile: tuple[Phase, str]) -> None:
+    made = made | {"kind": "JobSet"}
     pods = [pod(number, RUNNING) | {"kind": "Pod"} for number in (0, 1)]
     for one in pods:
         one["metadata"]["namespace"] = "default"
@@ -94,6 +102,6 @@ def test_a_workload_keeps_running_while_a_slice_is_recreated() -> None:
     lifecycle.wait(api, "w", "default", timeout=30, tell=lambda status: phases.append((status.phase, status.reason)))
     assert phases == [
         (Phase.RUNNING, "all 2 hosts running"),
-        (Phase.RUNNING, "1 of 2 slices running"),
+        meanwhile,
         (Phase.SUCCEEDED, "all hosts finished"),
     ]

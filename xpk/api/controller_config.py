@@ -24,7 +24,7 @@ def read_config(api: ObjectApi, name: str, namespace: str) -> dict[str, Any] | N
     except (NotFoundError, AuthorizationError):
         return None
     try:
-        config = yaml.safe_load(configmap.get("data", {}).get(CONFIG, ""))
+        config = yaml.safe_load(str((configmap.get("data") or {}).get(CONFIG, "")))
     except yaml.YAMLError:
         return None
     return config if isinstance(config, dict) else {}
@@ -32,7 +32,8 @@ def read_config(api: ObjectApi, name: str, namespace: str) -> dict[str, Any] | N
 
 def has_gate(config: dict[str, Any], gate: str) -> bool:
     """Return whether a configuration turns a feature gate on."""
-    return bool((config.get("featureGates") or {}).get(gate))
+    gates = config.get("featureGates")
+    return isinstance(gates, dict) and bool(gates.get(gate))
 
 
 def has_gate_argument(deployment: Obj, gate: str) -> bool:

@@ -17,7 +17,7 @@ from xpk.model.errors import UsageError
 from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
 from xpk_shared.supervisor.names import PORT as SUPERVISOR_PORT
-from xpk_shared.supervisor.names import PROGRESS, REGISTRY
+from xpk_shared.supervisor.names import PROGRESS, REGISTRY, SLICE_ATTEMPT
 from xpk_shared.supervisor.progress import progress_path
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
@@ -78,6 +78,9 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
             _field(pod, source["fieldPath"]) if source else expand(item.get("value", ""), variables)
         )
     command = [expand(part, variables) for part in [*container["command"], *container.get("args", ())]]
+    job = variables.get("XPK_JOB_ID", "")
+    if SLICE_ATTEMPT in variables:
+        addresses = {**addresses, o.label(pod, f"{o.JOBSET}coordinator").partition(".")[0]: _workload_address(job)}
     variables = {name: _resolve(value, pod, addresses) for name, value in variables.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
@@ -87,8 +90,8 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     base = {"PATH": f"{interpreter}:{os.environ.get('PATH', os.defpath)}", MARK: str(folder)}
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
     if REGISTRY in variables:
-        variables[REGISTRY] = _registry(variables.get("XPK_JOB_ID", ""), variables[REGISTRY])
-    base[SUPERVISOR_PORT] = str(_supervisor_port(variables.get("XPK_JOB_ID", "")))
+        variables[REGISTRY] = f"{_workload_address(job)}:{variables[REGISTRY].rpartition(':')[2]}"
+    base[SUPERVISOR_PORT] = str(_supervisor_port(job))
     output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
@@ -118,13 +121,13 @@ def _supervisor_port(job: str) -> int:
     return first + zlib.crc32(job.encode()) % (last - first)
 
 
-def _registry(job: str, name: str) -> str:
-    """Return the registry's address: the workload's own, which stays the same when slice 0 moves to other nodes.
+def _workload_address(job: str) -> str:
+    """Return an address of the workload's own, which stays the same when slice 0 moves to other nodes.
 
     Hosts do not resolve names again. Addresses of nodes begin at 127.16.
     """
     number = zlib.crc32(job.encode())
-    return f"127.{1 + number % 15}.{number // 15 % 256}.{1 + number // 3840 % 254}:{name.rpartition(':')[2]}"
+    return f"127.{1 + number % 15}.{number // 15 % 256}.{1 + number // 3840 % 254}"
 
 
 def addresses_of(pods: list[Obj]) -> dict[str, str]:

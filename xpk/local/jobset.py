@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from xpk.api.base import Obj
+from xpk.api.slice_restarts import restarts_slices
 from xpk.local import objects as o
 from xpk.local.cache import copy_of
 from xpk.local.store import Transaction
@@ -50,12 +51,6 @@ def delete_jobset(tx: Transaction, jobset: Obj, grace: int | None = None) -> Non
             if meta["uid"] in (o.owner_uid(obj), o.label(obj, f"{o.JOBSET}jobset-uid")):
                 tx.remove(obj)
     tx.remove(jobset)
-
-
-def restarts_alone(jobset: Obj) -> bool:
-    """Return whether the slices of a JobSet restart one by one."""
-    rules = jobset["spec"].get("failurePolicy", {}).get("rules", ())
-    return any(rule["action"].startswith("RestartJob") and "JobSet" not in rule["action"] for rule in rules)
 
 
 def _labels(jobset: Obj, replicated: Obj, index: int, name: str) -> dict[str, str]:
@@ -327,7 +322,7 @@ def _reconcile(tx: Transaction, jobset: Obj) -> bool:
         return ttl is not None
     for job in jobs:
         if _is_former(jobset, job):
-            delete_job(tx, job, why="the slice restarts" if restarts_alone(jobset) else "the JobSet restarts")
+            delete_job(tx, job, why="the slice restarts" if restarts_slices(jobset) else "the JobSet restarts")
     _suspend_or_resume(tx, jobset, [job for job in jobs if not o.is_terminating(job)])
     _create_jobs(tx, jobset)
     _count(tx, jobset, [job for job in tx.owned("Job", jobset) if not o.is_terminating(job)])

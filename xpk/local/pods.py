@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from xpk.api.base import Obj
+from xpk.api.slice_restarts import has_elastic_slices, restarts_slices
 from xpk.local import objects as o
-from xpk.local.jobset import delete_pod, restarts_alone
+from xpk.local.jobset import delete_pod
 from xpk.local.process import Host
 from xpk.local.store import Transaction
 
@@ -106,7 +107,7 @@ def by_jobset(tx: Transaction) -> dict[str, list[Obj]]:
 def _groups(tx: Transaction, jobset: Obj, pods: Sequence[Obj]) -> Iterator[tuple[list[Obj], int]]:
     """Yield the pods that start together, and their number: of a JobSet, or of a slice that restarts alone."""
     jobs = [job for job in tx.owned("Job", jobset) if not o.is_terminating(job)]
-    if restarts_alone(jobset):
+    if restarts_slices(jobset):
         for job in jobs:
             own_pods = [pod for pod in pods if o.owner_uid(pod) == job["metadata"]["uid"]]
             yield own_pods, job["spec"]["parallelism"] - job["status"].get("succeeded", 0)
@@ -208,7 +209,7 @@ def _is_asked(tx: Transaction, pod: Obj, facts: Obj) -> bool:
     """Return whether a host of the same attempt got SIGTERM: it may have told the others. Some report that."""
     keys = [f"{o.JOBSET}{key}" for key in ("jobset-uid", "restart-attempt")]
     jobsets = (jobset for jobset in tx.list("JobSet") if jobset["metadata"]["uid"] == o.label(pod, keys[0]))
-    keys += [f"{o.JOBSET}job-key"] if any(map(restarts_alone, jobsets)) else []  # slices do not wait for each other
+    keys += [f"{o.JOBSET}job-key"] if any(map(has_elastic_slices, jobsets)) else []  # these do not wait for each other
     values = [o.label(pod, key) for key in keys]
     ending = (other for other in tx.list("Pod") if o.is_terminating(other))
     return facts.get("message") == _ASKED or any([o.label(other, key) for key in keys] == values for other in ending)

@@ -10,11 +10,11 @@ from functools import partial
 
 from xpk.api.base import Obj
 from xpk.api.cluster_queues import allotments
+from xpk.api.slice_restarts import has_elastic_slices
 from xpk.local import objects as o
 from xpk.local import preemption
 from xpk.local.admission import IN_QUEUE, RECLAIMED, RECLAIMED_BORROWING, decide
 from xpk.local.feasibility import POOLS, Slices, needs_of, never_fits, usable_pools, waiting_message
-from xpk.local.jobset import restarts_alone
 from xpk.local.ledger import Claim, ceilings
 from xpk.local.quota_model import model_of
 from xpk.local.store import Transaction
@@ -165,7 +165,7 @@ def _is_stalled(workload: Obj, jobset: Obj, reason: str) -> bool:
     """Return whether a workload that no longer fits has stopped; a running one may continue, as in Kueue."""
     ready = o.condition(workload, "PodsReady")
     lost = ready.get("status") == "False"
-    patience = _ELASTIC_RECOVERY_SECONDS if restarts_alone(jobset) else _RECOVERY_SECONDS
+    patience = _ELASTIC_RECOVERY_SECONDS if has_elastic_slices(jobset) else _RECOVERY_SECONDS
     return lost and (reason != "NodeFailures" or o.age(ready["lastTransitionTime"]) >= patience)
 
 

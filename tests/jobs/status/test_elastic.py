@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, Obj, at, event, exited, jobset
+from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, Obj, at, exited, jobset
 from tests.jobs.report.elastic_runs import ElasticWriter
-from tests.jobs.status.elastic_objects import elastic, slice_pod
+from tests.jobs.status.elastic_objects import elastic, job_restarted, restarted_jobs, slice_pod
 from xpk.jobs.status.fields import Snapshot, when
 from xpk.jobs.status.in_place import with_restarts_in_place
 from xpk.jobs.status.reader import read
@@ -22,24 +22,9 @@ from xpk_shared.supervisor.names import RECORD
 PENDING = {"phase": "Pending"}
 
 
-def restarted_jobs(*counts: int, counted: tuple[int, ...] | None = None) -> list[Obj]:
-    """Return `replicatedJobsStatus` with restarts of each Job."""
-    states = {"ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
-    kept = {"jobRestarts": [*counts], "jobRestartsCountTowardsMax": [*(counts if counted is None else counted)]}
-    return [{"name": "slice-job", **states, **kept}]
-
-
 def status(made: Obj, *pods: Obj, events: tuple[Obj, ...] = ()) -> WorkloadStatus:
     """Return the status of a JobSet with these pods."""
     return read(made, Snapshot(jobsets=[], workloads=[ADMITTED], pods=list(pods), events=list(events)))
-
-
-def job_restarted(number: int, seconds: int, action: str = "RestartJob", more: Obj | None = None) -> Obj:
-    """Return JobSet's event for the restart of a single Job."""
-    message = f"applying {action} failure policy action (first failed job: w-slice-job-{number})"
-    stamp = at(seconds).replace("Z", ".500000Z")
-    result = event("JobSet", "w", f"{action}FailurePolicyAction", message, seconds, uid="u")
-    return result | {"lastTimestamp": None, "eventTime": stamp, "count": None} | (more or {})
 
 
 @pytest.mark.parametrize(

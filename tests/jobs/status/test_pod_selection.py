@@ -61,7 +61,7 @@ def api_of(mine: Obj, *pods: Obj, name: str = "w", namespace: str = "default") -
 
 
 ENDED = {"conditions": [{"type": "Completed", "status": "True", "lastTransitionTime": NOW}]}
-BROKEN = {"conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": NOW}]}
+BROKEN: dict[str, Any] = {"conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": NOW}]}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,12 @@ def test_a_former_pod_of_an_elastic_slice_is_not_its_host(former: Obj) -> None:
     assert replace(brief, hosts=()) == replace(full, hosts=())
 
 
-def test_the_cause_of_failed_elastic_slices_is_not_a_former_pod() -> None:
+@pytest.mark.parametrize("made", [elastic(1, 2, ready=0, **BROKEN), elastic_objects.waiting(**BROKEN)])
+def test_the_cause_of_a_failure_is_not_the_former_pod_of_a_slice(made: Obj) -> None:
     former, last = slice_pod(1, FAILED), slice_pod(1, RUNNING, attempt=1, created=at(5))
-    api = api_of(elastic(1, 2, ready=0, **BROKEN), slice_pod(0, FAILED), former, last)
+    ended = {"terminated": {"exitCode": 4, "startedAt": NOW, "finishedAt": at(9)}}
+    cause = slice_pod(0, {"phase": "Failed", "containerStatuses": [{"state": ended}]})
+    api = api_of(made, cause, former, last)
     (full,), (brief,) = find_all(api), find_all(api, brief=True)
     assert brief.reason == full.reason and brief.reason.startswith("host s0/h0")
 

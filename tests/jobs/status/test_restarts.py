@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from tests.jobs.objects import ADMITTED, NOW, ROOTS, Obj, at, event, exited, jobset, restarted
-from xpk.jobs.status.fields import Snapshot, when
+from tests.jobs.objects import ADMITTED, ROOTS, Obj, at, event, exited, jobset, restarted
+from tests.jobs.status.host_events import write_events
+from xpk.jobs.status.fields import Snapshot
 from xpk.jobs.status.reader import read
 from xpk.jobs.status.restarts import restarts, with_output
 from xpk.model.status import Restart, WorkloadStatus, exit_words
@@ -99,15 +99,6 @@ def test_the_final_failure_is_not_a_restart() -> None:
     result = status(1, *events, conditions=[failed])
     assert [item.exit_code for item in result.restart_history] == [3]
     assert result.reason == "host s0/h0 ended with exit code 4, and no restart is left"
-
-
-def write_events(folder: Path, *lines: tuple[int, float, str, Obj]) -> None:
-    """Write events of slice 0's hosts: (host, seconds after the creation, event, more)."""
-    (folder / "events").mkdir()
-    for host, seconds, name, more in lines:
-        line = {"time": when(NOW).timestamp() + seconds, "event": name, "slice": 0, "host": host, "attempt": 0, **more}
-        with (folder / "events" / f"s0-h{host}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
 
 
 def test_the_trainers_records_replace_expired_events(tmp_path: Path) -> None:

@@ -6,17 +6,15 @@ JobSet recreates only the Job of a failed slice; the other slices continue. Pure
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from xpk.api.base import Obj
-from xpk.api.paths import container_of
+from xpk.api.slice_restarts import has_elastic_slices, variables
 from xpk.api.text import counted
-from xpk.jobs.status.fields import PREFIX, jobs_in, label, number
+from xpk.jobs.status.fields import PREFIX, label, number
 from xpk.model.specs import MAX_SLICES
 from xpk.model.status import HostStatus, Phase
 from xpk_shared.supervisor.names import MIN_SLICES
-
-_JOB_ACTIONS = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")  # of JobSet's failure policy
 
 
 def min_slices(jobset: Obj) -> int | None:
@@ -24,10 +22,9 @@ def min_slices(jobset: Obj) -> int | None:
 
     A JobSet that only restarts single Jobs, without the number in its environment, needs one slice.
     """
-    declared = next(_declared(jobset["spec"]), None)
-    rules = (jobset["spec"].get("failurePolicy") or {}).get("rules") or []
-    restarts_jobs = any(rule.get("action") in _JOB_ACTIONS for rule in rules)
-    return declared or (1 if restarts_jobs else None)
+    values = (str(item.get("value")) for item in variables(jobset, MIN_SLICES))
+    valid = (int(value) for value in values if value.isdecimal() and 1 <= int(value[:9]) <= MAX_SLICES)
+    return next(valid, 1 if has_elastic_slices(jobset) else None)
 
 
 def restart_counts(jobset: Obj) -> tuple[int, int]:
@@ -63,17 +60,3 @@ def phase_of(
 def waiting_words(active: int, num_slices: int, minimum: int) -> str:
     """Return why a workload with too few active slices does not train."""
     return f"waiting for slices: {active} of {num_slices} active, requires {minimum}"
-
-
-def _declared(spec: Obj) -> Iterator[int]:
-    """Yield the valid numbers in the environment of the program's containers."""
-    for job in jobs_in(spec):
-        template = job["template"]["spec"]["template"]
-        name = container_of({"metadata": template.get("metadata") or {}, "spec": template["spec"]})
-        for container in template["spec"].get("containers") or []:
-            if container.get("name") != name:
-                continue
-            values = (item.get("value") for item in container.get("env") or [] if item.get("name") == MIN_SLICES)
-            yield from (
-                int(value) for value in values if str(value).isdecimal() and 1 <= int(str(value)[:9]) <= MAX_SLICES
-            )

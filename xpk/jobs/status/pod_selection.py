@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from xpk.api.base import NotIn, Obj, ObjectApi, Selector
+from xpk.api.slice_restarts import restarts_slices
 from xpk.jobs.status.diagnosis import attempt_of
-from xpk.jobs.status.elastic import min_slices
 from xpk.jobs.status.fields import PREFIX, is_true, jobs_in, label
 
 _JOBSET_NAME = f"{PREFIX}/jobset-name"
@@ -31,8 +31,8 @@ def read_pods(
     """
     own: Selector = {_JOBSET_NAME: name} if name else {}
     finished = [jobset for jobset in jobsets if is_true(jobset, "Completed")]
-    # Of these, pods that do not run tell the cause. With elastic slices, a host may have a former pod and a newer one.
-    failed = [jobset for jobset in jobsets if is_true(jobset, "Failed") and min_slices(jobset) is None]
+    # Of these, pods that do not run tell the cause, unless a host may have a former pod and a newer one.
+    failed = [jobset for jobset in jobsets if is_true(jobset, "Failed") and not restarts_slices(jobset)]
     settled = [jobset for jobset in jobsets if not is_final(jobset) and are_all_ready(jobset)]
     pods = api.list(
         "Pod",
@@ -96,7 +96,7 @@ def _up(counts: Obj | None) -> int:
 def _contradicts(jobset: Obj, pods: Iterable[Obj]) -> bool:
     """Return whether a pod of the current attempt has failed, is pending or is being deleted.
 
-    Then JobSet's status is older than the pods, or elastic slices have pods of a Job that was replaced.
+    Then JobSet's status is older than the pods, or pods of a Job that was replaced still exist.
     """
     uid, attempt = jobset["metadata"]["uid"], str((jobset.get("status") or {}).get("restarts", 0))
     return any(

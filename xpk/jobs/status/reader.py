@@ -10,6 +10,7 @@ from typing import Any
 
 from xpk.api.base import NotIn, Obj, ObjectApi
 from xpk.api.paths import container_of, programs_of
+from xpk.api.slice_restarts import restarts_slices
 from xpk.api.text import counted, short
 from xpk.jobs.mounts import mounts_of
 from xpk.jobs.output.roots import OutputRoots
@@ -66,7 +67,8 @@ def inspect(
     """
     snapshot = take(api, namespace, name=name, brief=brief)
     (jobset,) = snapshot.jobsets
-    status = with_suspects(api, with_restarts_in_place(with_output(read(jobset, snapshot), roots), roots))
+    status = with_output(read(jobset, snapshot), roots, restarts_slices=restarts_slices(jobset))
+    status = with_suspects(api, with_restarts_in_place(status, roots))
     has_logs = status.restarts > status.restarts_in_place and api.former_pods(
         namespace, {f"{PREFIX}/jobset-name": name}
     )

@@ -7,7 +7,7 @@ and the Job that caused it. Both expire after about an hour; the trainer's recor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,12 +18,12 @@ from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status.events import is_local
 from xpk.jobs.status.fields import event_times, when
 from xpk.model.errors import XpkError
-from xpk.model.status import Restart, WorkloadStatus, exit_words
+from xpk.model.status import Phase, Restart, WorkloadStatus, exit_words
 from xpk.storage import Folder
 from xpk_shared.supervisor.names import RECORD
 
 _MARKS = ("RestartJobSet", "Restart")  # prefixes of the reasons of JobSet's restart events
-_JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs: elastic slices
+_JOB_MARK = re.compile(r"RestartJob(?!Set)")  # of restarts of single Jobs, which are slices
 _PEER_LOST, _STOPPED = 75, 143  # exit codes of healthy hosts after another one failed
 _EXITED = re.compile(r"Container \S+ for pod (?:\S+/)?(\S+) failed with exit code ([0-9]{1,9})")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(\S+) has condition DisruptionTarget")
@@ -126,10 +126,13 @@ def last_failure(events: Sequence[Obj], uid: str, message: str = "") -> Failure 
     return _cause(group, "") if group else None
 
 
-def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
-    """Return a status with causes from the hosts' records for restarts that events do not explain."""
-    if status.min_slices is not None:
-        return _with_losses(status, roots)
+def with_output(status: WorkloadStatus, roots: OutputRoots, *, restarts_slices: bool = False) -> WorkloadStatus:
+    """Return a status with causes from the hosts' records for restarts that events do not explain.
+
+    `restarts_slices`: they are restarts of single slices, which attempts of the whole job do not number.
+    """
+    if restarts_slices or status.min_slices is not None:
+        return _with_losses(status, roots, _written_failures if status.min_slices is None else _written_losses)
     restart_of = {restart.attempt: restart for restart in status.restart_history}
     unexplained = [
         attempt
@@ -139,9 +142,10 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     if not unexplained or not status.output_dir:
         return status
     try:
-        causes = with_time_limit(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
+        written = with_time_limit(roots.to_read(status), lambda folder: _written(folder, when(status.created)))
     except XpkError:  # reported when the progress is read
         return status
+    causes = {restart.attempt: restart for restart in written}
     for attempt in unexplained:
         if attempt in causes:
             recorded = causes[attempt]
@@ -153,16 +157,20 @@ def with_output(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
     return replace(status, restart_history=tuple([*unknown, *numbered]))
 
 
-def _with_losses(status: WorkloadStatus, roots: OutputRoots) -> WorkloadStatus:
-    """Return the status of elastic slices with causes from the records of lost slices, by slice and time."""
+def _with_losses(
+    status: WorkloadStatus, roots: OutputRoots, read_losses: Callable[[Folder, datetime], list[Restart]]
+) -> WorkloadStatus:
+    """Return a status with causes of single slices' restarts from the records of their losses, by slice and time."""
     known = list(status.restart_history)
     is_complete = len(known) >= status.restarts and all(restart.host is not None for restart in known)
     if is_complete or not status.output_dir:
         return status
     try:
-        losses = with_time_limit(roots.to_read(status), lambda folder: _written_losses(folder, when(status.created)))
+        losses = with_time_limit(roots.to_read(status), lambda folder: read_losses(folder, when(status.created)))
     except XpkError:  # reported when the progress is read
         return status
+    if losses and status.phase is Phase.FAILED and when(status.finished) - when(losses[-1].time) < _NEAR:
+        losses.pop()  # the workload's end, not a restart
     for index, restart in enumerate(known):
         near = next((loss for loss in losses if _is_near(loss, restart)), None)
         if near is not None and (restart.host is None or restart.exit_code == _PEER_LOST):
@@ -312,34 +320,44 @@ class _EventsOnly:
         return self.folder.read_all(folder)
 
 
-def _written(folder: Folder, since: datetime) -> dict[int, Restart]:
-    """Return the causes of restarts since a time, by attempt, from the hosts' records."""
+def _written(folder: Folder, since: datetime) -> list[Restart]:
+    """Return the causes of restarts of the whole job since a time from the hosts' records."""
     from xpk.jobs.report.goodput import attempts
     from xpk.jobs.report.record import read_record
 
-    causes = {}
+    causes = []
     for attempt in attempts(read_record(_EventsOnly(folder))):
         host = attempt.cause_host
         if attempt.ended not in ("failed", "host lost") or host is None or attempt.end < since.timestamp():
             continue
         reason = attempt.reason.removeprefix(f"{host}: ").removeprefix(f"{host} ")
-        causes[attempt.restart_count] = Restart(
-            time=rfc3339(datetime.fromtimestamp(attempt.end, UTC)),
-            cause=f"host s{host.slice}/h{host.host} {reason}"
-            if reason == "died"
-            else f"host s{host.slice}/h{host.host}: {reason}",
-            attempt=attempt.restart_count,
-            slice=host.slice,
-            host=host.host,
+        causes.append(
+            Restart(
+                time=rfc3339(datetime.fromtimestamp(attempt.end, UTC)),
+                cause=f"host s{host.slice}/h{host.host} {reason}"
+                if reason == "died"
+                else f"host s{host.slice}/h{host.host}: {reason}",
+                attempt=attempt.restart_count,
+                slice=host.slice,
+                host=host.host,
+            )
         )
     return causes
 
 
+def _written_failures(folder: Folder, since: datetime) -> list[Restart]:
+    """Return the failures of the whole job since a time that replaced the slice of a host."""
+    failures = [
+        replace(failure, cause=f"{failure.cause}; slice {failure.slice} restarted")
+        for failure in _written(folder, since)
+    ]
+    return _without_repeats(failures, folder, since)
+
+
 def _written_losses(folder: Folder, since: datetime) -> list[Restart]:
-    """Return the losses of slices since a time, without those after which they were restarted in place."""
+    """Return the losses of elastic slices since a time after which their pods were created again."""
     from xpk.jobs.report.record import read_record
     from xpk.jobs.report.slice_losses import slice_losses
-    from xpk.jobs.status import in_place
 
     losses = []
     for loss in slice_losses(read_record(_EventsOnly(folder))):
@@ -355,6 +373,12 @@ def _written_losses(folder: Folder, since: datetime) -> list[Restart]:
                 host=loss.host.host,
             )
         )
-    record = folder.read_end(RECORD, in_place.TAIL) or b""
-    repeats = in_place.read_record(record, since)
+    return _without_repeats(losses, folder, since)
+
+
+def _without_repeats(losses: Iterable[Restart], folder: Folder, since: datetime) -> list[Restart]:
+    """Return the losses of slices without those after which hosts were restarted in place."""
+    from xpk.jobs.status import in_place
+
+    repeats = in_place.read_record(folder.read_end(RECORD, in_place.TAIL) or b"", since)
     return [loss for loss in losses if not any(_is_near(loss, restart) for restart in repeats)]
