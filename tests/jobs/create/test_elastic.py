@@ -7,49 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.jobs.create.destinations import WithoutConfig, config, deployment, destination
 from xpk.api.base import Obj
-from xpk.jobs.create.create import read_queue
-from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
-from xpk.model.accelerators import find_shape
-from xpk.model.errors import AuthorizationError, MissingToolError, UsageError
-from xpk.model.specs import ClusterSpec, Target
-from xpk.render import render_queues
+from xpk.model.errors import MissingToolError, UsageError
 from xpk.testing import FakeApi
-
-
-def config(**gates: bool) -> Obj:
-    text = yaml.safe_dump({"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "featureGates": gates or None})
-    meta = {"name": "jobset-manager-config", "namespace": "jobset-system"}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"controller_manager_config.yaml": text}}
-
-
-def deployment(*args: str) -> Obj:
-    meta = {"name": "jobset-controller-manager", "namespace": "jobset-system"}
-    pod = {"containers": [{"name": "manager", "args": list(args)}]}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": pod}}}
-
-
-class WithoutConfig(FakeApi):
-    """An API server that does not show the controller's configuration."""
-
-    def get(self, kind: str, name: str, namespace: str = "default") -> Obj:
-        """See `ObjectApi.get`."""
-        if kind == "ConfigMap":
-            raise AuthorizationError("user 'ann' cannot get configmaps")
-        return super().get(kind, name, namespace)
-
-
-def destination(folder: Path, *objects: Obj, kind: type[FakeApi] = FakeApi) -> Destination:
-    """Return a cluster `c` of four slices."""
-    queues = render_queues(ClusterSpec(name="c", shape=find_shape("v5litepod-8"), num_slices=4))
-    api, shared = kind([*queues, *objects]), str(folder)
-    target = Target(emulated=True, sets_slice_environment=True, output_root=shared, shared_folder=shared)
-    return Destination("c", target, read_queue(api, None, "default", cluster="c"), api)
 
 
 def request(**more: Any) -> Workload:

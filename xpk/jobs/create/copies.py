@@ -84,7 +84,8 @@ def resolve_copies(
                 queue=one.spec.queue,
                 move_after_seconds=move_after,
             )
-            one = replace(one, spec=replace(one.spec, copy=copy))
+            # A run moves with the hosts of all its slices.
+            one = replace(one, spec=replace(one.spec, copy=copy, replaces_slices=False))
             _check(one, destination, price, tell)
             destinations.append(destination)
             resolved.append(one)

@@ -12,7 +12,15 @@ from xpk.jobs import mounts
 from xpk.jobs.code import archive as script
 from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
-from xpk.jobs.create import capacity_choice, create, elastic, options, pod_security, trainer_preflight
+from xpk.jobs.create import (
+    capacity_choice,
+    create,
+    elastic,
+    options,
+    pod_security,
+    slice_replacement,
+    trainer_preflight,
+)
 from xpk.jobs.create.checks import valid_fields
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report, ignore
@@ -66,6 +74,7 @@ def resolve(
     if wrong:
         _check_settings(request, wrong, runner)
         wrong.check(_refused(request), hint=create.HELP)
+    spec = slice_replacement.choose(spec, destination)
     if destination.api:
         spec = pod_security.fit_namespace(destination.api, spec)
     return Resolved(request, spec, archive)

@@ -1,0 +1,125 @@
+"""Replacement of single slices: of workloads whose other hosts can wait, where JobSet can restart one slice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.create.destinations import WithoutConfig, config, deployment, destination
+from xpk.api.base import Obj
+from xpk.jobs.create.copies import resolve_copies
+from xpk.jobs.create.destination import Destination
+from xpk.jobs.create.notice import Notice
+from xpk.jobs.create.resolve import resolve
+from xpk.jobs.create.submit import submit
+from xpk.jobs.create.workload import Workload
+from xpk.model.accelerators import find_shape
+from xpk.testing import FakeApi
+
+GATE = config(RestartJob=True)
+
+
+def request(**more: Any) -> Workload:
+    return Workload(**{"name": "w", "command": "true", "image": "i", "num_slices": 2, **more})
+
+
+def reads(place: Destination) -> int:
+    """Return how often JobSet's settings were read."""
+    api = place.api
+    assert isinstance(api, FakeApi)
+    return sum(verb == "get" and kind in ("ConfigMap", "Deployment") for verb, kind, _ in api.calls)
+
+
+def without_api(place: Destination, *, on_this_machine: bool = False) -> Destination:
+    """Return a cluster that was not reached."""
+    return replace(place, api=None, target=replace(place.target, on_this_machine=on_this_machine))
+
+
+def test_a_lost_host_costs_only_its_slice_new_pods(tmp_path: Path) -> None:
+    notices: list[Notice] = []
+    place = destination(tmp_path, GATE)
+    created = submit(request(), place, report=notices.append)
+    assert created.spec.replaces_slices
+    assert isinstance(place.api, FakeApi) and len(place.api.calls) == 7, "one more than without this choice"
+    jobset = place.reached().get("JobSet", "w")
+    assert {rule["name"]: rule["action"] for rule in jobset["spec"]["failurePolicy"]["rules"]} == {
+        "hostDisrupted": "RestartJobAndIgnoreMaxRestarts",
+        "fatalExitCode": "FailJobSet",
+        "sliceFailed": "RestartJob",
+    }
+    assert reads(place) == 1
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"num_slices": 1}, {"launcher": "ray"}, {"restart_in_place": False}],
+    ids=["one slice", "ray", "without restarts in place"],
+)
+def test_others_get_all_pods_again_and_read_no_settings(tmp_path: Path, more: dict[str, Any]) -> None:
+    place = destination(tmp_path, GATE)
+    assert not resolve(request(**more), place).spec.replaces_slices
+    assert reads(place) == 0
+
+
+def test_slices_of_one_host_get_new_pods_together(tmp_path: Path) -> None:
+    place = destination(tmp_path, GATE, accelerator_type="v5litepod-4")
+    assert not resolve(request(), place).spec.replaces_slices
+    assert reads(place) == 0
+
+
+def test_parts_of_slices_get_new_pods_together(tmp_path: Path) -> None:
+    place = destination(tmp_path, GATE, accelerator_type="v6e-16")
+    place = replace(place, target=replace(place.target, sub_slicing="v6e-16"))
+    result = resolve(request(accelerator_type="v6e-8"), place).spec
+    assert result.within == find_shape("v6e-16") and result.shape.hosts > 1
+    assert not result.replaces_slices
+
+
+def test_elastic_slices_continue_and_their_settings_are_read_once(tmp_path: Path) -> None:
+    place = destination(tmp_path, GATE)
+    assert not resolve(request(command=None, min_slices=1), place).spec.replaces_slices
+    assert reads(place) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ([config()], FakeApi),
+        ([config(RestartJob=False)], FakeApi),
+        ([config() | {"data": None}], FakeApi),
+        ([], FakeApi),
+        ([GATE], WithoutConfig),
+        ([config(), deployment("--feature-gates=RestartJob=true")], FakeApi),
+    ],
+    ids=["absent", "off", "no configuration", "no ConfigMap", "forbidden", "argument"],
+)
+def test_without_a_known_gate_nothing_changes(tmp_path: Path, settings: list[Obj], kind: type[FakeApi]) -> None:
+    notices: list[Notice] = []
+    place = destination(tmp_path, *settings, kind=kind)
+    assert not resolve(request(), place, notices.append).spec.replaces_slices
+    assert notices == []
+    assert reads(place) <= 1
+
+
+def test_of_a_cluster_that_was_not_reached_only_a_local_one_is_known(tmp_path: Path) -> None:
+    place = destination(tmp_path, GATE)
+    assert not resolve(request(), without_api(place)).spec.replaces_slices
+    assert resolve(request(), without_api(place, on_this_machine=True)).spec.replaces_slices
+
+
+def test_local_clusters_need_no_gate(tmp_path: Path) -> None:
+    place = destination(tmp_path)
+    here = replace(place, target=replace(place.target, on_this_machine=True))
+    assert resolve(request(), here).spec.replaces_slices
+    assert reads(here) == 0
+
+
+def test_copies_on_several_clusters_get_new_pods_together(tmp_path: Path) -> None:
+    places = {name: replace(destination(tmp_path, GATE), cluster=name) for name in ("a", "b")}
+    here = {name: replace(place, target=replace(place.target, on_this_machine=True)) for name, place in places.items()}
+    resolved = resolve_copies(request(), ("a", "b"), here.__getitem__)
+    assert [(one.spec.num_slices, one.spec.replaces_slices) for one in resolved.copies] == [(2, False), (2, False)]
