@@ -40,7 +40,9 @@ def render_peer_secret(spec: WorkloadSpec) -> list[dict[str, Any]]:
         return []
     data = {names.PEER_SECRET_KEY: secrets.token_hex(_BYTES).encode()}
     if is_supervised(spec):
-        data[names.SUPERVISOR_KEY] = supervisor_archive(elastic=bool(spec.min_slices))
+        data[names.SUPERVISOR_KEY] = supervisor_archive(
+            elastic=bool(spec.min_slices), replaces_slices=spec.replaces_slices
+        )
         data[names.PROGRESS_KEY] = Path(xpk_run.__file__).read_bytes()
     return [
         {

@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import FATAL, IMPORTS, LIMIT, MOVED, UNFIT
+from xpk_shared.supervisor.names import FATAL, GRACE, IMPORTS, LIMIT, MOVED, UNFIT
 
 FILE = names.SUPERVISOR_FILE
 _ALONE = 'exec "$0" "$@"'
@@ -45,6 +45,8 @@ def restart_values(spec: WorkloadSpec) -> dict[str, str]:
     unfit, moved = [UNFIT] if spec.preflight else [], [MOVED] if spec.copy else []
     fatal = " ".join(map(str, sorted({*spec.fatal_exit_codes, *unfit, *moved})))
     values = {LIMIT: str(spec.max_restarts), FATAL: fatal}
+    if spec.replaces_slices:
+        values[GRACE] = str(spec.termination_grace_seconds)
     if spec.standby_imports:
         values[IMPORTS] = "" if spec.standby_imports == "none" else spec.standby_imports
     return values

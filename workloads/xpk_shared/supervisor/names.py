@@ -7,7 +7,6 @@ IMPORTS = "XPK_STANDBY_IMPORTS"  # modules of the standby, separated by commas; 
 SLICE_ATTEMPT = "XPK_SLICE_ATTEMPT"  # how often this slice was replaced alone; absent: all slices get new pods together
 GRACE = "XPK_GRACE_SECONDS"  # from SIGTERM to SIGKILL for a host that was asked to end
 CAUSE = "XPK_RESTART_CAUSE"  # the record of a restart, for a program that writes it to a bucket
-SLICE_ATTEMPT = "XPK_SLICE_ATTEMPT"  # how often this slice was replaced alone; absent: all slices are replaced together
 MIN_SLICES, REGISTRY = "XPK_MIN_SLICES", "XPK_SLICE_REGISTRY"  # of elastic slices; the latter is host:port
 PROGRESS, PROGRESS_RECORD = "XPK_PROGRESS_FILE", "progress.jsonl"  # file to which programs append, in the output folder
 STARTED = "XPK_ATTEMPT_STARTED"  # Unix seconds at which the command of the attempt was started
