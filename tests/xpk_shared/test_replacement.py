@@ -17,8 +17,8 @@ from xpk.render.supervisor import supervisor_archive
 
 ATTEMPT = "echo up $XPK_RESTART_ATTEMPT; "
 # Like a host in a collective until a file exists: SIGTERM does not end it.
-WAITS = f"trap '' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
-SAVES = f"trap 'sleep 1; echo saved; exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+WAITS = f"trap '' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.2; done"
+SAVES = f"trap 'sleep 1; echo saved; exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.2; done"
 QUICK = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, silent_seconds=2.0, finish_seconds=1.0")
 
 # Hosts that do not end their commands count as frozen after a shorter time.
@@ -41,6 +41,7 @@ def start_in_job(start: Start, tmp_path: Path) -> Iterator[Replaced]:
         return start(number, command, program=more.pop("program", QUICK), **{**env, **more})
 
     yield started
+    (tmp_path / "end").touch()  # ends the commands of hosts that were killed
 
 
 def all_hosts(start_host: Replaced, command: str = WAITS, **more: Any) -> list[Host]:
@@ -140,7 +141,7 @@ def test_all_hosts_save_when_one_is_asked_to_end_and_only_its_slice_is_replaced(
 
 @pytest.mark.slow
 def test_commands_that_do_not_end_have_the_whole_grace_period(start_host: Replaced, tmp_path: Path) -> None:
-    asked = f"trap 'exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+    asked = f"trap 'exit 143' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.2; done"
     hosts = all_hosts(start_host, XPK_GRACE_SECONDS="2")
     hosts[3].process.kill()
     replace(hosts, 1, start_host, asked)
@@ -157,7 +158,7 @@ def test_commands_that_do_not_end_have_the_whole_grace_period(start_host: Replac
 
 @pytest.mark.slow
 def test_success_after_a_request_to_end_is_that_of_all_hosts(start_host: Replaced, tmp_path: Path) -> None:
-    good = f"trap 'exit 0' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.05; done"
+    good = f"trap 'exit 0' TERM; {ATTEMPT}until [ -e end ]; do sleep 0.2; done"
     hosts = all_hosts(start_host, good)
     for host in hosts:
         host.process.terminate()
