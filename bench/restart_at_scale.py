@@ -2,8 +2,9 @@
 
     eval "$(e2e/environment/up)" && python -m bench.restart_at_scale [--slices 2 16]
 
-New pods: JobSet recreates them on the cluster of bench.start_at_scale. In place: the real supervisors of all hosts run
-on this machine, and the command of one is killed. Writes bench/results/restart-at-scale-<date>.json.
+New pods: JobSet recreates them on the cluster of bench.start_at_scale, those of all slices or of one. In place: the
+real supervisors of all hosts run on this machine, and the command of one is killed. Writes
+bench/results/restart-at-scale-<date>.json.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from bench.at_scale.cluster import SHAPE, ScaleCluster, missing_programs, scale_
 from bench.at_scale.lifecycle import await_start, fail_host, remove
 from bench.at_scale.observation import await_condition, watching
 from bench.at_scale.supervisors import running_hosts
-from bench.at_scale.workload import VARIANTS
+from bench.at_scale.workload import VARIANTS, submit_replacing
 from bench.upstream import VERSION
 
-IN_PLACE = "in place"
-_ATTEMPT = {"jobset.sigs.k8s.io/restart-attempt": "1"}
+IN_PLACE, ONE_SLICE = "in place", "one-slice"
+RESTARTS = {ONE_SLICE: submit_replacing, **VARIANTS}
+_ATTEMPT, _SLICE_ATTEMPT = (
+    {f"jobset.sigs.k8s.io/{label}": "1"} for label in ("restart-attempt", "job-restart-attempt")
+)
 _SETTLED_SECONDS = 2.0  # after the start, so that its last writes are not counted
 
 
@@ -35,14 +39,16 @@ def recreate(cluster: ScaleCluster, variant: str, num_slices: int, limit: float)
     """Start a workload, let a host fail, and return the measurements of the restart with new pods."""
     hosts, name = num_slices * cluster.shape.hosts, f"{variant}-{num_slices}"
     with watching(cluster.server, name) as marks:
-        submitted = VARIANTS[variant](cluster, name, num_slices)
+        submitted = RESTARTS[variant](cluster, name, num_slices)
         await_start(cluster, submitted, marks, hosts, limit)
         time.sleep(_SETTLED_SECONDS)
         load, before = os.getloadavg()[0], usage.look(cluster.server)
-        with watching(cluster.server, name, _ATTEMPT) as renewed:
+        is_one = variant == ONE_SLICE
+        expected = cluster.shape.hosts if is_one else hosts
+        with watching(cluster.server, name, _SLICE_ATTEMPT if is_one else _ATTEMPT) as renewed:
             start = time.monotonic()
             fail_host(cluster, marks, f"{name}-slice-job-0-1-")
-            completed = await_condition(lambda: len(renewed.running) == hosts, limit)
+            completed = await_condition(lambda: len(renewed.running) == expected, limit)
             seconds = max(renewed.running.values(), default=start) - start
             spent = usage.look(cluster.server).since(before)
             split = renewed.split_slices()
@@ -114,12 +120,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.restart_at_scale", description=__doc__)
     parser.add_argument("--slices", type=int, nargs="*", default=[2, 16], help="slices of 64 hosts, with new pods")
     parser.add_argument("--in-place-slices", type=int, nargs="*", default=[2, 16], help="the same, in place")
-    parser.add_argument("--variant", action="append", choices=VARIANTS, help="one or more [default: ours, upstream]")
+    parser.add_argument("--variant", action="append", choices=RESTARTS, help="one or more [default: all]")
     parser.add_argument("--repeat", type=int, default=2, help="restarts of each variant and size")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a restart is given up")
     parser.add_argument("--output", type=Path, help="file of the results")
     options = parser.parse_args()
-    options.variant = options.variant or list(VARIANTS)
+    options.variant = options.variant or list(RESTARTS)
     if problem := missing_programs():
         sys.exit(f"error: {problem}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the cluster, too

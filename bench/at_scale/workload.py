@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.at_scale.cluster import ScaleCluster
 from xpk.api.base import Obj
@@ -47,13 +47,21 @@ def spec_of(cluster: ScaleCluster, name: str, num_slices: int) -> WorkloadSpec:
 
 
 def submit_ours(cluster: ScaleCluster, name: str, num_slices: int) -> Submitted:
-    """Create a workload as `xpk workload create` does."""
-    spec = spec_of(cluster, name, num_slices)
+    """Create a workload as `xpk workload create` does where JobSet cannot replace single slices."""
+    return _submit(cluster, spec_of(cluster, name, num_slices))
+
+
+def submit_replacing(cluster: ScaleCluster, name: str, num_slices: int) -> Submitted:
+    """Create a workload as `xpk workload create` does by default: a lost host costs only its slice new pods."""
+    return _submit(cluster, replace(spec_of(cluster, name, num_slices), replaces_slices=True))
+
+
+def _submit(cluster: ScaleCluster, spec: WorkloadSpec) -> Submitted:
     start = time.monotonic()
     render_workload(spec)
     rendered = time.monotonic()
     create_workload(cluster.api, spec, cluster="bench")
-    return Submitted(name, names.subdomain(name), rendered - start, time.monotonic() - rendered)
+    return Submitted(spec.name, names.subdomain(spec.name), rendered - start, time.monotonic() - rendered)
 
 
 def submit_upstream(cluster: ScaleCluster, name: str, num_slices: int) -> Submitted:
