@@ -178,8 +178,7 @@ def test_success_after_a_request_to_end_is_that_of_all_hosts(start_host: Replace
 def test_a_frozen_host_is_ended_by_the_hosts_of_its_slice(start_host: Replaced, tmp_path: Path) -> None:
     hosts = all_hosts(start_host, program=HURRIED, XPK_GRACE_SECONDS="1")
     frozen, beside = hosts[2:]
-    kill_command(frozen, signal.SIGSTOP)
-    frozen.process.send_signal(signal.SIGSTOP)
+    freeze(frozen)
     kill_command(hosts[1])
     beside.ends(75)
     assert all(host.process.poll() is None for host in hosts[:2])
@@ -187,11 +186,32 @@ def test_a_frozen_host_is_ended_by_the_hosts_of_its_slice(start_host: Replaced, 
     finish(hosts, tmp_path, 1)
 
 
+def freeze(host: Host) -> None:
+    """Stop a host, and its command."""
+    kill_command(host, signal.SIGSTOP)
+    host.process.send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slice_id", [0, 1])
+def test_only_new_pods_of_all_slices_end_a_frozen_slice(start_host: Replaced, slice_id: int) -> None:
+    frozen_soon = "import xpk_shared.supervisor.replacement_coordinator as c; c._ALL_SECONDS = 1.0; sys.exit(main("
+    program = HURRIED.replace("finish_seconds", "all_seconds=1.0, finish_seconds").replace(
+        "sys.exit(main(", frozen_soon
+    )
+    hosts = all_hosts(start_host, program=program, XPK_GRACE_SECONDS="1")
+    others = hosts[2 - 2 * slice_id :][:2]
+    for host in hosts[2 * slice_id :][:2]:
+        freeze(host)
+    for host in others:
+        kill_command(host)
+    others[0].ends(81)
+
+
 @pytest.mark.slow
 def test_a_frozen_first_host_is_replaced_while_other_slices_wait(start_host: Replaced, tmp_path: Path) -> None:
     hosts = all_hosts(start_host)
-    kill_command(hosts[0], signal.SIGSTOP)
-    hosts[0].process.send_signal(signal.SIGSTOP)
+    freeze(hosts[0])
     for number in (1, 2, 3):
         kill_command(hosts[number])
     hosts[1].ends(75)

@@ -42,6 +42,8 @@ def test_a_frozen_host_costs_its_slice_new_pods_too() -> None:
     assert coordinator.decide(59.9, ()) is None, "20 s, and the grace period"
     assert coordinator.decide(60.1, ()) == {"final": 5, "silent": True}
     assert coordinator.decide(99.0, ()) is None and coordinator.awaited == (2, 3, 4, 5)
+    assert coordinator.decide(181.0, ()) == {"final": 0, "all": 5}, "nobody has ended it"
+    assert coordinator.decide(999.0, ()) is None
 
 
 def test_a_pause_that_is_interrupted_ends_with_a_restart_that_counts() -> None:

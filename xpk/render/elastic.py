@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY, SLICE_ATTEMPT
+from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY, RESTART_ALL, SLICE_ATTEMPT
 
 _ATTEMPT = "XPK_RESTART_ATTEMPT"
 _REGISTRY_OFFSET = 3  # from the coordinator's port; the trainer and the supervisor use those between
@@ -25,12 +25,14 @@ def restart_policy(spec: WorkloadSpec) -> dict[str, Any]:
             "strategy": "Recreate",
             "uncounted": "RestartJobAndIgnoreMaxRestarts",
             "counted": "RestartJob",
+            "all": f"exit code {RESTART_ALL} " if spec.replaces_slices else None,
             "attempts": attempts,
         }
     return {
         "strategy": "BlockingRecreate",
         "uncounted": "RestartJobSetAndIgnoreMaxRestarts",
         "counted": None,  # JobSet's default restarts all slices
+        "all": None,
         "attempts": {_ATTEMPT: of_jobset},
     }
 

@@ -18,6 +18,7 @@ from xpk_shared.supervisor.host import Host
 from xpk_shared.supervisor.names import PEER_LOST
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
 
+_ALL_SECONDS = 120.0  # for a slice with a frozen host to be replaced: twice the grace period, and a minute
 NEVER = -1  # restarts in place of a host that has not started its command
 
 
@@ -34,6 +35,8 @@ class ReplacingCoordinator(Coordinator):
         self._newest = NEVER  # newest attempt of the hosts that joined after its end
         self._asked: set[int] = set()  # hosts that were asked to end and have not left yet
         self._stop_facts: dict[str, Any] | None = None  # of the stop to order next
+        self._frozen: dict[int, float] = {}  # hosts, and the time at which the others of their slices were told
+        self._now = now
         self._admits = self._is_counted = False
         if self._gathers:
             self._ends[0] = End(0, 0, was_stopped=True)
@@ -54,6 +57,10 @@ class ReplacingCoordinator(Coordinator):
 
     def lose(self, number: int) -> None:
         """Note that a host is lost, or has left after it was asked to end: its slice will be replaced."""
+        self._frozen.pop(number, None)
+        self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
         saves = bool(self._asked)
         generation = self._generation.get(number)
         beside = {other for other in self._slice_of(number) if self._generation.get(other, generation) == generation}
@@ -99,6 +106,7 @@ class ReplacingCoordinator(Coordinator):
 
     def decide(self, now: float, absent: Collection[int]) -> dict[str, Any] | None:
         """Return the next order, or None if there is none yet. `absent`: hosts that have never connected."""
+        self._now = now
         if self._is_done or self._start_at is not None:
             return super().decide(now, absent)
         if self._replaces:
@@ -111,7 +119,10 @@ class ReplacingCoordinator(Coordinator):
         return super().decide(now, absent)
 
     def _decide_replacement(self, now: float, absent: Collection[int]) -> dict[str, Any] | None:
-        """Return the order to stop, to replace a frozen host too, or to start once all hosts have joined."""
+        """Return the order to stop, to replace frozen hosts too, or to start once all hosts have joined."""
+        if overdue := sorted(number for number, at in self._frozen.items() if now > at + _ALL_SECONDS):
+            self._is_done = True
+            return {"final": 0, "all": overdue[0]}
         if self._stop_facts:
             order, self._stop_facts, self._stopped_at = self._stop_facts, None, now
             return {"stop": self.restarts, "code": 0, **order}
@@ -156,6 +167,11 @@ class ReplacingCoordinator(Coordinator):
         return len(self._ends) == self._host.hosts and not any(end.code for end in self._ends.values())
 
     def _final(self, end: End, **facts: Any) -> dict[str, Any]:
-        """Return the order for a host to end with its own exit code: its slice is replaced, or the JobSet fails."""
-        self.lose(end.number)
+        """Return the order for a host to end with its own exit code: its slice is replaced, or the JobSet fails.
+
+        A frozen one cannot end; the others of its slice do.
+        """
+        if facts.get("silent"):
+            self._frozen[end.number] = self._now
+        self._give_up(end.number)
         return {"final": end.number, **facts}

@@ -11,7 +11,7 @@ from typing import Any
 
 from xpk_shared.supervisor.command import NoCommand
 from xpk_shared.supervisor.host import say
-from xpk_shared.supervisor.names import PEER_LOST
+from xpk_shared.supervisor.names import PEER_LOST, RESTART_ALL
 from xpk_shared.supervisor.replacement_coordinator import NEVER, ReplacingCoordinator
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits
 from xpk_shared.supervisor.supervision import ASKED_TO_END, FAILED, Supervisor
@@ -23,6 +23,8 @@ class ReplacingSupervisor(Supervisor):
     def _new_coordinator(self) -> Coordinator:
         limits = CoordinatorLimits(meet_seconds=self._limits.meet_seconds)
         return ReplacingCoordinator(self._host, time.monotonic(), limits)
+
+    _frozen_at = 0.0  # time since which the first host is frozen and no other one has taken its place
 
     def _begin_first(self) -> None:
         """Begin the first attempt, or wait for the first host's order if the others may be in a later one."""
@@ -82,7 +84,9 @@ class ReplacingSupervisor(Supervisor):
 
     def _finish(self, order: dict[str, Any]) -> None:
         """End this host if the last attempt of its slice is over; hosts of other slices wait."""
-        if self._host.is_beside(order["final"]):
+        if "all" in order:
+            self._end_for_all(self._host.place(order["all"])[0])
+        elif self._host.is_beside(order["final"]):
             super()._finish(order)
 
     def _give_up_first_host(self) -> None:
@@ -91,10 +95,22 @@ class ReplacingSupervisor(Supervisor):
             super()._give_up_first_host()
             return
         say("the first host does not respond; waiting for the next one")
+        self._frozen_at = self._frozen_at or time.monotonic()
         self._peers.disconnect()
+
+    def _end_for_all(self, slice_id: int) -> None:
+        """Exit, so that Kubernetes creates the pods of all slices again: no host of a frozen one can end it."""
+        if self._is_final or not self._restarts_in_place:
+            return
+        say(f"slice {slice_id} is frozen and was not replaced; exiting with {RESTART_ALL}")
+        self._is_final, self._command.code = True, RESTART_ALL
 
     def _follow_first_host(self) -> None:
         """Connect to the next first host after this one is lost or has left, once the command has ended."""
+        if self._peers.have_met and not self._peers.is_cut.is_set():
+            self._frozen_at = 0.0
+        elif self._frozen_at and time.monotonic() > self._frozen_at + self._limits.all_seconds:
+            self._end_for_all(0)
         if not self._peers.is_cut.is_set() or not self._restarts_in_place or self._is_done or self._is_asked_to_end:
             return
         if self._command.code is not None and self._has_reported:

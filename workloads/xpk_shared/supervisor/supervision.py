@@ -38,6 +38,7 @@ class Limits:
     standby_seconds: float = 10.0  # from the start of an attempt to the start of the standby's imports
     registry_seconds: float = 60.0  # for all slices to learn that the run has finished, after slice 0 has
     finish_seconds: float = 10.0  # for all hosts to succeed, after one has whose slice was asked to end
+    all_seconds: float = 120.0  # for a frozen first host of another slice to be replaced
     join_seconds: float = 300.0  # for a host of a replaced slice to reach the first host; a new trainer has as long
 
 
