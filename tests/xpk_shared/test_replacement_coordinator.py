@@ -39,10 +39,10 @@ def test_a_frozen_host_costs_its_slice_new_pods_too() -> None:
     stop = {"stop": 0, "number": 2, "code": 0, "replaces": True, "saves": False}
     assert coordinator.decide(10.0, ()) == stop
     stopped(coordinator, 0, 1, 4)
-    assert coordinator.decide(59.9, ()) is None, "20 s, and the grace period"
-    assert coordinator.decide(60.1, ()) == {"final": 5, "silent": True}
-    assert coordinator.decide(99.0, ()) is None and coordinator.awaited == (2, 3, 4, 5)
-    assert coordinator.decide(181.0, ()) == {"final": 0, "all": 5}, "nobody has ended it"
+    assert coordinator.decide(29.9, ()) is None, "20 s"
+    assert coordinator.decide(30.1, ()) == {"final": 5, "silent": True}
+    assert coordinator.decide(149.0, ()) is None and coordinator.awaited == (2, 3, 4, 5)
+    assert coordinator.decide(151.0, ()) == {"final": 0, "all": 5}, "nobody has ended it"
     assert coordinator.decide(999.0, ()) is None
 
 
@@ -77,6 +77,11 @@ def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped(
     assert coordinator.decide(5.0, ()) is None, "the others may be saving"
     coordinator.leave(3)
     assert coordinator.decide(6.0, ()) == {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": True}
+    coordinator = deciding()
+    coordinator.ask(3)
+    coordinator.take(End(0, 1, was_stopped=False), 0, 5.0)
+    assert coordinator.decide(49.9, ()) is None, "the grace period, and 20 s"
+    assert coordinator.decide(50.1, ()) == {"final": 3, "silent": True}, "it does not end"
     coordinator = deciding()
     coordinator.ask(3)
     for number in range(4):

@@ -33,7 +33,8 @@ class ReplacingCoordinator(Coordinator):
         self._generation = {0: host.slice_attempt or 0}  # how often the slice of a host was replaced before it joined
         self._running: set[int] = set()  # hosts that joined with a running command
         self._newest = NEVER  # newest attempt of the hosts that joined after its end
-        self._asked: set[int] = set()  # hosts that were asked to end and have not left yet
+        self._asked: dict[int, float] = {}  # hosts that were asked to end and have not left yet, and the times
+        self._saves = False  # the commands that were stopped may save
         self._stop_facts: dict[str, Any] | None = None  # of the stop to order next
         self._frozen: dict[int, float] = {}  # hosts, and the time at which the others of their slices were told
         self._now = now
@@ -48,7 +49,7 @@ class ReplacingCoordinator(Coordinator):
 
     def ask(self, number: int) -> None:
         """Note that a host was asked to end. Until it has left, the commands of all hosts may save and end."""
-        self._asked.add(number)
+        self._asked[number] = self._now
 
     def leave(self, number: int) -> None:
         """Note that a host has left as announced. It will be replaced if it was asked to end."""
@@ -74,7 +75,7 @@ class ReplacingCoordinator(Coordinator):
     def _mark_missing(self, gone: set[int]) -> None:
         self._missing |= gone
         self._running -= gone
-        self._asked -= gone
+        self._asked = {other: at for other, at in self._asked.items() if other not in gone}
         self._ends = {other: end for other, end in self._ends.items() if other not in gone}
 
     def _slice_of(self, number: int) -> set[int]:
@@ -115,8 +116,14 @@ class ReplacingCoordinator(Coordinator):
             self._admits = False
             return {"start": 0}
         if self._asked and not self._have_all_succeeded:
-            return None
+            return self._decide_on_asked(now)
         return super().decide(now, absent)
+
+    def _decide_on_asked(self, now: float) -> dict[str, Any] | None:
+        """Return the order to replace a host that was asked to end and does not, if others have failed meanwhile."""
+        number, at = next(iter(self._asked.items()))
+        is_late = self._failed_at is not None and now > at + self._limits.stop_seconds + self._host.grace_seconds
+        return self._final(End(number, PEER_LOST, was_stopped=True), silent=True) if is_late else None
 
     def _decide_replacement(self, now: float, absent: Collection[int]) -> dict[str, Any] | None:
         """Return the order to stop, to replace frozen hosts too, or to start once all hosts have joined."""
@@ -125,6 +132,7 @@ class ReplacingCoordinator(Coordinator):
             return {"final": 0, "all": overdue[0]}
         if self._stop_facts:
             order, self._stop_facts, self._stopped_at = self._stop_facts, None, now
+            self._saves = order["saves"]
             return {"stop": self.restarts, "code": 0, **order}
         running = set(range(self._host.hosts)) - self._ends.keys() - self._missing
         late = sorted(running - set(absent)) if self._is_late(now) else []
@@ -144,7 +152,7 @@ class ReplacingCoordinator(Coordinator):
 
     def _is_late(self, now: float) -> bool:
         """Return whether every command that was stopped should have ended by now."""
-        patience = self._limits.stop_seconds + self._host.grace_seconds
+        patience = self._limits.stop_seconds + (self._host.grace_seconds if self._saves else 0.0)
         return self._stopped_at is not None and now > self._stopped_at + patience
 
     def _start_together(self, now: float) -> dict[str, Any]:
@@ -159,8 +167,8 @@ class ReplacingCoordinator(Coordinator):
     def _renew(self, now: float) -> None:
         """Forget what concerned the replacement."""
         self._gathers = self._replaces = self._is_counted = self._admits = False
-        self._running, self._asked, self._newest = set(), set(), NEVER
-        self._ends, self._started_at = {}, now
+        self._saves, self._running, self._newest = False, set(), NEVER
+        self._asked, self._ends, self._started_at = {}, {}, now
 
     @property
     def _have_all_succeeded(self) -> bool:

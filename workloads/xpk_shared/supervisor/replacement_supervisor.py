@@ -25,6 +25,7 @@ class ReplacingSupervisor(Supervisor):
         return ReplacingCoordinator(self._host, time.monotonic(), limits)
 
     _frozen_at = 0.0  # time since which the first host is frozen and no other one has taken its place
+    _has_connected_again = False
 
     def _begin_first(self) -> None:
         """Begin the first attempt, or wait for the first host's order if the others may be in a later one."""
@@ -107,14 +108,14 @@ class ReplacingSupervisor(Supervisor):
 
     def _follow_first_host(self) -> None:
         """Connect to the next first host after this one is lost or has left, once the command has ended."""
-        if self._peers.have_met and not self._peers.is_cut.is_set():
-            self._frozen_at = 0.0
+        if self._has_connected_again and self._peers.have_met:
+            self._has_connected_again, self._frozen_at = False, 0.0
         elif self._frozen_at and time.monotonic() > self._frozen_at + self._limits.all_seconds:
             self._end_for_all(0)
         if not self._peers.is_cut.is_set() or not self._restarts_in_place or self._is_done or self._is_asked_to_end:
             return
         if self._command.code is not None and self._has_reported:
-            self._is_stopped = True
+            self._is_stopped = self._has_connected_again = True
             self._peers.connect_again(self._restarts)
         elif self._command.code is None and not self._is_stopped:
             self._stop_for_replacement(0, saves=self._peers.asked.is_set())
