@@ -3,5 +3,5 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.conformance.{name}" for name in ("ground", "elastic", "life", "failure", "queue"))
+    *(f"tests.conformance.{name}" for name in ("ground", "elastic", "life", "failure", "queue", "replacement"))
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance import copies, elastic, failure, life, queue
+from tests.conformance import copies, elastic, failure, life, queue, replacement
 from tests.conformance.case_environment import CASES
 
-__all__ = ["CASES", "copies", "elastic", "failure", "life", "queue"]
+__all__ = ["CASES", "copies", "elastic", "failure", "life", "queue", "replacement"]
