@@ -41,6 +41,11 @@ class Job:
     values: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # assumptions and their sources
 
     @property
+    def replaces_slices(self) -> bool:
+        """True if a lost machine costs only its slice new pods when the others restart in place."""
+        return self.num_slices > 1 and self.hosts_per_slice > 1
+
+    @property
     def chips(self) -> int:
         """Chips of all slices."""
         return self.num_slices * self.chips_per_slice
@@ -195,7 +200,8 @@ def _planned(job: Job, assumed: Assumptions, rate: float) -> Iterator[_Planned]:
 
 
 def _planned_restarts(handling: Handling, job: Job, assumed: Assumptions, rate: float) -> _Planned:
-    tiers = [restarts_of(handling, assumed, rate, has_local=has_local) for has_local in (False, True)]
+    restarts = functools.partial(restarts_of, handling, assumed, replaces_slices=job.replaces_slices)
+    tiers = [restarts(rate, has_local=has_local) for has_local in (False, True)]
     choices = [(best_intervals(tier, job.step_seconds), tier) for tier in tiers]
     intervals, tier = max(choices, key=lambda choice: choice[0].goodput)
     steps = intervals.local_every or intervals.every
@@ -206,7 +212,7 @@ def _planned_restarts(handling: Handling, job: Job, assumed: Assumptions, rate: 
         return sum(poisson(machines * rate * assumed.repair, spares))
 
     def at_rate(rate: float) -> float:
-        changed = restarts_of(handling, assumed, rate, has_local=bool(intervals.local_every))
+        changed = restarts(rate, has_local=bool(intervals.local_every))
         return changed.goodput(pattern.segment, pattern.segments) * enough(rate, spares)
 
     spares = _best_spares(lambda spares: intervals.goodput * enough(rate, spares), job.num_slices)
@@ -223,13 +229,19 @@ def _planned_restarts(handling: Handling, job: Job, assumed: Assumptions, rate: 
     )
 
 
-def restarts_of(handling: Handling, assumed: Assumptions, rate: float, *, has_local: bool) -> Restarts:
-    """Return the failures and tiers of a job that restarts as a whole."""
+def restarts_of(
+    handling: Handling, assumed: Assumptions, rate: float, *, has_local: bool, replaces_slices: bool = False
+) -> Restarts:
+    """Return the failures and tiers of a job that restarts as a whole.
+
+    `replaces_slices`: with restarts in place, only the slice of a lost machine gets new pods.
+    """
     pods = assumed.restart_pods + assumed.compilation
     processes = pods if handling == "new pods" else assumed.restart_processes + assumed.compilation
     restore = assumed.local_restore if has_local else assumed.restore
     lost = (1 - assumed.process_share) * rate
-    of_machines = assumed.machine_detection + pods
+    is_one = replaces_slices and handling == "in place"
+    of_machines = assumed.machine_detection + (assumed.restart_slice + processes if is_one else pods)
     kinds = (
         Failures(
             per_second=assumed.process_share * rate,
