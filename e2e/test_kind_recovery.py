@@ -200,10 +200,11 @@ def test_a_killed_trainer_is_restarted_in_the_same_pods(drill: Drill, slice_id: 
     assert drill.pods == before and drill.described["restarts_in_place"] == in_place + 1
 
 
-@pytest.mark.extended
-def test_a_hosts_pod_is_deleted(drill: Drill) -> None:
-    pod = drill.host(1, 0)["pod"]
+@pytest.mark.parametrize("slice_id", [0, pytest.param(1, marks=pytest.mark.extended)])
+def test_a_hosts_pod_is_deleted_and_only_its_slice_is_replaced(drill: Drill, slice_id: int) -> None:
+    pod, kept, replaced = drill.host(slice_id, 0)["pod"], drill.pods_of(1 - slice_id), drill.pods_of(slice_id)
     drill.disturb(lambda: drill.kubectl("delete", "pod", pod, "--wait=false"), counted=False, lost=0)
+    assert drill.pods_of(1 - slice_id) == kept and not drill.pods_of(slice_id) & replaced
 
 
 @pytest.mark.extended
@@ -213,9 +214,9 @@ def test_a_hosts_pod_is_deleted_by_force(drill: Drill) -> None:
 
 
 def test_the_coordinators_container_is_killed(drill: Drill) -> None:
-    host, replaced, kept = drill.host(0, 0), drill.pods_of(0), drill.pods_of(1)
+    host, before = drill.host(0, 0), drill.pods
     drill.disturb(lambda: drill.run.lab.kill(host, signal.SIGKILL), counted=True)
-    assert not drill.pods & replaced and drill.pods_of(1) == kept, "only the slice of the host has new pods"
+    assert not drill.pods & before
 
 
 def test_the_final_state_equals_that_of_an_undisturbed_run(drill: Drill) -> None:

@@ -11,7 +11,7 @@ from bench.at_scale.server import RequestError, query
 from bench.at_scale.workload import Submitted
 
 _JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
-_EXIT_CODE = 137  # of SIGKILL
+_KILLED = 137  # exit code after SIGKILL
 
 
 def await_start(
@@ -32,11 +32,11 @@ def await_start(
     return times
 
 
-def fail_host(cluster: ScaleCluster, marks: Marks, prefix: str) -> None:
-    """Report that a running host, whose pod's name begins with a prefix, was killed, as its kubelet would."""
+def fail_host(cluster: ScaleCluster, marks: Marks, prefix: str, exit_code: int = _KILLED) -> None:
+    """Report that a running host, whose pod's name begins with a prefix, has ended, as its kubelet would."""
     pod = next(name for name in marks.running if name.startswith(prefix))
     statuses = cluster.server.call("GET", f"{PODS}/{pod}")["status"]["containerStatuses"]
-    ended = [{**item, "ready": False, "state": {"terminated": {"exitCode": _EXIT_CODE}}} for item in statuses]
+    ended = [{**item, "ready": False, "state": {"terminated": {"exitCode": exit_code}}} for item in statuses]
     status = {"status": {"phase": "Failed", "containerStatuses": ended}}
     cluster.server.call("PATCH", f"{PODS}/{pod}/status", status, "application/merge-patch+json")
 

@@ -174,18 +174,6 @@ def test_success_after_a_request_to_end_is_that_of_all_hosts(start_host: Replace
     finish(hosts, tmp_path, 1)
 
 
-@pytest.mark.slow
-def test_a_frozen_host_is_ended_by_the_hosts_of_its_slice(start_host: Replaced, tmp_path: Path) -> None:
-    hosts = all_hosts(start_host, program=HURRIED, XPK_GRACE_SECONDS="1")
-    frozen, beside = hosts[2:]
-    freeze(frozen)
-    kill_command(hosts[1])
-    beside.ends(75)
-    assert all(host.process.poll() is None for host in hosts[:2])
-    replace(hosts, 1, start_host)
-    finish(hosts, tmp_path, 1)
-
-
 def freeze(host: Host) -> None:
     """Stop a host, and its command."""
     kill_command(host, signal.SIGSTOP)
@@ -193,46 +181,43 @@ def freeze(host: Host) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slice_id", [0, 1])
-def test_only_new_pods_of_all_slices_end_a_frozen_slice(start_host: Replaced, slice_id: int) -> None:
-    frozen_soon = "import xpk_shared.supervisor.replacement_coordinator as c; c._ALL_SECONDS = 1.0; sys.exit(main("
-    program = HURRIED.replace("finish_seconds", "all_seconds=1.0, finish_seconds").replace(
-        "sys.exit(main(", frozen_soon
-    )
-    hosts = all_hosts(start_host, program=program, XPK_GRACE_SECONDS="1")
-    others = hosts[2 - 2 * slice_id :][:2]
-    for host in hosts[2 * slice_id :][:2]:
-        freeze(host)
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_all_slices_get_new_pods_after_a_host_was_frozen(start_host: Replaced, frozen: int) -> None:
+    hosts = all_hosts(start_host, program=HURRIED, XPK_GRACE_SECONDS="1")
+    freeze(hosts[frozen])
+    others = [host for host in hosts if host is not hosts[frozen]]
     for host in others:
         kill_command(host)
-    others[0].ends(81)
+    for host in others:
+        host.ends(75)
 
 
 @pytest.mark.slow
-def test_a_frozen_first_host_is_replaced_while_other_slices_wait(start_host: Replaced, tmp_path: Path) -> None:
-    hosts = all_hosts(start_host)
-    freeze(hosts[0])
-    for number in (1, 2, 3):
-        kill_command(hosts[number])
-    hosts[1].ends(75)
-    for host in hosts[2:]:
-        host.says("the first host does not respond; waiting for the next one")
-        assert host.process.poll() is None
-    replace(hosts, 0, start_host)
-    finish(hosts, tmp_path, 1)
-
-
-@pytest.mark.slow
-def test_a_final_exit_code_leaves_the_other_slices_waiting(start_host: Replaced, tmp_path: Path) -> None:
-    hosts = all_hosts(start_host, f"{WAITS}; [ -e good ] || exit 42")
+def test_a_final_exit_code_ends_one_host_until_kubernetes_acts(start_host: Replaced, tmp_path: Path) -> None:
+    hosts = all_hosts(start_host, f"{WAITS}; exit 42")
     (tmp_path / "end").touch()
     until(lambda: any(host.process.poll() == 42 for host in hosts), seconds=30)
     time.sleep(0.5)
-    ended = {number // 2 for number, host in enumerate(hosts) if host.process.poll() is not None}
-    assert len(ended) == 1
-    (tmp_path / "good").touch()
-    replace(hosts, ended.pop(), start_host)
-    finish(hosts, tmp_path, 1)
+    assert sum(host.process.poll() is None for host in hosts) == 3
+
+
+@pytest.mark.slow
+def test_a_host_that_dies_at_the_end_of_a_run_learns_that_it_has_succeeded(
+    start_host: Replaced, tmp_path: Path
+) -> None:
+    hosts = [start_host(number, WAITS if number == 2 else f"{WAITS}; sleep 2") for number in range(4)]
+    connected(hosts)
+    for host in hosts:
+        host.says("up 0")
+    (tmp_path / "end").touch()
+    time.sleep(1.0)
+    hosts[2].process.send_signal(signal.SIGSTOP)  # it receives nothing any more
+    hosts[1].ends(0)
+    hosts[3].ends(0)
+    hosts[2].process.kill()
+    assert hosts[0].process.poll() is None
+    start_host(2, replaced=1).ends(0)
+    hosts[0].ends(0)
 
 
 @pytest.mark.slow

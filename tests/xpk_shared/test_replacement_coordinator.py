@@ -33,16 +33,28 @@ def stopped(coordinator: ReplacingCoordinator, *numbers: int, restarts: int = 0,
         coordinator.take(End(number, 143, was_stopped=True), restarts, now)
 
 
-def test_a_frozen_host_costs_its_slice_new_pods_too() -> None:
+def decided(coordinator: ReplacingCoordinator, now: float, absent: tuple[int, ...] = ()) -> dict[str, Any] | None:
+    """Return the next order that is no message about a host that is gone."""
+    order = coordinator.decide(now, absent)
+    while order and "gone" in order:
+        order = coordinator.decide(now, absent)
+    return order
+
+
+def test_a_frozen_host_ends_all_others_so_that_all_slices_get_new_pods() -> None:
     coordinator = deciding(6)
-    coordinator.lose(2)
-    stop = {"stop": 0, "number": 2, "code": 0, "replaces": True, "saves": False}
-    assert coordinator.decide(10.0, ()) == stop
-    stopped(coordinator, 0, 1, 4)
-    assert coordinator.decide(29.9, ()) is None, "20 s"
-    assert coordinator.decide(30.1, ()) == {"final": 5, "silent": True}
-    assert coordinator.decide(149.0, ()) is None and coordinator.awaited == (2, 3, 4, 5)
-    assert coordinator.decide(151.0, ()) == {"final": 0, "all": 5}, "nobody has ended it"
+    coordinator.join(3, 0, 0, runs=True)
+    coordinator.lose(3)
+    assert coordinator.decide(10.0, ()) == {"gone": 3, "generation": 0}
+    stop = {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": False}
+    assert coordinator.decide(10.0, (5,)) == stop
+    stopped(coordinator, 0, 1)
+    assert coordinator.decide(30.0, (5,)) is None, "20 s"
+    assert coordinator.awaited == (2, 3)
+    stopped(coordinator, 4)
+    assert coordinator.decide(50.0, ()) is None, "host 5 has only just connected"
+    assert coordinator.decide(70.0, ()) is None
+    assert coordinator.decide(70.1, ()) == {"final": 5, "silent": True}
     assert coordinator.decide(999.0, ()) is None
 
 
@@ -56,18 +68,11 @@ def test_a_pause_that_is_interrupted_ends_with_a_restart_that_counts() -> None:
         order = coordinator.decide(now, ())
     assert order == {"pause": 2.0, "short_attempts": 2}
     coordinator.lose(3)
-    assert coordinator.decide(9.0, ()) is None, "the pause is over, but hosts are missing"
+    assert decided(coordinator, 9.0) is None, "the pause is over, but hosts are missing"
     for number in (2, 3):
         coordinator.join(number, NEVER, 1, runs=False)
-    assert coordinator.decide(9.0, ()) == {"start": 2} and coordinator.cause == End(1, 7, was_stopped=False)
-
-
-def test_a_failure_before_all_hosts_have_connected_ends_that_host_and_stops_the_others() -> None:
-    coordinator = deciding()
-    coordinator.take(End(1, 7, was_stopped=False), 0, 3.0)
-    assert coordinator.decide(12.9, {3}) is None
-    assert coordinator.decide(13.0, {3}) == {"final": 1}
-    assert (coordinator.decide(13.0, {3}) or {})["stop"] == 0
+    assert decided(coordinator, 9.0) == {"start": 2, "replaced": True}
+    assert coordinator.cause == End(1, 7, was_stopped=False)
 
 
 def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped() -> None:
@@ -76,7 +81,7 @@ def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped(
     coordinator.take(End(0, 143, was_stopped=False), 0, 5.0)
     assert coordinator.decide(5.0, ()) is None, "the others may be saving"
     coordinator.leave(3)
-    assert coordinator.decide(6.0, ()) == {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": True}
+    assert decided(coordinator, 6.0) == {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": True}
     coordinator = deciding()
     coordinator.ask(3)
     coordinator.take(End(0, 1, was_stopped=False), 0, 5.0)
@@ -87,6 +92,33 @@ def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped(
     for number in range(4):
         coordinator.take(End(number, 0, was_stopped=False), 0, 5.0)
     assert coordinator.decide(5.0, ()) == {"done": True}
+
+
+def test_a_success_is_told_to_hosts_that_join_later() -> None:
+    coordinator = deciding()
+    for number in range(4):
+        coordinator.take(End(number, 0, was_stopped=False), 0, 5.0)
+    assert coordinator.decide(5.0, ()) == {"done": True}
+    coordinator.leave(1)
+    coordinator.lose(3)
+    coordinator.leave(2)
+    assert decided(coordinator, 6.0) is None and not coordinator.is_over
+    coordinator.join(3, NEVER, 1, runs=False)
+    assert decided(coordinator, 7.0) == {"done": True}
+    coordinator.leave(3)
+    assert coordinator.is_over
+
+
+def test_a_success_outlives_the_first_order_of_other_hosts() -> None:
+    coordinator = deciding(4, replaced=1)
+    for number in (2, 3):
+        coordinator.join(number, 0, 0, runs=True)
+    coordinator.take(End(2, 0, was_stopped=False), 0, 1.0)
+    coordinator.join(1, NEVER, 1, runs=False)
+    assert coordinator.decide(2.0, ()) == {"start": 0}
+    for number in (0, 1, 3):
+        coordinator.take(End(number, 0, was_stopped=False), 0, 3.0)
+    assert coordinator.decide(3.0, ()) == {"done": True}
 
 
 class Pod:
@@ -150,10 +182,9 @@ class Job:
 
     def obey(self, pod: Pod, order: dict[str, Any]) -> None:
         """Carry out an order of the first host."""
+        assert "final" not in order, "no host is frozen"
         if order.get("stop") == pod.restarts and pod.running:
             pod.is_told = True
-        elif "final" in order and order["final"] == pod.number:
-            self.remove(pod.number)
         elif "start" in order and order["start"] != pod.restarts and pod.number // SIZE not in self.lost:
             assert not pod.running and order["start"] > pod.restarts
             pod.restarts, pod.running, pod.is_told = order["start"], True, False
@@ -226,7 +257,7 @@ def test_all_hosts_run_one_attempt_again_after_any_losses(seed: int) -> None:
         steps = 0
         while not job.is_well or job.rng.random() < 0.99:
             job.step(faults=False)
-            job.now += 0.05  # pauses end
+            job.now += 0.01  # pauses end
             steps += 1
             assert steps < 20_000, f"life {seed}/{life} does not recover"
         assert len({pod.restarts for pod in job.pods.values()}) == 1

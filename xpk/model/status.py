@@ -230,7 +230,6 @@ _KNOWN = {
     78: "no restart is left",
     79: "failed a preflight check",
     80: "its run continues on another cluster",
-    81: "a slice is frozen",
 }
 
 

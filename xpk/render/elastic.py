@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpk.model.specs import WorkloadSpec
-from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY, RESTART_ALL, SLICE_ATTEMPT
+from xpk_shared.supervisor.names import MIN_SLICES, REGISTRY, SLICE_ATTEMPT
 
 _ATTEMPT = "XPK_RESTART_ATTEMPT"
 _REGISTRY_OFFSET = 3  # from the coordinator's port; the trainer and the supervisor use those between
@@ -19,21 +19,18 @@ def restart_policy(spec: WorkloadSpec) -> dict[str, Any]:
     of_jobset, of_slice = (
         f"metadata.labels['jobset.sigs.k8s.io/{label}']" for label in ("restart-attempt", "job-restart-attempt")
     )
-    if spec.min_slices or spec.replaces_slices:
-        attempts = {_ATTEMPT: of_slice} if spec.min_slices else {_ATTEMPT: of_jobset, SLICE_ATTEMPT: of_slice}
+    if spec.min_slices:
         return {
             "strategy": "Recreate",
             "uncounted": "RestartJobAndIgnoreMaxRestarts",
             "counted": "RestartJob",
-            "all": f"exit code {RESTART_ALL} " if spec.replaces_slices else None,
-            "attempts": attempts,
+            "attempts": {_ATTEMPT: of_slice},
         }
     return {
         "strategy": "BlockingRecreate",
-        "uncounted": "RestartJobSetAndIgnoreMaxRestarts",
-        "counted": None,  # JobSet's default restarts all slices
-        "all": None,
-        "attempts": {_ATTEMPT: of_jobset},
+        "uncounted": f"Restart{'Job' if spec.replaces_slices else 'JobSet'}AndIgnoreMaxRestarts",
+        "counted": None,  # JobSet's default restarts all slices: what several slices have in common counts once
+        "attempts": {_ATTEMPT: of_jobset, **({SLICE_ATTEMPT: of_slice} if spec.replaces_slices else {})},
     }
 
 

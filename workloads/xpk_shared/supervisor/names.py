@@ -13,7 +13,6 @@ STARTED = "XPK_ATTEMPT_STARTED"  # Unix seconds at which the command of the atte
 RECORD = "restarts.jsonl"  # file in the output folder
 PEER_LOST, EXHAUSTED = 75, 78  # exit codes of a host: it is healthy, but another is lost; no restart is left
 MOVED = 80  # exit code of a host whose run continues on another of the clusters of its workload
-RESTART_ALL = 81  # exit code of a host: a slice is frozen, and only new pods of all slices can end it
 UNFIT = 79  # exit code of a host that has failed a preflight check; its termination message is:
 PREFLIGHT_FAILED = "preflight failed: "  # followed by the checks
 PASSED = "XPK_PREFLIGHT_PASSED"  # file that the checks write to once all hosts have passed

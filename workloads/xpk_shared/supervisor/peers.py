@@ -90,11 +90,6 @@ class Peers:
         self._link = self._new_member()
         self.connect(restarts, runs=False)
 
-    def disconnect(self) -> None:
-        """End the connection to the first host, as if it were lost."""
-        for link in list(self._link.links.values()):
-            link.shut_down()
-
     def _forget_requests(self, order: dict[str, Any]) -> None:
         """Forget that hosts of other slices were asked to end if they have been replaced since."""
         if self._host.replaces_slices and "start" in order:
@@ -145,14 +140,15 @@ class Peers:
             self._link.leave()
 
     def _record_loss(self, number: int) -> None:
-        is_beside = not self._host.replaces_slices or self._host.is_beside(number)
-        if is_beside:
+        if not self._host.replaces_slices:
+            self.lost.append(number)
+        elif isinstance(self._link, Hub):
+            self.news.append(lambda coordinator: coordinator.lose(number))
+        elif number == 0 and self._host.is_beside(0):
             self.lost.append(number)
         elif number == 0:
             self.is_cut.set()
-        if self._host.replaces_slices and isinstance(self._link, Hub):
-            self.news.append(lambda coordinator: coordinator.lose(number))
-        self._wake()
+        self._wake()  # other losses are known from the first host's coordinator, with their generation
 
     def _record_leave(self, number: int) -> None:
         """Note the end of a host that has announced it: it was asked to end, or the run has finished."""
@@ -160,12 +156,12 @@ class Peers:
             return
         if isinstance(self._link, Hub):
             self.news.append(lambda coordinator: coordinator.leave(number))
-        elif self.asked.is_set() and not self._host.is_beside(0):
+        elif not self._host.is_beside(0):
             self.is_cut.set()
         self._wake()
 
     def _record_request(self, text: str, number: int) -> None:
-        if text != _ASKED:
+        if text != _ASKED or not self._has_joined:
             return
         self.asked.set()
         if self._host.replaces_slices and self._host.is_beside(number):

@@ -30,7 +30,9 @@ class Preflight:
         return self._file >= 0 and os.fstat(self._file).st_size > 0
 
     def argv(self, *, is_passed: bool) -> list[str]:
-        """Return the command of an attempt."""
+        """Return the command of an attempt. If it begins with the checks, they have not passed."""
+        if self._file >= 0 and not is_passed:
+            os.ftruncate(self._file, 0)
         return self.program if is_passed else self._argv
 
 

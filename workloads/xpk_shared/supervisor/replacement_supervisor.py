@@ -1,7 +1,8 @@
 """Supervisor of a host that keeps its pod when another slice is replaced.
 
 Hosts of the slice of a host that is lost or asked to end get new pods with it. All other hosts end their commands and
-wait for the first host's next order. If the first host is the one that is replaced, they connect to the next one.
+wait for the first host's next order. If the first host is the one that is replaced, they connect to the next one. If
+Kubernetes creates the pods of all slices again, because a host has failed by itself, it ends the waiting hosts.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from typing import Any
 
 from xpk_shared.supervisor.command import NoCommand
 from xpk_shared.supervisor.host import say
-from xpk_shared.supervisor.names import PEER_LOST, RESTART_ALL
+from xpk_shared.supervisor.names import PEER_LOST
 from xpk_shared.supervisor.replacement_coordinator import NEVER, ReplacingCoordinator
-from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits
+from xpk_shared.supervisor.restarts import CoordinatorLimits, End
+from xpk_shared.supervisor.signals import END
 from xpk_shared.supervisor.supervision import ASKED_TO_END, FAILED, Supervisor
 
 
 class ReplacingSupervisor(Supervisor):
     """Supervisor of one host's command over all attempts, also over those before which a slice was replaced."""
 
-    def _new_coordinator(self) -> Coordinator:
+    _coordinator: ReplacingCoordinator | None
+    _done_at = 0.0
+
+    def _new_coordinator(self) -> ReplacingCoordinator:
         limits = CoordinatorLimits(meet_seconds=self._limits.meet_seconds)
         return ReplacingCoordinator(self._host, time.monotonic(), limits)
-
-    _frozen_at = 0.0  # time since which the first host is frozen and no other one has taken its place
-    _has_connected_again = False
 
     def _begin_first(self) -> None:
         """Begin the first attempt, or wait for the first host's order if the others may be in a later one."""
@@ -67,8 +69,10 @@ class ReplacingSupervisor(Supervisor):
         """Stop the command, because that of another host has failed, or because a slice will be replaced."""
         if not order.get("replaces"):
             super()._stop(order)
-        elif self._restarts_in_place:
+        elif self._restarts_in_place and self._command.code is None:
             self._stop_for_replacement(order["number"], saves=bool(order.get("saves")))
+        elif self._restarts_in_place:
+            self._is_stopped = True  # what its own command has ended with does not matter any more
 
     def _stop_for_replacement(self, number: int, *, saves: bool) -> None:
         """Stop the command until the slice of a host has been replaced. `saves`: it may need its whole grace period."""
@@ -78,44 +82,37 @@ class ReplacingSupervisor(Supervisor):
         self._is_stopped = True
         self._end_command(self._host.grace_seconds if saves else self._limits.grace_seconds)
 
+    def _record(self, order: dict[str, Any], cause: End | None) -> None:
+        """Record a restart; hosts of a new slice have not passed the checks that a command begins with."""
+        super()._record(order, cause)
+        if order.pop("replaced", False):
+            order["passed"] = False
+
+    def _forward(self, number: int) -> None:
+        """Forward a signal, unless it is the first request to end, and the command has got one already."""
+        if number in END and self._kill_at and self._command.code is None and not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            self._peers.leave(asked=True)
+        else:
+            super()._forward(number)
+
     def _restart(self, order: dict[str, Any]) -> None:
         """Start the command for the next attempt, unless it is this one, or this host will be recreated."""
         if order["start"] != self._restarts and self._restarts_in_place:
             super()._restart(order)
 
-    def _finish(self, order: dict[str, Any]) -> None:
-        """End this host if the last attempt of its slice is over; hosts of other slices wait."""
-        if "all" in order:
-            self._end_for_all(self._host.place(order["all"])[0])
-        elif self._host.is_beside(order["final"]):
-            super()._finish(order)
-
-    def _give_up_first_host(self) -> None:
-        """Exit, so that Kubernetes recreates the frozen first host; in another slice, wait for its successor."""
-        if self._host.is_beside(0):
-            super()._give_up_first_host()
-            return
-        say("the first host does not respond; waiting for the next one")
-        self._frozen_at = self._frozen_at or time.monotonic()
-        self._peers.disconnect()
-
-    def _end_for_all(self, slice_id: int) -> None:
-        """Exit, so that Kubernetes creates the pods of all slices again: no host of a frozen one can end it."""
-        if self._is_final or not self._restarts_in_place:
-            return
-        say(f"slice {slice_id} is frozen and was not replaced; exiting with {RESTART_ALL}")
-        self._is_final, self._command.code = True, RESTART_ALL
+    def _note(self, order: dict[str, Any]) -> None:
+        """Share the fate of a host of this slice that is gone."""
+        is_own = "gone" in order and order["generation"] == self._host.slice_attempt
+        if is_own and self._host.is_beside(order["gone"]) and not self._is_leaving:
+            self._peers.lost.append(order["gone"])
 
     def _follow_first_host(self) -> None:
         """Connect to the next first host after this one is lost or has left, once the command has ended."""
-        if self._has_connected_again and self._peers.have_met:
-            self._has_connected_again, self._frozen_at = False, 0.0
-        elif self._frozen_at and time.monotonic() > self._frozen_at + self._limits.all_seconds:
-            self._end_for_all(0)
         if not self._peers.is_cut.is_set() or not self._restarts_in_place or self._is_done or self._is_asked_to_end:
             return
         if self._command.code is not None and self._has_reported:
-            self._is_stopped = self._has_connected_again = True
+            self._is_stopped = True
             self._peers.connect_again(self._restarts)
         elif self._command.code is None and not self._is_stopped:
             self._stop_for_replacement(0, saves=self._peers.asked.is_set())
@@ -133,13 +130,24 @@ class ReplacingSupervisor(Supervisor):
         A host that succeeds after its slice was asked to end has not succeeded unless all others do as well:
         Kubernetes would not replace its slice.
         """
-        now = time.monotonic()
-        if isinstance(self._command, NoCommand) and not self._is_asked_to_end:
+        now, code = time.monotonic(), self._command.code
+        if isinstance(self._command, NoCommand) and not (self._is_asked_to_end or self._is_done):
             if not self._peers.is_linked:
                 return FAILED
-            if self._host.number and not self._peers.have_met and now > self._started_at + self._limits.join_seconds:
-                say("cannot connect to the first host; exiting")
+            if self._is_alone and now > self._started_at + self._limits.join_seconds:
+                say("no other host has connected; exiting so that all hosts are recreated")
                 return PEER_LOST
-        if self._command.code == 0 and self._is_leaving and not self._is_done:
+        if self._is_done and self._coordinator and not self._is_asked_to_end:
+            self._done_at = self._done_at or now
+            if not self._coordinator.is_over and now < self._done_at + self._limits.join_seconds:
+                return None
+        if code == 0 and self._is_leaving and not self._is_done:
             return None if now < self._ended_at + self._limits.finish_seconds else ASKED_TO_END
+        if code == 0 and self._peers.lost and not self._is_done:
+            self._is_stopped = True  # its slice will be replaced, so this success does not count
         return super()._exit_code()
+
+    @property
+    def _is_alone(self) -> bool:
+        """True if this host has met none of the others."""
+        return len(self._peers.absent) == (1 if self._host.number else self._host.hosts - 1)

@@ -38,8 +38,7 @@ class Limits:
     standby_seconds: float = 10.0  # from the start of an attempt to the start of the standby's imports
     registry_seconds: float = 60.0  # for all slices to learn that the run has finished, after slice 0 has
     finish_seconds: float = 10.0  # for all hosts to succeed, after one has whose slice was asked to end
-    all_seconds: float = 120.0  # for a frozen first host of another slice to be replaced
-    join_seconds: float = 300.0  # for a host of a replaced slice to reach the first host; a new trainer has as long
+    join_seconds: float = 600.0  # for a host of a replaced slice to meet another one
 
 
 class Supervisor:
@@ -190,7 +189,7 @@ class Supervisor:
         """Carry out the first host's orders."""
         while self._peers.orders:
             order = self._peers.orders.popleft()
-            if order.get("stop") == self._restarts and self._command.code is None:
+            if order.get("stop") == self._restarts:
                 self._stop(order)
             elif "pause" in order:
                 early = f"{order['short_attempts']} attempts in a row have ended within {SHORT_SECONDS:g} s"
@@ -201,9 +200,16 @@ class Supervisor:
                 self._finish(order)
             elif "done" in order:
                 self._is_done = True
+            else:
+                self._note(order)
+
+    def _note(self, order: dict[str, Any]) -> None:
+        """Take another message of the first host."""
 
     def _stop(self, order: dict[str, Any]) -> None:
         """Stop the command, because that of another host has failed."""
+        if self._command.code is not None:
+            return
         name = self._host.name(order["number"])
         say(f"the command of host {name} ended with exit code {order['code']}; stopping this host's command")
         self._is_stopped = True
@@ -246,12 +252,8 @@ class Supervisor:
         if not self._silence or not is_waiting or self._is_asked_to_end or self._lost_at or not self._peers.have_met:
             return
         if self._silence.check(time.monotonic(), self._peers.received_at, self._ended_at):
-            self._give_up_first_host()
-
-    def _give_up_first_host(self) -> None:
-        """Exit, so that Kubernetes recreates the first host, which is frozen."""
-        say("the first host does not respond; exiting so that all hosts are recreated")
-        self._finish({"final": 0, "silent": True})
+            say("the first host does not respond; exiting so that all hosts are recreated")
+            self._finish({"final": 0, "silent": True})
 
     def _follow_first_host(self) -> None:
         """Connect to the next first host. There is none: all hosts are recreated together."""

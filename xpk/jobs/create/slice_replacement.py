@@ -15,10 +15,15 @@ def choose(spec: WorkloadSpec, destination: Destination) -> WorkloadSpec:
 
 
 def _can_wait(spec: WorkloadSpec) -> bool:
-    """Return whether the hosts of other slices can stay in their pods, and peers in its slice end a frozen host."""
-    has_peers = spec.num_slices > 1 and spec.shape.hosts > 1
+    """Return whether the hosts of other slices can stay in their pods, because supervisors run there."""
     is_placed_anew = spec.within is not None or spec.copy is not None  # by Kueue as a whole, or on another cluster
-    return spec.restart_in_place and not spec.min_slices and has_peers and not is_placed_anew
+    has_others = spec.num_slices > 1 and spec.shape.hosts > 1 and not spec.min_slices
+    return spec.restart_in_place and has_others and not is_placed_anew and _has_python(spec)
+
+
+def _has_python(spec: WorkloadSpec) -> bool:
+    """Return whether the hosts are known to have Python: without supervisors, nobody would end the other slices."""
+    return spec.target.on_this_machine or any("python" in part for part in spec.command)
 
 
 def _restarts_slices(destination: Destination) -> bool:
