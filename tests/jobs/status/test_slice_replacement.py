@@ -94,7 +94,7 @@ def test_the_trainers_records_explain_the_loss_of_a_slice(tmp_path: Path, events
     result = inspected(waiting(output=str(tmp_path), replicatedJobsStatus=restarted_jobs(0, 1)), *events)
     assert [restart.cause for restart in result.restart_history] == [
         "host s1/h0 ended with exit code 1; restarted in place",
-        "host s1/h0: OSError: disk full; slice 1 restarted",
+        "host s1/h0: OSError: disk full",
     ]
     assert (result.restarts, result.restarts_in_place) == (2, 1)
 
@@ -108,4 +108,4 @@ def test_the_failure_that_ended_a_workload_is_not_a_restart(tmp_path: Path) -> N
     failed = {"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "lastTransitionTime": at(203)}
     made = waiting(output=str(tmp_path), replicatedJobsStatus=restarted_jobs(0, 1), conditions=[failed])
     (restart,) = inspected(made).restart_history
-    assert restart.cause == "host s1/h0: OSError: disk full; slice 1 restarted"
+    assert restart.cause == "host s1/h0: OSError: disk full"

@@ -184,7 +184,7 @@ def _with_losses(
 
 
 def _is_near(one: Restart, other: Restart) -> bool:
-    return one.slice == other.slice and abs(when(one.time) - when(other.time)) < _NEAR
+    return other.slice in (None, one.slice) and abs(when(one.time) - when(other.time)) < _NEAR
 
 
 def _marks(events: Iterable[Obj], uid: str) -> list[tuple[str, str]]:
@@ -346,12 +346,8 @@ def _written(folder: Folder, since: datetime) -> list[Restart]:
 
 
 def _written_failures(folder: Folder, since: datetime) -> list[Restart]:
-    """Return the failures of the whole job since a time that replaced the slice of a host."""
-    failures = [
-        replace(failure, cause=f"{failure.cause}; slice {failure.slice} restarted")
-        for failure in _written(folder, since)
-    ]
-    return _without_repeats(failures, folder, since)
+    """Return the failures of the whole job since a time after which pods of one slice, or of all, were created again."""
+    return _without_repeats(_written(folder, since), folder, since)
 
 
 def _written_losses(folder: Folder, since: datetime) -> list[Restart]:
