@@ -346,7 +346,7 @@ def _written(folder: Folder, since: datetime) -> list[Restart]:
 
 
 def _written_failures(folder: Folder, since: datetime) -> list[Restart]:
-    """Return the failures of the whole job since a time after which pods of one slice, or of all, were created again."""
+    """Return the failures of the whole job since a time after which pods were created again."""
     return _without_repeats(_written(folder, since), folder, since)
 
 
