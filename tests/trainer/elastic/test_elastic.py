@@ -140,6 +140,7 @@ def test_any_host_of_a_slice_may_be_lost(start: functools.partial[ElasticRun], v
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # the soak of elastic slices kills the supervisor that serves the registry, too
 def test_the_run_continues_without_the_registry_and_its_slice(start: functools.partial[ElasticRun]) -> None:
     settings = ["run.steps=600", *SETTINGS[1:]]  # so that slice 0 can join again on a fast machine
     expected = undisturbed(start, settings, steps=600, slices=4, min_slices=3)

@@ -273,7 +273,7 @@ def test_a_hung_data_read_ends_the_job_with_its_host_at_fault(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize("frozen", [pytest.param(0, marks=pytest.mark.extended), 1])
 def test_a_stopped_process_ends_the_job_with_its_host_at_fault(frozen: int, tmp_path: Path) -> None:
     """Including a timeout shorter than the silence after which a host counts as lost."""
     job = start(tmp_path, ["run.steps=100000", "run.eval_every=0", "data.max_bytes=50000", "observe.hang_seconds=12"])
