@@ -276,7 +276,7 @@ SECTIONS = (
         name="restart-at-scale",
         title="Restart of thousands of hosts",
         command="python -m bench.restart_at_scale",
-        text="One host fails: new pods for all hosts, or new processes in the same pods.",
+        text="One host fails: new pods for all hosts, or for its slice, or new processes in the same pods.",
         table=_restart,
     ),
     Section(
