@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.at_scale import results, usage
 from bench.at_scale.cluster import SHAPE, ScaleCluster, missing_programs, scale_cluster
-from bench.at_scale.lifecycle import await_start, fail_host, remove
+from bench.at_scale.lifecycle import KILLED, await_start, fail_host, remove
 from bench.at_scale.observation import await_condition, watching
 from bench.at_scale.supervisors import running_hosts
 from bench.at_scale.workload import VARIANTS, submit_replacing
@@ -32,7 +32,7 @@ RESTARTS = {ONE_SLICE: submit_replacing, **VARIANTS}
 _ATTEMPT, _SLICE_ATTEMPT = (
     {f"jobset.sigs.k8s.io/{label}": "1"} for label in ("restart-attempt", "job-restart-attempt")
 )
-_KILLED, _SAVED = 137, 143  # exit codes of the host: one slice is replaced only after a disruption
+_SAVED = 143  # exit code of the host, because one slice is replaced only after a disruption
 _SETTLED_SECONDS = 2.0  # after the start, so that its last writes are not counted
 
 
@@ -48,7 +48,7 @@ def recreate(cluster: ScaleCluster, variant: str, num_slices: int, limit: float)
         expected = cluster.shape.hosts if is_one else hosts
         with watching(cluster.server, name, _SLICE_ATTEMPT if is_one else _ATTEMPT) as renewed:
             start = time.monotonic()
-            fail_host(cluster, marks, f"{name}-slice-job-0-1-", _SAVED if is_one else _KILLED)
+            fail_host(cluster, marks, f"{name}-slice-job-0-1-", _SAVED if is_one else KILLED)
             completed = await_condition(lambda: len(renewed.running) == expected, limit)
             seconds = max(renewed.running.values(), default=start) - start
             spent = usage.look(cluster.server).since(before)

@@ -11,7 +11,7 @@ from bench.at_scale.server import RequestError, query
 from bench.at_scale.workload import Submitted
 
 _JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
-_KILLED = 137  # exit code after SIGKILL
+KILLED = 137  # exit code after SIGKILL
 
 
 def await_start(
@@ -32,7 +32,7 @@ def await_start(
     return times
 
 
-def fail_host(cluster: ScaleCluster, marks: Marks, prefix: str, exit_code: int = _KILLED) -> None:
+def fail_host(cluster: ScaleCluster, marks: Marks, prefix: str, exit_code: int = KILLED) -> None:
     """Report that a running host, whose pod's name begins with a prefix, has ended, as its kubelet would."""
     pod = next(name for name in marks.running if name.startswith(prefix))
     statuses = cluster.server.call("GET", f"{PODS}/{pod}")["status"]["containerStatuses"]

@@ -52,7 +52,7 @@ def submit_ours(cluster: ScaleCluster, name: str, num_slices: int) -> Submitted:
 
 
 def submit_replacing(cluster: ScaleCluster, name: str, num_slices: int) -> Submitted:
-    """Create a workload as `xpk workload create` does by default: a lost host costs only its slice new pods."""
+    """Create a workload as `xpk workload create` does by default: a disrupted host costs only its slice new pods."""
     return _submit(cluster, replace(spec_of(cluster, name, num_slices), replaces_slices=True))
 
 

@@ -1,4 +1,4 @@
-"""Workloads that need all slices: a lost host costs only its slice new pods."""
+"""Workloads that need all slices: a disrupted host costs only its slice new pods."""
 
 from __future__ import annotations
 

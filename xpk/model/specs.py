@@ -171,7 +171,7 @@ class WorkloadSpec(WorkloadOptions, _Slices):
     within: SliceShape | None = None  # with sub- or super-slicing: the type of the whole slices, or of the cubes
     peer_watch: bool = False  # a lost host ends the command on all others at once
     restart_in_place: bool = False  # a command that fails is started again on all hosts, without new pods
-    replaces_slices: bool = False  # a lost host costs only its slice new pods
+    replaces_slices: bool = False  # a disrupted host costs only its slice new pods
     ray: bool = False  # the command makes the hosts a Ray cluster
     mounts: tuple[Mount, ...] = ()
     capacity: str = ""  # requested capacity of the nodes; "": any

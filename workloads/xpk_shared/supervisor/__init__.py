@@ -15,6 +15,6 @@ cannot connect, commands run without supervision.
 
 If slices are elastic, the hosts of each slice are a group of their own, with its own first host and restarts, and
 Kubernetes recreates only the slice of a lost host. The supervisor of slice 0 host 0 also serves the registry of the
-slices (xpk_shared.slices). Kubernetes may also recreate only the slice of a lost host while all others wait for it
+slices (xpk_shared.slices). Kubernetes may also recreate only the slice of a disrupted host while all others wait for it
 (replacement_supervisor.py). The program runs in the user's image, so it uses only the standard library of Python 3.8.
 """

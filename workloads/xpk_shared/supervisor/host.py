@@ -50,7 +50,7 @@ class Host:
 
     @property
     def replaces_slices(self) -> bool:
-        """True if Kubernetes replaces only the slice of a lost host, and the other hosts wait for it."""
+        """True if Kubernetes replaces only the slice of a disrupted host, and the other hosts wait for it."""
         return self.slice_attempt is not None and self.max_restarts is not None and not self.elastic
 
     def is_beside(self, number: int) -> bool:

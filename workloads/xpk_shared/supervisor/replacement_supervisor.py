@@ -14,7 +14,7 @@ from xpk_shared.supervisor.command import NoCommand
 from xpk_shared.supervisor.host import say
 from xpk_shared.supervisor.names import PEER_LOST
 from xpk_shared.supervisor.replacement_coordinator import NEVER, ReplacingCoordinator
-from xpk_shared.supervisor.restarts import CoordinatorLimits, End
+from xpk_shared.supervisor.restarts import End
 from xpk_shared.supervisor.signals import END
 from xpk_shared.supervisor.supervision import ASKED_TO_END, FAILED, Supervisor
 
@@ -22,12 +22,9 @@ from xpk_shared.supervisor.supervision import ASKED_TO_END, FAILED, Supervisor
 class ReplacingSupervisor(Supervisor):
     """Supervisor of one host's command over all attempts, also over those before which a slice was replaced."""
 
+    _decisions = ReplacingCoordinator
     _coordinator: ReplacingCoordinator | None
     _done_at = 0.0
-
-    def _new_coordinator(self) -> ReplacingCoordinator:
-        limits = CoordinatorLimits(meet_seconds=self._limits.meet_seconds)
-        return ReplacingCoordinator(self._host, time.monotonic(), limits)
 
     def _begin_first(self) -> None:
         """Begin the first attempt, or wait for the first host's order if the others may be in a later one."""
@@ -58,11 +55,7 @@ class ReplacingSupervisor(Supervisor):
         super()._report()
 
     @property
-    def _reports_end(self) -> bool:
-        return self._may_restart_in_place
-
-    @property
-    def _decides(self) -> bool:
+    def _first_host_decides(self) -> bool:
         return self._may_restart_in_place
 
     def _stop(self, order: dict[str, Any]) -> None:

@@ -44,6 +44,8 @@ class Limits:
 class Supervisor:
     """Supervisor of one host's command over all attempts."""
 
+    _decisions: type[Coordinator] = Coordinator  # of the first host
+
     def __init__(
         self,
         host: Host,
@@ -61,14 +63,11 @@ class Supervisor:
         program = self._preflight.program
         self._standby = Standby(program, delay_seconds=limits.standby_seconds) if host.max_restarts else None
         self._silence = Silence(limits.silent_seconds, peers.ask) if host.number else None
-        self._coordinator = None if host.number else self._new_coordinator()
+        coordinator_limits = CoordinatorLimits(meet_seconds=limits.meet_seconds)
+        self._coordinator = None if host.number else self._decisions(host, time.monotonic(), coordinator_limits)
         self._progress = ProgressFile(host, environ)
         self._command: Command | NoCommand
         self._begin_first()
-
-    def _new_coordinator(self) -> Coordinator:
-        limits = CoordinatorLimits(meet_seconds=self._limits.meet_seconds)
-        return Coordinator(self._host, time.monotonic(), limits)
 
     def _begin_first(self) -> None:
         """Begin the first attempt. Raises OSError if the command cannot be started."""
@@ -131,12 +130,8 @@ class Supervisor:
         return self._host.max_restarts is not None and self._peers.is_linked
 
     @property
-    def _reports_end(self) -> bool:
-        return self._restarts_in_place
-
-    @property
-    def _decides(self) -> bool:
-        """True if the first host still decides; else Kubernetes recreates all hosts."""
+    def _first_host_decides(self) -> bool:
+        """True if the first host needs the ends of commands, and still decides; else Kubernetes recreates all hosts."""
         return self._restarts_in_place
 
     @property
@@ -157,7 +152,7 @@ class Supervisor:
         if code is None:
             return
         self._ended_at = self._ended_at or time.monotonic()
-        if self._reports_end and not self._has_reported:
+        if self._first_host_decides and not self._has_reported:
             code = code if self._is_stopped else self._own_code(code)
             self._has_reported = True
             if self._restarts_in_place:
@@ -167,7 +162,7 @@ class Supervisor:
 
     def _send_orders(self) -> None:
         """Send the orders that follow from the reports; on the first host only."""
-        while self._coordinator and self._decides:
+        while self._coordinator and self._first_host_decides:
             while self._peers.news:
                 self._peers.news.popleft()(self._coordinator)
             order = self._coordinator.decide(time.monotonic(), self._peers.absent)

@@ -1,4 +1,4 @@
-"""Choice of what a lost host costs: new pods for its slice, or for all slices."""
+"""Choice of what a disrupted host costs: new pods for its slice, or for all slices."""
 
 from __future__ import annotations
 
