@@ -114,6 +114,25 @@ def test_all_follow_when_the_slice_of_the_first_host_is_replaced(start_host: Rep
     assert "up 0" not in hosts[0].log.read_text() and "up 1" not in hosts[1].log.read_text()
 
 
+@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_host_that_is_a_slice_is_replaced_alone(start_host: Replaced, tmp_path: Path, victim: int) -> None:
+    def start_slice(number: int, replaced: int) -> Host:
+        sizes = {"MEGASCALE_NUM_SLICES": "3", "XPK_HOSTS_PER_SLICE": "1"}
+        return start_host(number, replaced=replaced, MEGASCALE_SLICE_ID=str(number), TPU_WORKER_ID="0", **sizes)
+
+    hosts = [start_slice(number, 0) for number in range(3)]
+    connected(hosts)
+    for host in hosts:
+        host.says("up 0")
+    kept = [host for host in hosts if host is not hosts[victim]]
+    hosts[victim].process.kill()
+    for host in kept:
+        host.says(f"host s{victim}/h0 is gone; this host's command starts again once slice {victim} has new pods")
+    hosts[victim] = start_slice(victim, 1)
+    finish(hosts, tmp_path, 1)
+    assert [host for host in hosts if host in kept] == kept
+
+
 def test_a_host_beside_the_lost_one_waits_for_kubernetes(start_host: Replaced) -> None:
     hosts = all_hosts(start_host)
     hosts[2].process.kill()

@@ -13,13 +13,12 @@ from xpk_shared.supervisor.host import Host
 from xpk_shared.supervisor.replacement_coordinator import NEVER, ReplacingCoordinator
 from xpk_shared.supervisor.restarts import End
 
-SIZE = 2  # hosts in a slice
 LIVES, FAULTS = 80, 12
 
 
-def place(number: int, hosts: int, replaced: int = 0) -> Host:
-    """Return a host of a job."""
-    return Host(number, hosts, SIZE, "", 0, "j", 0, "", max_restarts=1000, slice_attempt=replaced)
+def place(number: int, hosts: int, replaced: int = 0, size: int = 2) -> Host:
+    """Return a host of a job with `size` hosts in each slice."""
+    return Host(number, hosts, size, "", 0, "j", 0, "", max_restarts=1000, slice_attempt=replaced)
 
 
 def deciding(hosts: int = 4, replaced: int = 0) -> ReplacingCoordinator:
@@ -148,25 +147,29 @@ class Job:
     """A job in which hosts crash, are lost and are asked to end. Every message takes any time, in order."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.now, self.slices = rng, 0.0, rng.choice((2, 3))
-        self.hosts, self.replaced = SIZE * self.slices, [0] * self.slices
+        self.rng, self.now, self.size, self.slices = rng, 0.0, rng.choice((1, 2)), rng.choice((2, 3, 4))
+        self.hosts, self.replaced = self.size * self.slices, [0] * self.slices
         self.pods: dict[int, Pod] = {}
         self.lost: set[int] = set()  # slices that Kubernetes will replace
         self.unseen: set[int] = set()  # lost hosts whose connections the first host has not seen end yet
         for slice_id in range(self.slices):
             self.boot(slice_id)
 
+    def numbers_of(self, slice_id: int) -> range:
+        """Return the numbers of a slice's hosts."""
+        return range(self.size * slice_id, self.size * (slice_id + 1))
+
     def boot(self, slice_id: int) -> None:
         """Create the pods of a slice."""
-        for number in range(SIZE * slice_id, SIZE * slice_id + SIZE):
+        for number in self.numbers_of(slice_id):
             self.pods[number] = Pod(number, self.replaced[slice_id])
         if slice_id == 0:
-            self.coordinator = ReplacingCoordinator(place(0, self.hosts, self.replaced[0]), self.now)
+            self.coordinator = ReplacingCoordinator(place(0, self.hosts, self.replaced[0], self.size), self.now)
 
     def remove(self, number: int) -> None:
         """Let a host die; the others learn of it later."""
         del self.pods[number]
-        self.lost.add(number // SIZE)
+        self.lost.add(number // self.size)
         if number == 0:
             for pod in self.pods.values():
                 pod.is_cut = True
@@ -185,7 +188,7 @@ class Job:
         assert "final" not in order, "no host is frozen"
         if order.get("stop") == pod.restarts and pod.running:
             pod.is_told = True
-        elif "start" in order and order["start"] != pod.restarts and pod.number // SIZE not in self.lost:
+        elif "start" in order and order["start"] != pod.restarts and pod.number // self.size not in self.lost:
             assert not pod.running and order["start"] > pod.restarts
             pod.restarts, pod.running, pod.is_told = order["start"], True, False
             running = {other.restarts for other in self.pods.values() if other.running}
@@ -214,7 +217,7 @@ class Job:
                     other.down.append(order)
         elif kind == "stop" and pod.running and pod.is_told:
             self.end(pod, 143)
-        elif kind == "cut" and pod.is_cut and pod.number // SIZE not in self.lost:
+        elif kind == "cut" and pod.is_cut and pod.number // self.size not in self.lost:
             if pod.running:
                 pod.is_told = True
             elif 0 in self.pods:
@@ -231,7 +234,7 @@ class Job:
 
     def replace(self, slice_id: int) -> None:
         """Delete what is left of a slice and create its pods, as JobSet does."""
-        for number in range(SIZE * slice_id, SIZE * slice_id + SIZE):
+        for number in self.numbers_of(slice_id):
             if number in self.pods:
                 self.remove(number)
         self.lost.discard(slice_id)

@@ -205,13 +205,16 @@ def test_exit_code_143_is_a_failure_unless_a_host_was_asked_to_end(start: Start)
     alone = start(0, "exit 143", slices=1)
     alone.ends(1)
     assert "the command exited with 143, but no host was asked to end; exiting with 1" in alone.log.read_text()
-    hosts = [start(0, WAITS), start(1, "until [ -e end ]; do sleep 0.05; done; exit 143"), start(2, OBEYS)]
+    commands = [WAITS, "until [ -e end ]; do sleep 0.05; done; exit 143", OBEYS]
+    words = [alone.log.parent / f"words{number}" for number in range(3)]
+    hosts = [start(number, commands[number], XPK_TERMINATION_LOG=str(words[number])) for number in range(3)]
     connected(hosts)
     hosts[2].says("up")
     hosts[2].process.terminate()
     hosts[2].ends(143)
     (hosts[1].log.parent / "end").touch()
     hosts[1].ends(143)  # it was notified of the other in its own way
+    assert [word.read_text() for word in words[1:]] == ["asked to end"] * 2
 
 
 def test_without_a_readable_secret_the_command_runs_unsupervised(start: Start, tmp_path: Path) -> None:

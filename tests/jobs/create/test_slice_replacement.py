@@ -64,10 +64,14 @@ def test_others_get_all_pods_again_and_read_no_settings(tmp_path: Path, more: di
     assert reads(place) == 0
 
 
-def test_slices_of_one_host_get_new_pods_together(tmp_path: Path) -> None:
-    place = destination(tmp_path, GATE, accelerator_type="v5litepod-4")
-    assert not resolve(request(), place).spec.replaces_slices
-    assert reads(place) == 0
+@pytest.mark.parametrize("accelerator_type", ["v5litepod-4", "h100-80gb-8", "n2-standard-32-1"])
+@pytest.mark.parametrize("command", ["python3 train.py", "torchrun --nnodes 2 train.py"])
+def test_a_lost_host_that_is_a_slice_costs_no_other_pods(tmp_path: Path, accelerator_type: str, command: str) -> None:
+    place = destination(tmp_path, GATE, accelerator_type=accelerator_type)
+    size = {"num_slices": 2} if accelerator_type.startswith("v") else {"num_slices": None, "num_nodes": 2}
+    spec = resolve(request(command=command, **size), place).spec
+    assert spec.shape.hosts == 1 and spec.num_slices == 2
+    assert spec.replaces_slices
 
 
 def test_parts_of_slices_get_new_pods_together(tmp_path: Path) -> None:

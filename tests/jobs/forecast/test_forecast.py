@@ -30,12 +30,12 @@ def test_a_restart_in_place_is_never_worse_than_new_pods() -> None:
     assert goodput["in place"] >= goodput["new pods"]
 
 
-@pytest.mark.parametrize(("hosts", "is_alone"), [(64, True), (1, False)])
-def test_a_lost_machine_costs_only_its_slice_new_pods_if_that_has_several_hosts(hosts: int, is_alone: bool) -> None:
+@pytest.mark.parametrize("hosts", [64, 1])
+def test_a_lost_machine_costs_only_its_slice_new_pods(hosts: int) -> None:
     slow = {"restart_slice": (10.0, "test"), "restart_pods": (1000.0, "test"), "process_share": (0.0, "test")}
     made = job(num_slices=8, hosts_per_slice=hosts, values=slow)
     goodput = {one.handling: one.goodput for one in forecast_goodput(made).handlings}
-    assert (goodput["in place"] > goodput["new pods"] + 0.01) == is_alone
+    assert goodput["in place"] > goodput["new pods"] + 0.01
 
 
 def test_elastic_slices_win_at_scale_and_not_for_two_slices() -> None:

@@ -97,7 +97,10 @@ class Supervisor:
     def run(self) -> int:
         """Return this host's exit code."""
         try:
-            return self._watch()
+            code = self._watch()
+            if code == ASKED_TO_END:  # a local cluster does not see who sends SIGTERM
+                termination_message.write(termination_message.ASKED)
+            return code
         finally:
             if self._standby:
                 self._standby.close()

@@ -8,6 +8,8 @@ from xpk.api.controller_config import JOBSET_CONFIG_MAP, JOBSET_NAMESPACE, RESTA
 from xpk.jobs.create.destination import Destination
 from xpk.model.specs import WorkloadSpec
 
+_NEED_PYTHON = ("python", "torchrun", "accelerate", "deepspeed")  # in a command: its image has Python
+
 
 def choose(spec: WorkloadSpec, destination: Destination) -> WorkloadSpec:
     """Return a spec that replaces single slices if its hosts can wait for one and the cluster's JobSet can do that."""
@@ -17,13 +19,13 @@ def choose(spec: WorkloadSpec, destination: Destination) -> WorkloadSpec:
 def _can_wait(spec: WorkloadSpec) -> bool:
     """Return whether the hosts of other slices can stay in their pods, because supervisors run there."""
     is_placed_anew = spec.within is not None or spec.copy is not None  # by Kueue as a whole, or on another cluster
-    has_others = spec.num_slices > 1 and spec.shape.hosts > 1 and not spec.min_slices
+    has_others = spec.num_slices > 1 and not spec.min_slices
     return spec.restart_in_place and has_others and not is_placed_anew and _has_python(spec)
 
 
 def _has_python(spec: WorkloadSpec) -> bool:
     """Return whether the hosts are known to have Python: without supervisors, nobody would end the other slices."""
-    return spec.target.on_this_machine or any("python" in part for part in spec.command)
+    return spec.target.on_this_machine or any(word in part for part in spec.command for word in _NEED_PYTHON)
 
 
 def _restarts_slices(destination: Destination) -> bool:

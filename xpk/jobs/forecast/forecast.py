@@ -43,7 +43,7 @@ class Job:
     @property
     def replaces_slices(self) -> bool:
         """True if a lost machine costs only its slice new pods when the others restart in place."""
-        return self.num_slices > 1 and self.hosts_per_slice > 1
+        return self.num_slices > 1
 
     @property
     def chips(self) -> int:
