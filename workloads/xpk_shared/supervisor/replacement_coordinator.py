@@ -46,11 +46,6 @@ class ReplacingCoordinator(Coordinator):
         if self._gathers:
             self._ends[0] = End(0, 0, was_stopped=True)
 
-    @property
-    def awaited(self) -> tuple[int, ...]:
-        """Numbers of the hosts that have to join before the next attempt."""
-        return tuple(sorted(self._missing))
-
     def ask(self, number: int) -> None:
         """Note that a host was asked to end. Until it has left, the commands of all hosts may save and end."""
         self._asked[number] = self._now
