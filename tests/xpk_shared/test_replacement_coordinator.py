@@ -114,9 +114,51 @@ def test_a_success_outlives_the_first_order_of_other_hosts() -> None:
     coordinator.take(End(2, 0, was_stopped=False), 0, 1.0)
     coordinator.join(1, NEVER, 1, runs=False)
     assert coordinator.decide(2.0, ()) == {"start": 0}
-    for number in (0, 1, 3):
+    for number in (1, 3):
         coordinator.take(End(number, 0, was_stopped=False), 0, 3.0)
-    assert coordinator.decide(3.0, ()) == {"done": True}
+    assert coordinator.decide(3.0, ()) is None
+    coordinator.take(End(0, 0, was_stopped=False), 0, 4.0)
+    assert coordinator.decide(4.0, ()) == {"done": True}
+
+
+def test_a_host_that_joins_the_first_attempt_late_starts_with_it() -> None:
+    coordinator = deciding()
+    coordinator.join(3, NEVER, 1, runs=False)
+    assert decided(coordinator, 1.0) == {"start": 0}
+    assert decided(coordinator, 2.0) is None
+
+
+def test_the_others_learn_which_pod_of_a_host_is_gone() -> None:
+    coordinator = deciding()
+    coordinator.join(3, NEVER, 2, runs=False)
+    coordinator.lose(3)
+    assert {"gone": 3, "generation": 2} in [coordinator.decide(1.0, ()) for _ in range(3)]
+
+
+def test_attempts_begin_with_the_first_one_if_all_pods_are_new() -> None:
+    coordinator = deciding(4, replaced=1)
+    for number in (1, 2, 3):
+        coordinator.join(number, NEVER, 1, runs=False)
+    assert decided(coordinator, 1.0) == {"start": 0, "replaced": True}
+    coordinator = deciding(4, replaced=1)
+    coordinator.join(2, 0, 0, runs=True)
+    coordinator.lose(2)
+    for number in (1, 2, 3):
+        coordinator.join(number, NEVER, 1, runs=False)
+    assert decided(coordinator, 1.0) is not None, "the order to stop, which nobody needs"
+    assert decided(coordinator, 2.0) == {"start": 0, "replaced": True}
+
+
+def test_hosts_that_run_the_first_attempt_start_with_the_second_after_a_loss() -> None:
+    coordinator = deciding(6, replaced=1)
+    for number in (2, 3, 4, 5):
+        coordinator.join(number, 0, 0, runs=True)
+    coordinator.lose(5)
+    assert (decided(coordinator, 1.0) or {}).get("stop") == 0
+    stopped(coordinator, 2, 3)
+    for number in (1, 4, 5):
+        coordinator.join(number, NEVER, 1, runs=False)
+    assert decided(coordinator, 2.0) == {"start": 1, "replaced": True}
 
 
 class Pod:
