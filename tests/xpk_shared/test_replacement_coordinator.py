@@ -81,10 +81,11 @@ def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped(
     coordinator.leave(3)
     assert decided(coordinator, 6.0) == {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": True}
     coordinator = deciding()
+    assert coordinator.decide(100.0, ()) is None
     coordinator.ask(3)
-    coordinator.take(End(0, 1, was_stopped=False), 0, 5.0)
-    assert coordinator.decide(49.9, ()) is None, "the grace period, and 20 s"
-    assert coordinator.decide(50.1, ()) == {"final": 3, "silent": True}, "it does not end"
+    coordinator.take(End(0, 1, was_stopped=False), 0, 105.0)
+    assert coordinator.decide(149.9, ()) is None, "the grace period, and 20 s"
+    assert coordinator.decide(150.1, ()) == {"final": 3, "silent": True}, "it does not end"
     coordinator = deciding()
     coordinator.ask(3)
     for number in range(4):
@@ -114,11 +115,69 @@ def test_a_success_outlives_the_first_order_of_other_hosts() -> None:
     coordinator.take(End(2, 0, was_stopped=False), 0, 1.0)
     coordinator.join(1, NEVER, 1, runs=False)
     assert coordinator.decide(2.0, ()) == {"start": 0}
-    for number in (1, 3):
+    for number in (3, 0, 1):
+        assert coordinator.decide(3.0, ()) is None
         coordinator.take(End(number, 0, was_stopped=False), 0, 3.0)
-    assert coordinator.decide(3.0, ()) is None
-    coordinator.take(End(0, 0, was_stopped=False), 0, 4.0)
     assert coordinator.decide(4.0, ()) == {"done": True}
+
+
+def test_hosts_that_may_save_have_their_grace_period_before_they_count_as_frozen() -> None:
+    coordinator = deciding()
+    coordinator.ask(3)
+    coordinator.leave(3)
+    assert (decided(coordinator, 100.0) or {}).get("saves") is True
+    stopped(coordinator, 0)
+    assert decided(coordinator, 100.0) is None
+    assert decided(coordinator, 149.9) is None
+    assert decided(coordinator, 150.1) == {"final": 1, "silent": True}
+
+
+def test_a_new_pod_tells_that_the_earlier_ones_of_its_slice_are_gone() -> None:
+    """The connection of a dead node may end long after its slice has new pods."""
+    coordinator = deciding()
+    for number in (2, 3):
+        coordinator.join(number, 0, 0, runs=True)
+    coordinator.lose(3)
+    for number in (0, 1, 2):
+        decided(coordinator, 1.0)
+        stopped(coordinator, number)
+    coordinator.join(3, NEVER, 1, runs=False)
+    assert decided(coordinator, 2.0) is None, "its neighbor has no new pod yet"
+    coordinator = deciding()
+    for number in (2, 3):
+        coordinator.join(number, 0, 0, runs=True)
+    coordinator.join(3, NEVER, 1, runs=False)
+    assert coordinator.decide(1.0, ()) == {"gone": 2, "generation": 0}
+    assert (coordinator.decide(1.0, ()) or {}).get("stop") == 0
+
+
+def test_a_new_pod_that_joins_a_later_attempt_stops_all_others() -> None:
+    coordinator = deciding()
+    coordinator.take(End(1, 7, was_stopped=False), 0, 1.0)
+    coordinator.decide(1.0, ())
+    stopped(coordinator, 0, 2, 3)
+    assert (coordinator.decide(2.0, ()) or {}).get("start") == 1
+    assert coordinator.cause == End(1, 7, was_stopped=False)
+    coordinator.join(3, NEVER, 1, runs=False)
+    assert decided(coordinator, 4.0) == {"stop": 1, "number": 3, "code": 0, "replaces": True, "saves": False}
+    stopped(coordinator, 0, 1, 2, restarts=1)
+    coordinator.join(2, NEVER, 1, runs=False)
+    assert decided(coordinator, 5.0) == {"start": 2, "replaced": True}
+    assert coordinator.cause is None, "Kubernetes names it"
+
+
+def test_hosts_that_still_run_are_stopped_if_others_have_noticed_the_loss_of_the_first_host() -> None:
+    coordinator = deciding(6, replaced=1)
+    for number in (2, 3):
+        coordinator.join(number, 0, 0, runs=True)
+    for number in (4, 5):
+        coordinator.join(number, 0, 0, runs=False)
+    coordinator.join(1, NEVER, 1, runs=False)
+    stop = {"stop": 0, "number": 0, "code": 0, "replaces": True, "saves": False}
+    assert coordinator.decide(1.0, ()) == stop
+    assert coordinator.decide(1.0, ()) is None
+    stopped(coordinator, 2, 3)
+    assert coordinator.decide(2.0, ()) == {"start": 1, "replaced": True}
 
 
 def test_a_host_that_joins_the_first_attempt_late_starts_with_it() -> None:

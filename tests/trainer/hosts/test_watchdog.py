@@ -295,7 +295,10 @@ def test_a_stopped_process_ends_the_job_with_its_host_at_fault(frozen: int, tmp_
     ("fault", "limit", "what"),
     [
         ("copy:1", "observe.data_hang_seconds=12", "its copy of the data"),
-        ("compile:2", "observe.compile_hang_seconds=40", "the compilation of the program 'train'"),
+        pytest.param(
+            *("compile:2", "observe.compile_hang_seconds=40", "the compilation of the program 'train'"),
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_a_hang_before_the_first_step_ends_the_job_with_its_host_at_fault(
@@ -329,6 +332,7 @@ def test_a_hung_checkpoint_write_ends_the_job_with_its_host_at_fault(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # the test above has the same watch over the writes of the other tier
 @pytest.mark.timeout(240)
 def test_a_hung_local_disk_ends_the_job_with_its_host_at_fault(tmp_path: Path) -> None:
     settings = ["run.steps=1000", "run.eval_every=0", "data.max_bytes=50000", "checkpoint.every=100000"]

@@ -100,7 +100,7 @@ class ReplacingCoordinator(Coordinator):
             self._missing.discard(number)
             self._running.add(number)
             return
-        is_expected = number in self._missing or self._replaces or self._failed_at is not None
+        is_expected = self._replaces or self._failed_at is not None
         if not is_expected and restarts == NEVER and self.restarts == 0 and number not in self._ends:
             self._admits = True  # the first attempt runs, and this host was no part of it yet
             return
