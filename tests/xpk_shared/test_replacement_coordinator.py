@@ -108,14 +108,15 @@ def test_a_success_is_told_to_hosts_that_join_later() -> None:
     assert coordinator.is_over
 
 
-def test_a_success_outlives_the_first_order_of_other_hosts() -> None:
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_success_outlives_the_first_order_of_other_hosts(last: int) -> None:
     coordinator = deciding(4, replaced=1)
     for number in (2, 3):
         coordinator.join(number, 0, 0, runs=True)
     coordinator.take(End(2, 0, was_stopped=False), 0, 1.0)
     coordinator.join(1, NEVER, 1, runs=False)
     assert coordinator.decide(2.0, ()) == {"start": 0}
-    for number in (3, 0, 1):
+    for number in (3, 1 - last, last):
         assert coordinator.decide(3.0, ()) is None
         coordinator.take(End(number, 0, was_stopped=False), 0, 3.0)
     assert coordinator.decide(4.0, ()) == {"done": True}

@@ -228,7 +228,8 @@ def test_the_run_waits_with_fewer_than_the_minimum_of_slices(start: functools.pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", [pytest.param(0, marks=pytest.mark.extended), 1])
+@pytest.mark.extended  # the soak of elastic slices sends SIGTERM, too
+@pytest.mark.parametrize("host", [0, 1])
 def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
     start: functools.partial[ElasticRun], host: int
 ) -> None:
