@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from xpk.api.base import Change, Connection, Keep, LogLine, Obj, Objs, Selector,
 from xpk.api.kinds import KINDS
 from xpk.local import daemon_control, logs, peer_secrets, process, queue, usage
 from xpk.local import objects as o
-from xpk.local.environment import MARK
+from xpk.local.environment import MARK, own_addresses
 from xpk.local.jobset import delete_job, delete_jobset, delete_pod
 from xpk.local.priority_limit import check_priority
 from xpk.local.store import Store, Transaction
@@ -219,15 +219,14 @@ class LocalApi:
             ) from error
 
     def connect(self, pod: Obj, port: int) -> Connection:
-        """Return a connection to a port of a host, at its loopback address."""
-        address = str(pod.get("status", {}).get("podIP", ""))
-        try:
-            return socket.create_connection((address, port), timeout=5.0)
-        except OSError as error:
-            raise ConflictError(
-                f"nothing is listening on port {port} of pod '{pod['metadata']['name']}'",
-                hint="`xpk workload logs` shows what the host does",
-            ) from error
+        """Return a connection to a port of a host, at one of its loopback addresses."""
+        for address in own_addresses(pod):
+            with suppress(OSError):
+                return socket.create_connection((address, port), timeout=5.0)
+        raise ConflictError(
+            f"nothing is listening on port {port} of pod '{pod['metadata']['name']}'",
+            hint="`xpk workload logs` shows what the host does",
+        )
 
     def former_pods(self, namespace: str, selector: Mapping[str, str]) -> Objs:
         """Return the last state of deleted pods, the oldest first."""

@@ -80,7 +80,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     command = [expand(part, variables) for part in [*container["command"], *container.get("args", ())]]
     job = variables.get("XPK_JOB_ID", "")
     if SLICE_ATTEMPT in variables:
-        addresses = {**addresses, o.label(pod, f"{o.JOBSET}coordinator").partition(".")[0]: _workload_address(job)}
+        addresses = {**addresses, _first_host(pod): _workload_address(job)}
     variables = {name: _resolve(value, pod, addresses) for name, value in variables.items()}
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
@@ -128,6 +128,20 @@ def _workload_address(job: str) -> str:
     """
     number = zlib.crc32(job.encode())
     return f"127.{1 + number % 15}.{number // 15 % 256}.{1 + number // 3840 % 254}"
+
+
+def _first_host(pod: Obj) -> str:
+    """Return the name of slice 0 host 0 of a pod's workload."""
+    return o.label(pod, f"{o.JOBSET}coordinator").partition(".")[0]
+
+
+def own_addresses(pod: Obj) -> list[str]:
+    """Return the addresses at which a host's programs may listen. Slice 0 host 0 may also have its workload's."""
+    own = [str(pod["status"].get("podIP", ""))]
+    has_another = any(item["name"] == SLICE_ATTEMPT for item in pod["spec"]["containers"][0].get("env", ()))
+    if has_another and pod["spec"]["hostname"] == _first_host(pod):
+        own.append(_workload_address(o.label(pod, f"{o.JOBSET}jobset-uid")))
+    return own
 
 
 def addresses_of(pods: list[Obj]) -> dict[str, str]:

@@ -266,9 +266,10 @@ def port_forward(
     local, remote = forwarding.parse_ports(ports)
     place, api = connect_to_chosen(place, workload_name, options["namespace"])
     pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
-    api.connect(pod, remote).close()  # fail before an address is printed
+    with api.connect(pod, remote) as connection:  # fail before an address is printed
+        reached = connection.getpeername()
     if provider_of(place).target(place).on_this_machine:
-        address = f"{pod['status']['podIP']}:{remote}"
+        address = f"{reached[0]}:{remote}"
         _print_ray_address(console, api, pod, address)
         echo(address)
         return
