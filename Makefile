@@ -74,7 +74,7 @@ AUDIT := $(VENV)/audit
 DRILLS = $(PARALLEL) 1 --verbose --timeout 1200 --maxfail 5 -m "$(SELECTED)"
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz simulate mutation chaos e2e e2e-all e2e-kind e2e-here e2e-slow e2e-here-and-slow e2e-local e2e-compiler newest bench gate check docs man audit release format lock golden clean
+.PHONY: help install demo test fuzz simulate mutation chaos e2e e2e-all e2e-kind e2e-here e2e-slow e2e-here-and-slow e2e-local e2e-compiler newest environments bench gate check docs man audit release format lock golden clean
 
 help:
 	@sed -n 's/^#\( \{0,1\}\)/\1/p' Makefile | sed '/^$$/q'
@@ -182,6 +182,8 @@ $(NEWEST)/.installed: requirements/newest.txt | $(STAMP)
 	@$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
 	  --require-hashes --only-binary :all: --requirement requirements/newest.txt
 	@touch $@
+
+environments: $(DOCS)/.installed $(TPU)/.installed $(if $(NEWEST_PYTHON),$(NEWEST)/.installed)
 
 # Each needs at most a few minutes and nothing but this machine; bench/README.md describes all.
 SHORT_BENCHES := startup commands

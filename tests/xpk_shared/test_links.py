@@ -301,6 +301,13 @@ def test_a_name_that_stays_stale_for_some_seconds_delays_a_connection_only_for_o
         assert time.monotonic() - began < 10, "timeouts that grow would take 33 s"
 
 
+def test_each_failed_attempt_is_reported() -> None:
+    errors: list[OSError] = []
+    with pytest.raises(PeerAbsent, match="cannot connect to process 0 at no name:1"):
+        dial("no name", 1, time.monotonic() + 0.2, report=errors.append)
+    assert errors and all(isinstance(error, socket.gaierror) for error in errors)
+
+
 def test_the_hub_accepts_connections_of_many_hosts() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))

@@ -251,7 +251,14 @@ def test_hosts_of_a_workload_that_is_admitted_again_begin_with_its_first_attempt
 
 
 def test_a_host_of_a_replaced_slice_that_finds_no_first_host_ends(start_host: Replaced) -> None:
-    host = start_host(3, replaced=1, program=QUICK.replace("finish_seconds", "join_seconds=1.0, finish_seconds"))
+    """It waits longer while the name of the first host does not resolve: its pod may wait for a machine."""
+    quick = QUICK.replace("finish_seconds", "join_seconds=1.0, absent_seconds=4.0, finish_seconds")
+    began = time.monotonic()
+    unnamed = start_host(2, replaced=1, program=quick, XPK_COORDINATOR_ADDRESS="no name:8476")
+    host = start_host(3, replaced=1, program=quick)
     host.says("this slice was replaced; waiting for the hosts of the others")
     host.ends(75)
-    assert "up" not in host.log.read_text()
+    assert unnamed.process.poll() is None
+    unnamed.ends(75)
+    assert time.monotonic() - began > 4.0
+    assert "up" not in host.log.read_text() + unnamed.log.read_text()

@@ -48,11 +48,11 @@ def test_a_frozen_host_ends_all_others_so_that_all_slices_get_new_pods() -> None
     stop = {"stop": 0, "number": 3, "code": 0, "replaces": True, "saves": False}
     assert coordinator.decide(10.0, (5,)) == stop
     stopped(coordinator, 0, 1)
-    assert coordinator.decide(30.0, (5,)) is None, "20 s"
+    assert coordinator.decide(40.0, (5,)) is None, "30 s"
     stopped(coordinator, 4)
     assert coordinator.decide(50.0, ()) is None, "host 5 has only just connected"
-    assert coordinator.decide(70.0, ()) is None
-    assert coordinator.decide(70.1, ()) == {"final": 5, "silent": True}
+    assert coordinator.decide(80.0, ()) is None
+    assert coordinator.decide(80.1, ()) == {"final": 5, "silent": True}
     assert coordinator.decide(999.0, ()) is None
 
 
@@ -84,8 +84,8 @@ def test_hosts_that_were_asked_to_end_are_awaited_before_all_others_are_stopped(
     assert coordinator.decide(100.0, ()) is None
     coordinator.ask(3)
     coordinator.take(End(0, 1, was_stopped=False), 0, 105.0)
-    assert coordinator.decide(149.9, ()) is None, "the grace period, and 20 s"
-    assert coordinator.decide(150.1, ()) == {"final": 3, "silent": True}, "it does not end"
+    assert coordinator.decide(159.9, ()) is None, "the grace period, and 30 s"
+    assert coordinator.decide(160.1, ()) == {"final": 3, "silent": True}, "it does not end"
     coordinator = deciding()
     coordinator.ask(3)
     for number in range(4):
@@ -104,6 +104,25 @@ def test_a_success_is_told_to_hosts_that_join_later() -> None:
     assert decided(coordinator, 6.0) is None and not coordinator.is_over
     coordinator.join(3, NEVER, 1, runs=False)
     assert decided(coordinator, 7.0) == {"done": True}
+    coordinator.leave(3)
+    assert coordinator.is_over
+
+
+def test_a_host_that_left_and_was_replaced_learns_of_the_success_too() -> None:
+    coordinator = deciding()
+    coordinator.ask(3)
+    coordinator.leave(3)
+    decided(coordinator, 1.0)
+    stopped(coordinator, 0, 1)
+    for number in (2, 3):
+        coordinator.join(number, NEVER, 1, runs=False)
+    assert decided(coordinator, 2.0) == {"start": 1, "replaced": True}
+    for number in range(4):
+        coordinator.take(End(number, 0, was_stopped=False), 1, 3.0)
+    assert decided(coordinator, 3.0) == {"done": True}
+    for number in (1, 2):
+        coordinator.leave(number)
+    assert not coordinator.is_over
     coordinator.leave(3)
     assert coordinator.is_over
 
@@ -129,8 +148,8 @@ def test_hosts_that_may_save_have_their_grace_period_before_they_count_as_frozen
     assert (decided(coordinator, 100.0) or {}).get("saves") is True
     stopped(coordinator, 0)
     assert decided(coordinator, 100.0) is None
-    assert decided(coordinator, 149.9) is None
-    assert decided(coordinator, 150.1) == {"final": 1, "silent": True}
+    assert decided(coordinator, 159.9) is None
+    assert decided(coordinator, 160.1) == {"final": 1, "silent": True}
 
 
 def test_a_new_pod_tells_that_the_earlier_ones_of_its_slice_are_gone() -> None:

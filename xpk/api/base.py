@@ -6,7 +6,6 @@ Objects are plain dicts in Kubernetes' shape. There are two implementations, Kub
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +13,28 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 Obj = dict[str, Any]
 Objs = list[Obj]  # an alias, since inside the protocol `list` is a method
-Connection = socket.socket
 MANAGER = "xpk"  # the field manager of server-side apply
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
 Keep = Callable[[Obj], Obj]
+
+
+class Connection(Protocol):
+    """What a socket has in common with a port that the API server forwards, which is no context manager."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive at most `size` bytes, b"" at the end."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send data."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End one direction or both."""
+
+    def getpeername(self) -> Any:
+        """Return the address of the other end."""
+
+    def close(self) -> None:
+        """End the connection."""
 
 
 @dataclass(frozen=True, slots=True)

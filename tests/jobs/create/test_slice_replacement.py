@@ -55,8 +55,16 @@ def test_a_lost_host_costs_only_its_slice_new_pods(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"num_slices": 1}, {"launcher": "ray"}, {"restart_in_place": False}, {"command": "./train"}],
-    ids=["one slice", "ray", "without restarts in place", "an image that may lack Python"],
+    [
+        {"num_slices": 1},
+        {"launcher": "ray"},
+        {"restart_in_place": False},
+        *(
+            {"command": text}
+            for text in ("./train", "./bench --accelerate", "/data/deepspeed/run.sh", "cat python-list")
+        ),
+    ],
+    ids=str,
 )
 def test_others_get_all_pods_again_and_read_no_settings(tmp_path: Path, more: dict[str, Any]) -> None:
     place = destination(tmp_path, GATE)
@@ -65,13 +73,20 @@ def test_others_get_all_pods_again_and_read_no_settings(tmp_path: Path, more: di
 
 
 @pytest.mark.parametrize("accelerator_type", ["v5litepod-4", "h100-80gb-8", "n2-standard-32-1"])
-@pytest.mark.parametrize("command", ["python3 train.py", "torchrun --nnodes 2 train.py"])
+@pytest.mark.parametrize("command", ["python3 train.py", "cd src && /usr/bin/torchrun --nnodes 2 train.py"])
 def test_a_lost_host_that_is_a_slice_costs_no_other_pods(tmp_path: Path, accelerator_type: str, command: str) -> None:
     place = destination(tmp_path, GATE, accelerator_type=accelerator_type)
     size = {"num_slices": 2} if accelerator_type.startswith("v") else {"num_slices": None, "num_nodes": 2}
     spec = resolve(request(command=command, **size), place).spec
     assert spec.shape.hosts == 1 and spec.num_slices == 2
     assert spec.replaces_slices
+
+
+def test_one_host_may_lack_the_variables_of_its_slice_where_a_webhook_sets_them(tmp_path: Path) -> None:
+    for accelerator_type, is_known in (("v5litepod-4", False), ("v5litepod-8", True)):
+        place = destination(tmp_path, GATE, accelerator_type=accelerator_type)
+        place = replace(place, target=replace(place.target, sets_slice_environment=False))
+        assert resolve(request(), place).spec.replaces_slices == is_known
 
 
 def test_parts_of_slices_get_new_pods_together(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ MAX_HUB_MESSAGE_BYTES = 1 << 28  # bytes in a message of the hub, which lists al
 _CHUNK_BYTES = 1 << 16
 _FIRST_DIAL_SECONDS, DIAL_SECONDS = 1.0, 10.0  # timeouts of a connection attempt: the first, and the longest
 _PAUSE_SECONDS = 0.01, 0.5  # between two attempts, each of which queries the name server: the first, and the longest
+_LONG_PAUSE = 30.0, 5.0  # after this time, the longest for a name that does not resolve: its pod waits for a machine
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
@@ -114,13 +115,15 @@ def dial(
     deadline: float,
     resolve: Callable[[], str] | None = None,
     max_timeout: float = DIAL_SECONDS,
+    report: Callable[[OSError], None] | None = None,
 ) -> socket.socket:
     """Connect, retrying until `deadline` (monotonic), because the hub may start later than this host.
 
     `resolve` returns the address to try next: a name may still resolve to the previous attempt's host, which does not
-    answer. Therefore the first timeouts are short; none is longer than `max_timeout` seconds. Raises PeerAbsent after
-    the deadline.
+    answer. Therefore the first timeouts are short; none is longer than `max_timeout` seconds. `report` is called with
+    each error. Raises PeerAbsent after the deadline.
     """
+    began = time.monotonic()
     timeout = min(_FIRST_DIAL_SECONDS, max_timeout)
     pause, longest_pause = _PAUSE_SECONDS
     while True:
@@ -130,8 +133,13 @@ def dial(
             sock.settimeout(None)
             return sock
         except OSError as error:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise PeerAbsent(f"cannot connect to process 0 at {address}:{port}: {error}") from error
-            time.sleep(pause)
+            if report:
+                report(error)
+            if isinstance(error, socket.gaierror) and now > began + _LONG_PAUSE[0]:
+                longest_pause = _LONG_PAUSE[1]
+            time.sleep(min(pause, deadline - now))
         timeout, pause = min(2 * timeout, max_timeout), min(2 * pause, longest_pause)
         address = resolve() if resolve else address

@@ -33,6 +33,7 @@ class Member(Endpoint):
         super().__init__(identity, number, {0}, handlers, beats)
         self._dial_seconds = dial_seconds  # for an attempt to connect
         self._handshake_seconds = handshake_seconds  # for one that is connected
+        self.unresolved_at = -math.inf  # monotonic time at which the hub's name last did not resolve
         self._sent: list[bytes] = []  # messages of this host to the hub, before or after it connected
 
     def join(
@@ -43,7 +44,7 @@ class Member(Endpoint):
         `resolve` returns the current address if there is no answer. Raises PeerAbsent after the deadline.
         """
         while True:
-            sock = dial(address, port, deadline, resolve, self._dial_seconds)
+            sock = dial(address, port, deadline, resolve, self._dial_seconds, self._note_error)
             with contextlib.suppress(OSError):  # it may be closed already
                 link, hub = Link(sock), str(sock.getpeername()[0])
                 limit = min(deadline, time.monotonic() + self._handshake_seconds)
@@ -59,6 +60,10 @@ class Member(Endpoint):
                 raise PeerAbsent(f"process 0 at {address}:{port} belongs to another job or attempt, or does not answer")
             time.sleep(_RETRY_SECONDS)
             address = resolve() if resolve else address
+
+    def _note_error(self, error: OSError) -> None:
+        if isinstance(error, socket.gaierror):
+            self.unresolved_at = time.monotonic()
 
     def broadcast(self, text: str) -> None:
         """Send a text to all other hosts, as soon as this one is connected."""

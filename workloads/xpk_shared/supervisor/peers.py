@@ -101,6 +101,11 @@ class Peers:
         return not self._link.absent
 
     @property
+    def unresolved_at(self) -> float:
+        """Monotonic time at which the first host last had no pod, as its name did not resolve."""
+        return self._link.unresolved_at if isinstance(self._link, Member) else -math.inf
+
+    @property
     def first_address(self) -> str:
         """Address at which the others have reached the first host; "" before."""
         return self._link.hub_address

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from xpk_shared.supervisor.host import Host
 from xpk_shared.supervisor.names import PEER_LOST
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
 
+_PATIENCE = 1.5  # 30 s: the order to stop goes to a dead node, too, whose connection then ends after 25 s
 NEVER = -1  # restarts in place of a host that has not started its command
 
 
@@ -28,7 +30,8 @@ class ReplacingCoordinator(Coordinator):
     """Decisions on restarts where Kubernetes replaces single slices."""
 
     def __init__(self, host: Host, now: float, coordinator_limits: CoordinatorLimits | None = None) -> None:
-        super().__init__(host, now, coordinator_limits or CoordinatorLimits())
+        limits = coordinator_limits or CoordinatorLimits()
+        super().__init__(host, now, replace(limits, stop_seconds=_PATIENCE * limits.stop_seconds))
         self._gathers = bool(host.slice_attempt)  # this host's slice was replaced: it knows nothing of the others
         self._replaces = self._gathers  # the next attempt begins once all hosts have joined
         self._missing = set(range(1, host.hosts)) if self._gathers else set()  # hosts that have to join
@@ -92,6 +95,7 @@ class ReplacingCoordinator(Coordinator):
         if self._has_succeeded:
             self._messages.append({"done": True})
             return
+        self._left.discard(number)
         stale = {other for other in self._slice_of(number) if self._generation.get(other, generation) < generation}
         self._generation[number] = generation
         if stale - self._missing - {number}:

@@ -96,7 +96,9 @@ class ReplacingSupervisor(Supervisor):
 
     def _note(self, order: dict[str, Any]) -> None:
         """Share the fate of a host of this slice that is gone."""
-        is_own = "gone" in order and order["generation"] == self._host.slice_attempt
+        if "gone" not in order or order["gone"] == self._host.number:
+            return
+        is_own = order["generation"] == self._host.slice_attempt
         if is_own and self._host.is_beside(order["gone"]) and not self._is_leaving:
             self._peers.lost.append(order["gone"])
 
@@ -127,7 +129,7 @@ class ReplacingSupervisor(Supervisor):
         if isinstance(self._command, NoCommand) and not (self._is_asked_to_end or self._is_done):
             if not self._peers.is_linked:
                 return FAILED
-            if self._is_alone and now > self._started_at + self._limits.join_seconds:
+            if self._is_alone and self._has_waited(now):
                 say("no other host has connected; exiting so that all hosts are recreated")
                 return PEER_LOST
         if self._is_done and self._coordinator and not self._is_asked_to_end:
@@ -139,6 +141,12 @@ class ReplacingSupervisor(Supervisor):
         if code == 0 and self._peers.lost and not self._is_done:
             self._is_stopped = True  # its slice will be replaced, so this success does not count
         return super()._exit_code()
+
+    def _has_waited(self, now: float) -> bool:
+        """Return whether this host has waited for the others for long: longer if they may wait for machines."""
+        at, limits = max(self._started_at, self._peers.unresolved_at), self._limits
+        is_ignored = self._host.number != 0 and now > at + limits.join_seconds
+        return is_ignored or now > self._started_at + limits.absent_seconds
 
     @property
     def _is_alone(self) -> bool:

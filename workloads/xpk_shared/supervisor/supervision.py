@@ -38,7 +38,8 @@ class Limits:
     standby_seconds: float = 10.0  # from the start of an attempt to the start of the standby's imports
     registry_seconds: float = 60.0  # for all slices to learn that the run has finished, after slice 0 has
     finish_seconds: float = 10.0  # for all hosts to succeed, after one has whose slice was asked to end
-    join_seconds: float = 600.0  # for a host of a replaced slice to meet another one
+    join_seconds: float = 600.0  # for a host of a replaced slice to meet the first host, if that has a pod
+    absent_seconds: float = 86_400.0  # to meet any other host, as those may wait for machines
 
 
 class Supervisor:
@@ -98,8 +99,8 @@ class Supervisor:
         """Return this host's exit code."""
         try:
             code = self._watch()
-            if code == ASKED_TO_END:  # a local cluster does not see who sends SIGTERM
-                termination_message.write(termination_message.ASKED)
+            if code == ASKED_TO_END:
+                termination_message.record_request()
             return code
         finally:
             if self._standby:

@@ -22,6 +22,12 @@ def write(text: str) -> None:
             stream.write(text)
 
 
+def record_request() -> None:
+    """Record for a local control plane, which does not see who sends SIGTERM, that the host was asked to end."""
+    if os.environ.get(_VARIABLE):
+        write(ASKED)
+
+
 def read_lost() -> tuple[int, int] | None:
     """Return the slice and the number of the host that the command has declared lost, None if there is none."""
     with contextlib.suppress(OSError), open(os.environ.get(_VARIABLE) or _FILE, "rb") as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -266,10 +267,11 @@ def port_forward(
     local, remote = forwarding.parse_ports(ports)
     place, api = connect_to_chosen(place, workload_name, options["namespace"])
     pod = reader.find_pod(api, workload_name, options["namespace"], options["slice_id"], options["host"])
-    with api.connect(pod, remote) as connection:  # fail before an address is printed
-        reached = connection.getpeername()
-    if provider_of(place).target(place).on_this_machine:
-        address = f"{reached[0]}:{remote}"
+    is_here = provider_of(place).target(place).on_this_machine
+    with closing(api.connect(pod, remote)) as connection:  # fail before an address is printed
+        reached = connection.getpeername()[0] if is_here else ""
+    if is_here:
+        address = f"{reached}:{remote}"
         _print_ray_address(console, api, pod, address)
         echo(address)
         return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from xpk.api.controller_config import JOBSET_CONFIG_MAP, JOBSET_NAMESPACE, RESTART_JOB, has_gate, read_config
 from xpk.jobs.create.destination import Destination
 from xpk.model.specs import WorkloadSpec
 
-_NEED_PYTHON = ("python", "torchrun", "accelerate", "deepspeed")  # in a command: its image has Python
+# Programs in a command by which its image is known to have Python.
+_PYTHON = re.compile(r"""(?<![^\s/;&|("'])(?:python[\d.]*|torchrun|accelerate|deepspeed)(?![\w./-])""")
 
 
 def choose(spec: WorkloadSpec, destination: Destination) -> WorkloadSpec:
@@ -20,12 +22,14 @@ def _can_wait(spec: WorkloadSpec) -> bool:
     """Return whether the hosts of other slices can stay in their pods, because supervisors run there."""
     is_placed_anew = spec.within is not None or spec.copy is not None  # by Kueue as a whole, or on another cluster
     has_others = spec.num_slices > 1 and not spec.min_slices
-    return spec.restart_in_place and has_others and not is_placed_anew and _has_python(spec)
+    # Supervisors need the slice's variables, which GKE's webhook may leave out for a TPU slice of one host.
+    has_place = spec.shape.hosts > 1 or spec.target.sets_slice_environment
+    return spec.restart_in_place and has_others and has_place and not is_placed_anew and _has_python(spec)
 
 
 def _has_python(spec: WorkloadSpec) -> bool:
     """Return whether the hosts are known to have Python: without supervisors, nobody would end the other slices."""
-    return spec.target.on_this_machine or any(word in part for part in spec.command for word in _NEED_PYTHON)
+    return spec.target.on_this_machine or any(map(_PYTHON.search, spec.command))
 
 
 def _restarts_slices(destination: Destination) -> bool:
