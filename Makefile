@@ -45,8 +45,8 @@ PARALLEL := --max-worker-restart 0 --numprocesses
 # CI skips drills marked `extended`: each repeats most of another one. `make e2e-all` includes them.
 SELECTED := not extended
 
-# CI also skips the slow tests of the mathematics of models and meshes: `make test` tests each family, and no host or pod
-# can change them. `make e2e-all` includes them, as does `make e2e-slow SELECTED=`.
+# CI also skips the slow tests of the mathematics of models, meshes and steps: `make test` tests each family, and no host or
+# pod can change them. `make e2e-all` includes them, as does `make e2e-slow SELECTED=`.
 MATHEMATICS := tests/trainer/models tests/trainer/parallel tests/trainer/test_translation.py \
   $(addprefix tests/trainer/data/, test_packed_pairs.py test_packing.py) \
   $(addprefix tests/trainer/step/, test_gradient_reduction.py test_programs.py test_shares.py test_update_sharding.py)
