@@ -137,7 +137,7 @@ def _first_host(pod: Obj) -> str:
 
 def own_addresses(pod: Obj) -> list[str]:
     """Return the addresses at which a host's programs may listen. Slice 0 host 0 may also have its workload's."""
-    own = [str(pod["status"].get("podIP", ""))]
+    own = [str(address)] if (address := pod["status"].get("podIP")) else []
     has_another = any(item["name"] == SLICE_ATTEMPT for item in pod["spec"]["containers"][0].get("env", ()))
     if has_another and pod["spec"]["hostname"] == _first_host(pod):
         own.append(_workload_address(o.label(pod, f"{o.JOBSET}jobset-uid")))
