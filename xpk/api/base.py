@@ -19,7 +19,7 @@ Keep = Callable[[Obj], Obj]
 
 
 class Connection(Protocol):
-    """What a socket has in common with a port that the API server forwards, which is no context manager."""
+    """Connection to a port of a host: a socket, or one through the API server, which has no `with`."""
 
     def recv(self, size: int, /) -> bytes:
         """Receive at most `size` bytes, b"" at the end."""
