@@ -18,7 +18,7 @@ _ALONE = 'exec "$0" "$@"'
 # The arguments are the user's command. An image without Python runs it alone. -I: no module of the user's is imported.
 START = ("bash", "-c", f'command -v python3 > /dev/null && exec python3 -I {FILE} "$0" "$@"; {_ALONE}')
 _PACKAGES = ("links", "supervisor")  # of xpk_shared
-_REPLACEMENT = "replacement_"  # prefix of modules
+_REPLACEMENT, _REGISTRY = "replacement_", "registry"  # prefixes of modules
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has: equal programs are equal files
 
 
@@ -59,11 +59,12 @@ def supervisor_archive(*, elastic: bool = False, replaces_slices: bool = False) 
     It has only the modules that the workload needs: of elastic slices, or of slices that are replaced one by one.
     """
     root = files("xpk_shared")
+    left_out = (*(() if elastic else (_REGISTRY,)), *(() if replaces_slices else (_REPLACEMENT,)))
     sources = {
         f"xpk_shared/{package}/{file.name}": file.read_bytes()
         for package in (*_PACKAGES, *(["slices"] if elastic else []))
         for file in (root / package).iterdir()
-        if file.name.endswith(".py") and (replaces_slices or not file.name.startswith(_REPLACEMENT))
+        if file.name.endswith(".py") and not file.name.startswith(left_out)
     }
     sources["xpk_shared/__init__.py"] = (root / "__init__.py").read_bytes()
     sources["__main__.py"] = sources["xpk_shared/supervisor/__main__.py"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from xpk_shared.links.errors import AddressError
 from xpk_shared.supervisor.command import adopt_orphans
 from xpk_shared.supervisor.host import Host, read_host, say
 from xpk_shared.supervisor.peers import Peers
-from xpk_shared.supervisor.registry import open_registry
 from xpk_shared.supervisor.signals import Signals
 from xpk_shared.supervisor.supervision import FAILED, NOT_STARTED, Limits, Supervisor
+
+if TYPE_CHECKING:
+    from xpk_shared.supervisor.registry import RegistryServer
 
 
 def main(
@@ -30,7 +33,7 @@ def main(
     secret = host.read_secret()
     peers = open_peers(host, secret, signals.wake)
     try:
-        registry = open_registry(host, secret, limits.registry_seconds)
+        registry = _registry(host, secret, limits) if host.elastic else None
         kind = _replacing_supervisor() if host.replaces_slices and peers.is_linked else Supervisor
         supervisor = kind(host, argv, environ, peers, signals, limits, registry)
     except AddressError as error:
@@ -43,8 +46,16 @@ def main(
     return supervisor.run()
 
 
+# Each of these modules is only in the archives of workloads that need it (xpk/render/supervisor.py).
+
+
+def _registry(host: Host, secret: bytes, limits: Limits) -> RegistryServer | None:
+    from xpk_shared.supervisor.registry import open_registry
+
+    return open_registry(host, secret, limits.registry_seconds)
+
+
 def _replacing_supervisor() -> type[Supervisor]:
-    # Only the archive of a workload whose slices are replaced one by one has this module.
     from xpk_shared.supervisor.replacement_supervisor import ReplacingSupervisor
 
     return ReplacingSupervisor

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.command import Command, NoCommand
@@ -18,11 +18,13 @@ from xpk_shared.supervisor.peers import Peers
 from xpk_shared.supervisor.preflight import Preflight
 from xpk_shared.supervisor.progress import ProgressFile
 from xpk_shared.supervisor.record import pause_record, restart_record, write_record
-from xpk_shared.supervisor.registry import RegistryServer
 from xpk_shared.supervisor.restarts import SHORT_SECONDS, Coordinator, CoordinatorLimits, End
 from xpk_shared.supervisor.signals import END, Signals
 from xpk_shared.supervisor.silence import Silence
 from xpk_shared.supervisor.standby import Standby
+
+if TYPE_CHECKING:
+    from xpk_shared.supervisor.registry import RegistryServer
 
 FAILED, NOT_STARTED, ASKED_TO_END = 1, 127, 143  # exit codes of a host
 _END_SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 60.0, 0.2, 60.0
