@@ -59,7 +59,8 @@ def supervisor_archive(*, elastic: bool = False, replaces_slices: bool = False) 
     It has only the modules that the workload needs: of elastic slices, or of slices that are replaced one by one.
     """
     root = files("xpk_shared")
-    left_out = (*(() if elastic else (_REGISTRY,)), *(() if replaces_slices else (_REPLACEMENT,)))
+    needed = {_REGISTRY: elastic, _REPLACEMENT: replaces_slices}
+    left_out = tuple(prefix for prefix, is_needed in needed.items() if not is_needed)
     sources = {
         f"xpk_shared/{package}/{file.name}": file.read_bytes()
         for package in (*_PACKAGES, *(["slices"] if elastic else []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class Endpoint:
         self.absent = absent  # expected hosts that have never connected
         self.links: dict[int, Link] = {}
         self.hub_address = ""  # at which the others reach the hub, once a host has connected
+        self.unresolved_at = -math.inf  # monotonic time at which the hub's name last did not resolve
         self._changed = threading.Condition()
         self._is_closing = False
         self._identity, self._handlers, self._beats = identity, handlers, beats

@@ -33,7 +33,6 @@ class Member(Endpoint):
         super().__init__(identity, number, {0}, handlers, beats)
         self._dial_seconds = dial_seconds  # for an attempt to connect
         self._handshake_seconds = handshake_seconds  # for one that is connected
-        self.unresolved_at = -math.inf  # monotonic time at which the hub's name last did not resolve
         self._sent: list[bytes] = []  # messages of this host to the hub, before or after it connected
 
     def join(

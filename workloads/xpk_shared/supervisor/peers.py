@@ -103,7 +103,7 @@ class Peers:
     @property
     def unresolved_at(self) -> float:
         """Monotonic time at which the first host last had no pod, as its name did not resolve."""
-        return self._link.unresolved_at if isinstance(self._link, Member) else -math.inf
+        return self._link.unresolved_at
 
     @property
     def first_address(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xpk_shared.slices.registry import Registry
 from xpk_shared.supervisor.host import Host, address_to_listen
 
 
@@ -13,9 +14,6 @@ class RegistryServer:
 
     def __init__(self, host: Host, secret: bytes, seconds: float) -> None:
         assert host.elastic is not None
-        # Only the archive of an elastic workload's supervisor has this package.
-        from xpk_shared.slices.registry import Registry
-
         elastic = host.elastic
         self._registry = Registry(host.job, secret, elastic.num_slices, elastic.min_slices)
         name, _, port = elastic.registry.rpartition(":")
