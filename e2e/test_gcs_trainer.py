@@ -151,7 +151,7 @@ def test_an_unreachable_bucket_loses_no_line_and_no_step(
     job = start_in_bucket(server, tmp_path, "away")
     until(lambda: last_step(job) >= INTERVAL + 1, job)
     server.pause()
-    due, back = (last_step(job) // INTERVAL + 1) * INTERVAL, time.monotonic() + 10
+    due, back = -(-last_step(job) // INTERVAL) * INTERVAL, time.monotonic() + 10
     until(lambda: time.monotonic() > back and last_step(job) >= due, job, 60)
     server.resume()
     assert job.exit_codes(600) == [0, 0], job.logs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -87,9 +88,14 @@ def until_step(run: Workload, step: int) -> None:
 def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int, launcher: str) -> None:
     run = start(lab, f"kill-{launcher}-s{slice_id}h{host}", options=("--launcher", launcher))
     run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
-    before = {known["pod"] for known in run.describe()["hosts"]}  # while it starts: it trains faster than this takes
+    hosts = run.describe()["hosts"]  # while it starts: it trains faster than this takes
+    before = {known["pod"] for known in hosts}
+    (victim,) = (known for known in hosts if (known["slice"], known["host"]) == (slice_id, host))
     until_step(run, INTERVAL + 3)
-    run.end_host(slice_id, host) if launcher == "ray" else run.end_program(slice_id, host)
+    if launcher == "ray":
+        lab.kill(victim, signal.SIGKILL)
+    else:
+        lab.kill_program(victim, run.pid(slice_id, host), signal.SIGKILL)
     assert finish(run) == undisturbed
     described = run.describe()
     assert described["restarts"] == described["restarts_counted"] == 1
@@ -103,8 +109,10 @@ def test_sigkill(lab: Lab, undisturbed: dict[int, str], slice_id: int, host: int
 @pytest.mark.parametrize("launcher", ["plain", pytest.param("ray", marks=pytest.mark.extended)])
 def test_sigterm_saves_and_is_not_counted(lab: Lab, undisturbed: dict[int, str], launcher: str) -> None:
     run = start(lab, f"term-{launcher}", max_restarts=0, options=("--launcher", launcher))
+    run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
+    victim = run.host(1, 0)
     until_step(run, INTERVAL + 3)
-    run.end_host(1, 0, signal.SIGTERM)
+    lab.kill(victim, signal.SIGTERM)
     assert finish(run) == undisturbed
     described = run.describe()
     assert (described["restarts"], described["restarts_counted"]) == (1, 0)
@@ -160,7 +168,8 @@ def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:
     victims = lab.processes()
     assert len(victims) >= 9  # four hosts, four supervisors, the daemon
     for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a host ends with its supervisor
+            os.kill(pid, signal.SIGKILL)
     assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 1
     assert run.lost_steps <= most_lost_steps(run)

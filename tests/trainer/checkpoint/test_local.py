@@ -367,16 +367,16 @@ def _newest(out: Path) -> int:
 
 @pytest.mark.slow
 def test_a_slice_that_lost_its_local_tier_restores_from_the_other_slice(tmp_path: Path) -> None:
-    settings = ["run.steps=14", "checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
+    settings = ["run.steps=60", "checkpoint.every=100000", "run.eval_every=0", "data.max_bytes=50000"]
     whole = start(tmp_path / "whole", settings)
     assert whole.exit_codes() == [0, 0], whole.logs()
     settings += ["checkpoint.local_every=2", f"checkpoint.local_path={tmp_path / 'ram'}"]
     losses: dict[int, str] = {}
     saved, lost = "local checkpoint", "peer"
-    for attempt, (reached, origins) in enumerate([(5, ()), (9, (saved, lost)), (14, (lost, saved))]):
+    for attempt, (reached, origins) in enumerate([(20, ()), (40, (saved, lost)), (60, (lost, saved))]):
         job = start(tmp_path / "out", settings, attempt=attempt)
         job.wait_for_step(reached)
-        if reached < 14:
+        if reached < 60:
             job.processes[1].send_signal(signal.SIGKILL)
         job.exit_codes()
         losses |= job.losses()
@@ -394,7 +394,7 @@ def test_a_slice_that_lost_its_local_tier_restores_from_the_other_slice(tmp_path
         else:
             assert "params.embed has changed since it was written" in job.logs()
     assert losses == whole.losses()
-    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("[0-9]*")] == ["14"]
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("[0-9]*")] == ["60"]
 
 
 class Contested:

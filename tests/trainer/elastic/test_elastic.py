@@ -198,11 +198,11 @@ def test_the_run_continues_without_a_slice_that_is_lost_while_the_registry_is_fr
 def test_too_few_slices_wait_for_the_registry_however_long(start: functools.partial[ElasticRun]) -> None:
     """They do not know whether others continue, and the only copy of the state may be theirs."""
     expected = undisturbed(start, hosts=2, chips=1)
-    run = start("disturbed", [*SETTINGS, "observe.hang_seconds=5"], hosts=2, chips=1)
+    run = start("disturbed", [*SETTINGS, "observe.hang_seconds=12"], hosts=2, chips=1)
     run.wait_for_step(5)
     run.registry.kill()
     run.kill(0)
-    time.sleep(15)
+    time.sleep(30)
     run.replace_registry()
     run.wait_for_slices([1], 30)
     run.restart(0)

@@ -35,11 +35,13 @@ def loaded(job: Cluster, slice_id: int) -> dict[str, bool]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_restart_loads_programs_compiled_by_one_host(tmp_path: Path) -> None:
-    first = started(tmp_path, 0)
-    first.wait_for_step(5, 400)
+    longer = ("run.steps=100", "run.eval_every=50", "checkpoint.every=50")  # so that it is ended after the only save
+    first = started(tmp_path, 0, *longer)
+    first.wait_for_save(400)
+    first.wait_for_step(53, 400)
     first.kill()
     assert set(loaded(first, 0).values()) == {False} and set(loaded(first, 1).values()) == {True}
-    second = started(tmp_path, 1)
+    second = started(tmp_path, 1, *longer)
     assert second.exit_codes(400) == [0, 0], second.logs()
     before, after = first.losses(), second.losses()
     again = before.keys() & after.keys()
