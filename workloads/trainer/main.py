@@ -31,7 +31,10 @@ _COMMANDS = ("train", "prepare", "check", "preflight", "estimate", "compile", "s
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser that reports a bad command line as a FatalError does."""
+    """Argument parser that reports a bad command line as a FatalError does, and accepts no abbreviated options."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with ExitCode.FATAL."""
@@ -80,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--settings-only", action="store_true", help="do not check the settings against these numbers")
     check.add_argument("--no-data", action="store_true", help="do not check data.path and the output folder")
+    check.add_argument("arguments", nargs="*", metavar="ARG", help="after `--`: arguments of `train` to check")
     check.set_defaults(command=_check)
     preflight.add_command(commands)
     cli.add_commands(commands, [config_options])
@@ -195,7 +199,8 @@ def _prepare(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     chips = layout.Chips(options.num_slices, options.hosts_per_slice, options.chips_per_host)
     try:
-        config = configs.load(options.config, options.set)
+        train = _parser().parse_args(["train", *options.arguments]) if options.arguments else options
+        config = configs.load(train.config, train.set)
         if min(chips.num_slices, chips.hosts_per_slice, chips.chips_per_host) < 1:
             raise FatalError(
                 Problem("--num-slices, --hosts-per-slice and --chips-per-host must be at least 1", "Use 1 or more")

@@ -103,8 +103,7 @@ class Engine:
         if result.exit_code:
             raise XpkError(
                 f"cannot build image {image}: {_reason(result)}",
-                hint="set XPK_BASE_IMAGE to another base image, or XPK_TRAINER_IMAGE to an existing image; "
-                f"`{result.command}` shows more",
+                hint="pass another base image (`xpk image build --base-docker-image`; for kind, XPK_BASE_IMAGE)",
             )
 
     def push(self, image: str) -> None:

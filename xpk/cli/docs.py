@@ -24,8 +24,9 @@ def docs(topic: str | None) -> None:
     """List the documentation pages, or show the page TOPIC."""
     topics = list(_topics())
     if topic is None:
+        width = max(map(len, topics)) + 2
         for known in topics:
-            click.echo(f"{known:32}{_title(known)}")
+            click.echo(f"{known:{width}}{_title(known)}")
         return
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name not in topics:  # a page of a folder, without the folder
@@ -33,7 +34,7 @@ def docs(topic: str | None) -> None:
     if name not in topics:
         near = difflib.get_close_matches(name, topics, 1)
         raise NotFoundError(
-            f"there is no page '{topic}'", hint=f"`xpk docs {near[0]}`" if near else "`xpk docs` lists the pages"
+            f"page '{topic}' not found", hint=f"`xpk docs {near[0]}`" if near else "`xpk docs` lists the pages"
         )
     click.echo_via_pager((docs_dir() / f"{name}.md").read_text(encoding="utf-8"))
 

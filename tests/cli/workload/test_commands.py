@@ -365,6 +365,19 @@ def test_the_users_xla_flags_are_added_to_ours(dev: Xpk) -> None:
     assert flags.endswith(" --xla_dump_to=/tmp/d") and "concurrency_optimized_scheduler=false" in flags
 
 
+@pytest.mark.parametrize(
+    "words", [("--chips-per-host", "4"), ("--num-slices", "3"), ("--settings-only",), ("--conf", "1b")]
+)
+def test_options_that_training_does_not_have_are_refused(dev: Xpk, words: tuple[str, ...]) -> None:
+    outcome = dev("workload", "create", "lm", "--dry-run", "--", "--config", "tiny", *words)
+    assert outcome.code == 2 and f"unrecognized arguments: {' '.join(words)}" in outcome.err
+
+
+def test_a_dry_run_for_an_unknown_cluster_names_the_others(dev: Xpk) -> None:
+    outcome = dev("workload", "create", "lm", "--cluster", "nope", "--command", "true", "--dry-run")
+    assert outcome.code == 3 and "dev" in outcome.err.partition("hint:")[2] and "--tpu-type" in outcome.err
+
+
 def test_a_workload_deleted_at_its_end_still_reports_its_outcome(dev: Xpk) -> None:
     create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--wait")
     assert dev(*create, "--command", "exit 3").code == 8

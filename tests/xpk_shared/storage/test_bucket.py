@@ -25,6 +25,11 @@ def test_invalid_addresses_have_problems(address: str) -> None:
         open_place(address)
 
 
+@pytest.mark.parametrize("address", ["gs:/runs/x", "gs:runs", "GS:/runs"])
+def test_a_mistyped_address_is_not_a_folder(address: str) -> None:
+    assert address_problems(address) == [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
+
+
 @pytest.mark.parametrize(
     ("failure", "kind", "says"),
     [

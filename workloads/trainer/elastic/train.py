@@ -250,7 +250,7 @@ class _Training:
         """Let the leading slice save the state; if it is lost before, the next one that leads. All wait for it."""
         is_saved, nth = False, 0
         limit = timeouts.limits(self._run.job).storage(SAVE)
-        if self._evaluation.program.detect:  # the leading slice records the mAP, too
+        if self._run.programs.detect:  # the leading slice records the mAP, too
             limit = max(limit, self._run.job.config.observe.data_hang_seconds)
         while not self._flags.get("saved"):
             if self._leads and not is_saved:
@@ -272,7 +272,10 @@ class _Training:
                 self._detections.write(at, replica, log)
             return Share(_NOTHING, sums.scalars)
 
-        result = self._exchange(Seq(at, EVALUATE), compute)
+        # A slice watches its own batches and saves itself. The others may wait for the leading one's save, and for a
+        # slice that has the shares of a lost one, too.
+        patience = run.job.config.observe.data_hang_seconds
+        result = self._exchange(Seq(at, EVALUATE), compute, min_seconds=patience)
         loss = record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
         if program.detect and self._leads:
             self._detections.measure(at)
@@ -280,7 +283,7 @@ class _Training:
 
     def _measure_left(self, until: int) -> None:
         """Measure the detections up to step `until` that a former leading slice has not measured."""
-        if self._evaluation.program.detect:
+        if self._run.programs.detect:
             self._detections.measure_left(until)
 
     def _hold(self) -> None:

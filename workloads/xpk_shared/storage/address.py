@@ -8,6 +8,7 @@ BUCKET = "gs://"
 EMULATOR = "STORAGE_EMULATOR_HOST"  # server that clients of Google Cloud Storage use instead of Google's
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
+_NEARLY_BUCKET = re.compile(r"gs:(?!//)", re.IGNORECASE)  # a mistyped address, not a folder's name
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -22,6 +23,8 @@ def address_problems(address: str) -> list[str]:
     scheme = _SCHEME.fullmatch(address)
     if _CONTROL.search(address):
         return [f"{address!r} contains control characters"]
+    if _NEARLY_BUCKET.match(address):
+        return [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
     if not scheme:
         return [] if address else ["the folder name is empty"]
     if scheme[1] != "gs":

@@ -221,7 +221,9 @@ class GkeProvider:
         steps.append(
             Step(f"remove the connection to '{name}'", forget, key="forget", after=tuple(step.key for step in steps))
         )
-        return Plan(f"delete cluster '{name}'", steps, at_once=request.at_once, activity=self._activity)
+        return Plan(
+            f"delete cluster '{name}'; output in buckets stays", steps, at_once=request.at_once, activity=self._activity
+        )
 
     def _deletion(self, name: str, cluster: Mapping[str, Any], *, force: bool) -> Change:
         """Return the plan of deleting a cluster. Raises ConflictError if workloads run on it, unless forced."""

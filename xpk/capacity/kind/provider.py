@@ -132,7 +132,7 @@ class KindProvider:
             check_deletable(api, name)
             steps = [closing_step(api, name)]
         title = f"remove the containers, the network and the files of '{name}'"
-        return Plan(f"delete cluster '{name}'", [*steps, Step(title, partial(self._delete, name))])
+        return Plan(f"delete cluster '{name}' and all output on it", [*steps, Step(title, partial(self._delete, name))])
 
     def names(self) -> list[str]:
         """See `Provider.names`. Those that xpk created: asking kind would cost every command a process."""

@@ -116,7 +116,7 @@ class LocalProvider:
                 )
         folder = self._root / name
         return Plan(
-            f"delete cluster '{name}'",
+            f"delete cluster '{name}' and all output on it",
             [
                 Step(
                     f"stop the hosts and the control plane of '{name}' and remove its files",

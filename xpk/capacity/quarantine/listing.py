@@ -88,8 +88,9 @@ def slice_of(nodes: Objs, name: str) -> tuple[Obj, Objs]:
     if node is None:
         existing = [str(node["metadata"]["name"]) for node in nodes]
         of_pool = [str(node["metadata"]["name"]) for node in nodes if pool_of(node) == name]
-        close = of_pool[:3] or difflib.get_close_matches(name, existing, n=3) or existing[:3]
-        hint = f"choose from {', '.join(close)}" if close else "`xpk node list` lists the nodes"
+        close = of_pool or difflib.get_close_matches(name, existing, n=3) or existing
+        more = f" and {len(close) - 3} more" if len(close) > 3 else ""
+        hint = f"choose from {', '.join(close[:3])}{more}" if close else "`xpk node list` lists the nodes"
         hint = f"'{name}' is a slice: {hint}" if of_pool else hint
         raise NotFoundError(f"no slice has a node '{name}'", hint=hint, resource=f"node '{name}'")
     return node, [other for other in nodes if pool_of(other) == pool_of(node)]

@@ -232,7 +232,7 @@ def delete(
     output: str | None,
     **flags: Any,
 ) -> None:
-    """Delete a cluster with everything on it, including the output of its workloads."""
+    """Delete a cluster. Output in buckets stays, and of an adapted cluster the nodes, JobSet and Kueue."""
     console, cluster_name = console.choosing(output), the_name("cluster", name, name_flag)
     try:
         plan = provider_with(cluster_name, provider, flags).plan_delete(cluster_name, force=force)
@@ -242,7 +242,7 @@ def delete(
         console.tell(f"there is no cluster '{cluster_name}'")
         return
     if not (yes or force or dry_run):
-        ask(f"Delete cluster '{cluster_name}' and all output on it?")
+        ask(f"{plan.summary[:1].upper()}{plan.summary[1:]}?")
     carry_out(console, plan, dry_run=dry_run)
 
 

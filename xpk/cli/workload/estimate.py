@@ -69,7 +69,7 @@ def estimate(ctx: click.Context, /, cluster: str | None, namespace: str, **optio
         console.data(figures)
         return
     for key, value in figures.items():
-        echo(f"{key + ':':<19}{_shown(value)}")
+        echo(f"{key + ':':<18} {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

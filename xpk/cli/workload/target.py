@@ -54,11 +54,17 @@ def _find(console: Console, cluster: str | None, request: Workload, *, is_dry: b
         if not is_dry or cluster is None:
             raise
         if not request.accelerator_type:
-            raise type(error)(error.message, hint="pass --tpu-type TYPE: the cluster is unreachable") from error
+            raise type(error)(error.message, hint=_assumed_hint(error)) from error
         console.warn(
             f"without --dry-run, this command would fail: {error.message}; the objects are those for a new GKE cluster"
         )
         return _assumed_destination(cluster, request.accelerator_type, request.queue)
+
+
+def _assumed_hint(error: XpkError) -> str:
+    """Return an error's hint with the one for a dry run: objects can also be printed without a cluster."""
+    without = "pass --tpu-type TYPE to print the objects for a new GKE cluster"
+    return f"{error.hint}; or {without}" if error.hint else without
 
 
 def _assumed_destination(cluster: str, accelerator_type: str, queue: str | None) -> Destination:

@@ -39,14 +39,15 @@ def check_trainer(
     arguments = ["--num-slices", str(spec.num_slices)]
     arguments += ["--min-slices", str(spec.min_slices)] if spec.min_slices else []
     arguments += ["--hosts-per-slice", str(shape.hosts), "--chips-per-host", str(shape.chips_per_host)]
-    arguments += [*([] if see_data else ["--no-data"]), *trainer_args]
+    arguments += [*([] if see_data else ["--no-data"]), "--", *trainer_args]
     result = ask_trainer(runner, "check", arguments, folder)
     report_warnings(result, report)
     if result.exit_code == 0:
         return
     _raise_problems(result, spec.name)
     if result.exit_code in (2, 42):
-        message = f"invalid trainer arguments: {result.last_line.removeprefix('error: ')}"
+        reason = result.last_line.removeprefix("error: ").partition(". See python -m trainer")[0]
+        message = f"invalid trainer arguments: {reason}"
         raise UsageError(message, hint="`xpk docs trainer-settings` lists every setting")
     raise XpkError(
         f"the trainer cannot check its configuration: {result.last_line}",
@@ -58,7 +59,7 @@ def check_settings(runner: Runner, name: str, trainer_args: Sequence[str], scrip
     """Check the settings of the workload `name`, whose size is unknown. Raises UsageError with all problems."""
     unknown_size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "1", "--settings-only")
     with start_folder(script_dir if script_dir and script_dir.is_dir() else None) as folder:
-        _raise_problems(ask_trainer(runner, "check", [*unknown_size, *trainer_args], folder), name)
+        _raise_problems(ask_trainer(runner, "check", [*unknown_size, "--", *trainer_args], folder), name)
 
 
 @contextlib.contextmanager
