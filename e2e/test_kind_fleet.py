@@ -117,7 +117,7 @@ def test_console_and_ledger_show_a_run_that_was_restarted_and_deleted(place: Pla
 
             def shows_all() -> bool:
                 row, restarts = overview.parts.get("runs", ""), run.parts.get("restarts", "")
-                has_loss = re.search(r"\b[1-8]\d\.5", row) and "curve" in run.parts.get("loss", "")
+                has_loss = re.search(r"8\d\.5", row) and "curve" in run.parts.get("loss", "")
                 return bool("watched" in row and has_loss and "host s0/h1 ended with exit code 3" in restarts)
 
             until(shows_all, seconds=SECONDS, report=lambda: f"{overview.parts}\n{run.parts}")

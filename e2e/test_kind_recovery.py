@@ -25,7 +25,7 @@ from xpk.jobs.report.programs import read_folder
 # Not the target times, which bench/recovery_kind measures: a loaded machine takes several times as long.
 DEAD_NODE_SECONDS = 420.0
 FENCED_NODE_SECONDS = 30.0  # from the end of the machine until containers of all hosts run; this is a requirement
-GRACE_SECONDS = 300
+GRACE_SECONDS = 120
 NODE_MEMORY = "/dev/shm"
 LOCAL_INTERVAL = 2
 # Like a program that waits in a collective: it does not react to signals.

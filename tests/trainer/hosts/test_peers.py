@@ -130,7 +130,7 @@ def test_a_frozen_host_of_an_elastic_slice_is_detected_within_seconds() -> None:
         stopped_at, stdout = time.monotonic(), hosts[0].stdout
         assert stdout is not None
         assert stdout.readline() == "lost 1\n"
-        assert time.monotonic() - stopped_at < 10  # without the limit: 20
+        assert time.monotonic() - stopped_at < 4
     finally:
         for process in hosts:
             process.kill()

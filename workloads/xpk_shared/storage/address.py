@@ -23,12 +23,10 @@ def address_problems(address: str) -> list[str]:
     scheme = _SCHEME.fullmatch(address)
     if _CONTROL.search(address):
         return [f"{address!r} contains control characters"]
-    if _NEARLY_BUCKET.match(address):
+    if _NEARLY_BUCKET.match(address) or (scheme and scheme[1] != "gs"):
         return [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
     if not scheme:
         return [] if address else ["the folder name is empty"]
-    if scheme[1] != "gs":
-        return [f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"]
     bucket, _, prefix = scheme[2].partition("/")
     problems = []
     if not _BUCKET_NAME.fullmatch(bucket):
