@@ -276,6 +276,15 @@ class Workload:
         """Return the number of steps that were completed twice."""
         return len(self.steps) - len({line["step"] for line in self.steps})
 
+    def steps_beside_a_save(self, before: float) -> int:
+        """Return the steps that ran beside the newest save begun before a time, if that save was not committed."""
+        begun, saved = ([e for e in self.events(name) if e["time"] <= before] for name in ("save_begin", "save"))
+        newest = max(begun, key=lambda event: event["time"])
+        if any(event["step"] == newest["step"] and event["time"] >= newest["time"] for event in saved):
+            return 0
+        reached = max(line["step"] for line in self.steps if line["time"] <= before)
+        return max(0, int(reached - newest["step"]))
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return all hosts' events with a name."""
         return [event for event in self._events() if event.get("event") == name]

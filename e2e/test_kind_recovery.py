@@ -78,7 +78,7 @@ class Drill:
         assert all(self.losses[line["step"]] == line["loss_hex"] for line in self.run.steps[before:])
         (recovery,) = (one for one in recoveries(read_folder(self.run.folder), kill_time=at) if one.since == at)
         self._show(recovery)
-        assert self._lost_steps() <= lost + (self._steps_beside_a_save() if lost else 0)
+        assert self._lost_steps() <= lost + (self.run.steps_beside_a_save(self._all_began()) if lost else 0)
         assert recovery.seconds < seconds
         return recovery
 
@@ -138,17 +138,6 @@ class Drill:
         newest = [line["step"] for line in self.run.steps if line["time"] > began]
         reached = max(line["step"] for line in self.run.steps if line["time"] <= began)
         return int(reached - min(newest) + 1)
-
-    def _steps_beside_a_save(self) -> int:
-        """Return the steps that ran beside a save which the newest disturbance interrupted."""
-        began = self._all_began()
-        begun = [event for event in self.run.events("save_begin") if event["time"] <= began]
-        newest = max(begun, key=lambda event: event["time"])
-        later = (event["step"] for event in self.run.events("save") if event["time"] >= newest["time"])
-        if newest["step"] in later:
-            return 0
-        reached = max(line["step"] for line in self.run.steps if line["time"] <= began)
-        return max(0, int(reached - newest["step"]))
 
     def _show(self, recovery: Recovery) -> None:
         parts = ", ".join(f"{part.name} {part.seconds:.1f}" for part in recovery.parts if part.seconds is not None)

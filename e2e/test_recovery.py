@@ -65,9 +65,8 @@ def undisturbed(lab: Lab) -> dict[int, str]:
 
 def most_lost_steps(run: Workload) -> int:
     """Return the steps that a first failure may cost: an interval, and those beside a save that it interrupted."""
-    reached = max(line["step"] for line in run.steps if line["attempt"] == 0)
-    saving = max(event["step"] for event in run.events("save_begin") if event["attempt"] == 0)
-    return INTERVAL + (reached - saving if saving > run.saved() else 0)
+    restarted_at = min(event["time"] for event in run.events("start") if event["attempt"] > 0)
+    return INTERVAL + run.steps_beside_a_save(restarted_at)
 
 
 def until_step(run: Workload, step: int) -> None:
