@@ -14,6 +14,7 @@ part in collectives, and of which neither waits for the other, may run in either
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -46,22 +47,30 @@ def main() -> None:
     parser.add_argument("--hang-seconds", type=float, default=120.0, help="without a step, after which a run hangs")
     parser.add_argument("--concurrent", action="store_true", help=f"{FLAG}=true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the trainer")
+    parser.add_argument("--folder", type=Path, help="keeps program and losses; a whole compiled run is not repeated")
     parser.add_argument("--host", nargs=4, metavar=("MODE", "ID", "PORT", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "workloads"))
     if options.host:
         mode, number, port, folder = options.host
         run_host(options, mode, int(number), int(port), Path(folder))
-    with tempfile.TemporaryDirectory() as folder:
-        runs = ["compile", *(["load"] * options.loads)]
-        get_compiled: list[str] = []
-        for mode in runs:
-            result = job(options, mode, Path(folder))
-            get_compiled = get_compiled or result["losses"]
-            same = sum(one == other for one, other in zip(result["losses"], get_compiled, strict=False))
+    with tempfile.TemporaryDirectory() if not options.folder else contextlib.nullcontext(options.folder) as name:
+        folder = Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        _, compiled = read_run(folder / "compile.jsonl")
+        for mode in [*(["compile"] if len(compiled) < options.steps else []), *(["load"] * options.loads)]:
+            result = job(options, mode, folder)
+            compiled = result["losses"] if mode == "compile" else compiled
+            same = sum(one == other for one, other in zip(result["losses"], compiled, strict=False))
             print(
                 f"{mode:<8} {result['seconds']:6.2f} s   {result['told']}; {same} of {options.steps} losses", flush=True
             )
+
+
+def read_run(file: Path) -> tuple[float, list[str]]:
+    """Return the time until a run had its program, in seconds, and its losses."""
+    text = file.read_text().splitlines() if file.exists() else []
+    return (json.loads(text[0])["seconds"], text[1:]) if text else (0.0, [])
 
 
 def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
@@ -101,10 +110,8 @@ def job(options: argparse.Namespace, mode: str, folder: Path) -> dict[str, Any]:
         host.kill()
         host.wait()
     ends = [] if hung else sorted({host.returncode for host in hosts} - {0})
-    text = lines.read_text().splitlines() if lines.exists() else []
-    losses = [line for line in text[1:] if line]
+    seconds, losses = read_run(lines)
     how = "hangs" if hung else f"hosts end with {ends}" if ends else "ends"
-    seconds = json.loads(text[0])["seconds"] if text else 0.0
     if ends:
         print((folder / "log-0").read_text(errors="replace")[-2000:], file=sys.stderr)
     unordered = graphs((folder / "log-0").read_text(errors="replace"))
