@@ -148,8 +148,8 @@ def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:
     return prepare_run(job, *join(job, coordinator_future))
 
 
-def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
-    """Prepare everything on hosts that have joined. Raises FatalError."""
+def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord, *, has_started: bool = False) -> Run:
+    """Prepare everything on hosts that have joined; `has_started`: other slices train already. Raises FatalError."""
     devices = jax.devices()
     if job.host.slice_id == 0 and (job.out / "checkpoints").is_folder():
         manager.warm_up()  # this host may restore; the others need Orbax only after their first step
@@ -160,7 +160,7 @@ def prepare_run(job: Job, traits: consistency.Traits, record: RunRecord) -> Run:
     config = layout.one_slice(job.config, job.host.replicas)
     sizes = layout.layout(config, chips)
     batch = sizes.global_batch * job.host.replicas
-    tokens, counts = _corpus(job, batch)
+    tokens, counts = _corpus(job, batch, functools.partial(_prepare_corpus, has_started=has_started))
     translation.check(job.config, tokens)
     detection.check(job.config)
     order = _order(job.config, tokens, counts, batch)
@@ -259,9 +259,7 @@ def _compiler(job: Job, traits: consistency.Traits) -> Compiler:
     return Compiler(cache, job.peers, (lambda: Executables(programs, traits)) if keeps_programs else None)
 
 
-def _corpus(
-    job: Job, batch: int, prepare_corpus: Callable[[Job], Corpus] | None = None
-) -> tuple[Corpus, tuple[int, ...]]:
+def _corpus(job: Job, batch: int, prepare_corpus: Callable[[Job], Corpus]) -> tuple[Corpus, tuple[int, ...]]:
     """Prepare or find the data set on process 0 and announce it; only hosts that load data open its files.
 
     Returns (data set, records of each of its files).
@@ -269,7 +267,7 @@ def _corpus(
     began = time.monotonic()
     with timeouts.data(job, "the preparation of the data set", is_own=job.is_first):
         if job.is_first:
-            corpus = (prepare_corpus or _prepare_corpus)(job)
+            corpus = prepare_corpus(job)
             counts = _check_counts(job, corpus, batch)
             job.peers.announce("corpus", [dataclasses.asdict(corpus), counts])
         notes, counts = job.peers.await_("corpus")
@@ -331,9 +329,13 @@ def _reader(
     return read
 
 
-def _prepare_corpus(job: Job) -> Corpus:
-    """Return the run's data set; prepare it in the output folder if necessary."""
-    has_started, folder = bool(open_store(job.out / "checkpoints").steps()), job.out / "data"
+def _prepare_corpus(job: Job, *, has_started: bool = False) -> Corpus:
+    """Return the run's data set; prepare it in the output folder if necessary.
+
+    Once the run has started, as `has_started` or a checkpoint says, it keeps its data set if the source changes.
+    """
+    folder = job.out / "data"
+    has_started = has_started or bool(open_store(job.out / "checkpoints").steps())
     if job.config.checkpoint.local_every:
         has_started = has_started or local_tier.has_started(job.out)
     try:

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.ports import free_port
@@ -28,7 +29,8 @@ def serve(port: int, num_slices: int, min_slices: int) -> None:
 class ElasticRun:
     """Processes of the hosts of elastic slices; the caller kills and starts them.
 
-    With `min_slices=0` the slices are not elastic: JAX joins them.
+    With `min_slices=0` the slices are not elastic: JAX joins them. `faults` are planted in the first hosts of these
+    slices (planted.py) when they start for the first time.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class ElasticRun:
         hosts: int = 1,
         chips: int = 2,
         min_slices: int = 1,
+        faults: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.out, self._settings, self._slices, self._hosts = out, settings, slices, hosts
         self._chips, self._min_slices = chips, min_slices
@@ -50,6 +53,7 @@ class ElasticRun:
         self.registry = self._start_registry()
         self.processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
         self._attempts = [0] * slices
+        self._faults = dict(faults)
         for number in range(slices):
             self.start(number)
 
@@ -94,7 +98,9 @@ class ElasticRun:
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
                 "PYTHONPATH": f"{WORKLOADS}:{WORKLOADS.parent}",
             }
-            command = [sys.executable, "-m", "trainer", "train", *arguments([*self._settings, *settings])]
+            fault = self._faults.pop(number, "") if host == 0 else ""
+            program = ["tests.trainer.planted", fault] if fault else ["trainer"]
+            command = [sys.executable, "-m", *program, "train", *arguments([*self._settings, *settings])]
             with (self.out / f"log-{number}-{host}-{attempt}").open("wb") as log:
                 process = subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT)
             self.processes[number, host] = process

@@ -13,6 +13,7 @@ import pytest
 from tests.trainer.elastic.runs import ElasticRun
 from tests.waiting import until
 from trainer.elastic.slices import own_address
+from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,7 +26,7 @@ def start(tmp_path: Path) -> Iterator[functools.partial[ElasticRun]]:
     """Start runs, whose processes are killed in the end."""
     runs: list[ElasticRun] = []
 
-    def started(name: str, settings: Sequence[str] = SETTINGS, **sizes: int) -> ElasticRun:
+    def started(name: str, settings: Sequence[str] = SETTINGS, **sizes: Any) -> ElasticRun:
         runs.append(ElasticRun(tmp_path / name, settings, **sizes))
         return runs[-1]
 
@@ -349,6 +350,41 @@ def test_a_frozen_slice_is_dropped_and_joins_again_when_it_wakes(start: functool
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "hosts"), [(0, 2), pytest.param(1, 1, marks=pytest.mark.extended)])
+def test_a_slice_that_hangs_ends_alone(start: functools.partial[ElasticRun], number: int, hosts: int) -> None:
+    """The others wait for it longer than it waits for its data itself, and continue without it; slice 0 leads."""
+    settings = [*SETTINGS, "observe.hang_seconds=12"]
+    expected = undisturbed(start, settings, hosts=hosts, chips=1)
+    run = start("disturbed", settings, hosts=hosts, chips=1, faults={number: "hang:30"})
+    run.wait_for_step(20)  # of both; one batch or two are read ahead
+    run.wait_for_slices([1 - number])
+    (hang,) = [event for event in events(run, "hang") if event["own"]]
+    assert hang["waited_for"].startswith("its data of step")
+    assert run.processes[number, 0].wait(60) == ExitCode.HUNG
+    run.restart(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
+def test_a_slice_that_joins_trains_on_the_data_of_the_run(start: functools.partial[ElasticRun], tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "1.txt").write_text("The first text of the source. " * 2000)
+    settings = ("run.steps=600", "checkpoint.every=10000", "run.eval_every=0", f"data.path={source}")
+    expected = undisturbed(start, settings, steps=600, chips=1)
+    run = start("disturbed", settings, chips=1)
+    run.wait_for_step(5)
+    run.kill(1)
+    (source / "2.txt").write_text("Another text, which came later. " * 2000)
+    run.restart(1)
+    run.wait_for_slices([0])
+    run.wait_for_slices(ALL)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+
+
+@pytest.mark.slow
 def test_a_slice_with_other_settings_does_not_join(start: functools.partial[ElasticRun]) -> None:
     run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
     run.wait_for_step(5)
@@ -356,7 +392,7 @@ def test_a_slice_with_other_settings_does_not_join(start: functools.partial[Elas
     run.wait_for_slices([0])
     run.restart(1, ("optim.lr=0.5",))
     assert run.processes.pop((1, 0)).wait(60) == 42
-    assert "slice 1 has other settings, code or library versions than the running slices" in run.logs()
+    assert "slice 1 has other settings, data, code or library versions than the running slices" in run.logs()
     run.wait_for_step(max(run.losses()) + 3)
 
 

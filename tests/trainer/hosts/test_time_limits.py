@@ -39,6 +39,12 @@ def test_steps_of_elastic_slices_may_take_many_times_as_long() -> None:
     assert TimeLimits(Config(), measured, is_elastic=True).step() == 1200.0
 
 
+def test_other_slices_are_awaited_for_longer_than_each_awaits_its_own_work() -> None:
+    """One that hangs ends after the limit of a step, and its work is done by another one, within a step's limit."""
+    assert limits("step", [], hang_seconds=12.0).others() == 54.0
+    assert limits("step", [60.0] * 100).others() == 630.0
+
+
 def test_an_attempt_has_the_fixed_limit_until_it_has_measured_steps_itself() -> None:
     """Steps may be slower than those of the attempt before."""
     assert limits("step", [], [1.0] * 200).step() == 300.0

@@ -60,12 +60,15 @@ class Gradients:
 
     def __call__(self, state: State, step: int, replica: int) -> Share:
         """Return a share of the gradient after `step` steps."""
-        blocks = self._batches(replica, step)
-        flat_DN, sums = self._program(state, blocks, np.uint32(replica))
-        self._dispatched()
-        parts = local_parts(flat_DN)
-        vector = parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts])
-        return Share(vector, [float(sums["loss"]), float(sums["weight"])])
+        watchdog, at = self._run.job.watchdog, step + 1
+        with watchdog.waiting(f"its data of step {at}", at, is_own=lambda: True):
+            blocks = self._batches(replica, step)
+        with watchdog.waiting(f"step {at}", at):
+            flat_DN, sums = self._program(state, blocks, np.uint32(replica))
+            self._dispatched()
+            parts = local_parts(flat_DN)
+            vector = parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts])
+            return Share(vector, [float(sums["loss"]), float(sums["weight"])])
 
 
 def place(vector: Vector, form: jax.ShapeDtypeStruct) -> jax.Array:

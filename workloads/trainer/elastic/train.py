@@ -16,18 +16,16 @@ import numpy as np
 
 from trainer import saves
 from trainer.detection import DetectionLog
-from trainer.elastic import handover
+from trainer.elastic import handover, patience
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.detections import SharedDetections
 from trainer.elastic.handover import Position
-from trainer.elastic.reduction import Reductions, Result, Share
+from trainer.elastic.reduction import Decide, Facts, Reductions, Result, Share
 from trainer.elastic.shares import Gradients, ShareBatches, place
-from trainer.elastic.slices import RESOLVE_SECONDS, Slices
+from trainer.elastic.slices import Slices
 from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
-from trainer.hosts import timeouts
 from trainer.hosts.job import Address, Job, leave
-from trainer.hosts.measurements import SAVE
 from trainer.hosts.membership import (
     DONE,
     EVALUATE,
@@ -51,6 +49,10 @@ from xpk_shared.slices.roster import ACTIVE, READY
 _NOTHING = np.empty(0, np.float32)
 
 
+def _no_share(replica: int) -> Share:
+    return Share(_NOTHING, [])
+
+
 def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     """Run this slice's part of `job.config` to the end, or to a stop; return the exit code."""
     assert job.slices is not None
@@ -60,8 +62,8 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     if role == DONE:
         return _leave(job, ExitCode.DONE)
     job.slices.is_leading = role == FOUNDER
-    run = prepare_run(job, traits, record)
-    digest = hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()
+    run = prepare_run(job, traits, record, has_started=role == JOINER)
+    digest = hashlib.sha256(json.dumps([traits, run.checkpoints.notes], sort_keys=True).encode()).hexdigest()
     training = _Training(run, slices, digest)
     if role == JOINER:
         role = training.join()
@@ -136,7 +138,7 @@ class _Training:
         self._slices.await_connections()
         self._membership.set_phase(READY)
         try:
-            with job.watchdog.waiting("the state from another slice", 0, min_seconds=RESOLVE_SECONDS):
+            with job.watchdog.waiting("the state from another slice", 0, min_seconds=patience.of_joiner(job)):
                 received = self._slices.receiver.wait(self._run.programs.state, lambda: self._reduce.has_pieces)
         except handover.HandoverLost as error:
             raise PeerAbsent(f"lost {error} while it sent the state") from error
@@ -144,7 +146,9 @@ class _Training:
             return self._membership.role
         self._state, position = received
         if position.traits != self._traits:
-            message = f"slice {job.host.slice_id} has other settings, code or library versions than the running slices"
+            message = (
+                f"slice {job.host.slice_id} has other settings, data, code or library versions than the running slices"
+            )
             raise FatalError(Problem(message, "Start all slices from one image, with one command"))
         self._at, self._tokens, self._is_start = position.step, position.tokens, position.is_start
         self._reduce.adopt(position.commit)
@@ -174,17 +178,18 @@ class _Training:
         self._batches.waited_seconds = 0.0
         saves_next = Action.SAVE in self._schedule.actions(step + 1)
         self._run.profiler.start_or_end(step + 1, self._pending)
-        with job.watchdog.waiting(f"step {step + 1}", step + 1), self._run.profiler.step(step + 1):
-            compute = functools.partial(self._gradients, self._state, step)
+        compute = functools.partial(self._gradients, self._state, step)
 
-            def facts() -> dict[str, Any]:
-                waited = {"data_ms": int(1000 * self._batches.waited_seconds)}
-                return self._decisions.facts(saves=saves_next, run=self._run) | waited
+        def facts() -> dict[str, Any]:
+            waited = {"data_ms": int(1000 * self._batches.waited_seconds)}
+            return self._decisions.facts(saves=saves_next, run=self._run) | waited
 
-            decide = functools.partial(self._decisions.decide, at=step + 1)
-            result = self._reduce(Seq(step + 1, TRAIN), compute, facts, decide)
+        decide = functools.partial(self._decisions.decide, at=step + 1)
+        with self._run.profiler.step(step + 1):
+            result = self._exchange(Seq(step + 1, TRAIN), compute, facts, decide)
             self._record_pending()
-            self._state, out = self._apply(result)
+            with job.watchdog.waiting(f"step {step + 1}", step + 1):
+                self._state, out = self._apply(result)
         self._at, self._tokens = step + 1, self._tokens + self._run.step_items
         out["flags"] = np.array([result.flags["disk_low"], result.flags["data_ms"]], np.int32)
         actions = self._schedule.actions(self._at)
@@ -249,15 +254,11 @@ class _Training:
     def _until_saved(self, save: Callable[[], None]) -> None:
         """Let the leading slice save the state; if it is lost before, the next one that leads. All wait for it."""
         is_saved, nth = False, 0
-        limit = timeouts.limits(self._run.job).storage(SAVE)
-        if self._run.programs.detect:  # the leading slice records the mAP, too
-            limit = max(limit, self._run.job.config.observe.data_hang_seconds)
         while not self._flags.get("saved"):
             if self._leads and not is_saved:
                 save()
                 is_saved = True
-            seq = Seq(self._at, FINISH, nth)
-            result = self._exchange(seq, lambda replica: Share(_NOTHING, []), min_seconds=limit, saved=is_saved)
+            result = self._meet(Seq(self._at, FINISH, nth), saved=is_saved)
             self._take(result.flags)
             nth += 1
 
@@ -272,10 +273,7 @@ class _Training:
                 self._detections.write(at, replica, log)
             return Share(_NOTHING, sums.scalars)
 
-        # A slice watches its own batches and saves itself. The others may wait for the leading one's save, and for a
-        # slice that has the shares of a lost one, too.
-        patience = run.job.config.observe.data_hang_seconds
-        result = self._exchange(Seq(at, EVALUATE), compute, min_seconds=patience)
+        result = self._meet(Seq(at, EVALUATE), compute)
         loss = record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
         if program.detect and self._leads:
             self._detections.measure(at)
@@ -292,19 +290,27 @@ class _Training:
         nth = newest.nth + 1 if newest[:2] == (self._at, HOLD) else 0
         while not self._stops and ((self._is_start and not self._flags) or self._flags.get("hold")):
             self._decisions.wait_for_slices()
-            result = self._exchange(Seq(self._at, HOLD, nth), lambda replica: Share(_NOTHING, []), grants=True)
+            result = self._meet(Seq(self._at, HOLD, nth), grants=True)
             self._take(result.flags)
             self._hand_over(result.flags)
             nth += 1
 
-    def _exchange(
-        self, seq: Seq, compute: Any, *, grants: bool = False, min_seconds: float = 0.0, **facts: Any
+    def _meet(
+        self, seq: Seq, compute: Callable[[int], Share] = _no_share, *, grants: bool = False, **facts: Any
     ) -> Result:
-        subject = f"the other slices after step {self._at}"
-        with self._run.job.watchdog.waiting(subject, self._at, min_seconds=min_seconds):
-            all_facts = self._decisions.facts(saves=False, run=self._run) | facts
-            decide = functools.partial(self._decisions.decide, at=self._at, grants=grants)
-            return self._reduce(seq, compute, lambda: all_facts, decide)
+        """Exchange shares and facts between two steps."""
+        known = self._decisions.facts(saves=False, run=self._run) | facts
+        decide = functools.partial(self._decisions.decide, at=self._at, grants=grants)
+        return self._exchange(seq, compute, lambda: known, decide)
+
+    def _exchange(
+        self, seq: Seq, compute: Callable[[int], Share], read_facts: Callable[[], Facts], decide: Decide
+    ) -> Result:
+        """Add the shares of all slices; the wait for the others ends later than those for this slice's own work."""
+        run, what = self._run, f"step {seq.step}" if seq.phase == TRAIN else f"their work after step {seq.step}"
+        min_seconds = patience.of_others(run, seq, saves=Action.SAVE in self._schedule.actions(self._at))
+        with run.job.watchdog.waiting(f"the other slices and {what}", seq.step, min_seconds=min_seconds):
+            return self._reduce(seq, compute, read_facts, decide)
 
     def _take(self, flags: Mapping[str, Any]) -> None:
         """Act on the decisions of the leading slice."""
@@ -332,7 +338,8 @@ class _Training:
         """Record the step before, while the chips compute the next one."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            with saves.finishing_saves(self._run):
+            waiting = self._run.job.watchdog.waiting(f"step {pending.step}", pending.step)
+            with saves.finishing_saves(self._run), waiting:
                 flags = self._run.progress.finish(pending)
                 self._run.job.stop.arm()
                 self._run.replicas.check_result(pending.step, flags.differ)

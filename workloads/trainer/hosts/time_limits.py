@@ -18,6 +18,7 @@ STEP_START, SAVE_START, COMPILE_START, JOIN_START = 300.0, 1800.0, 7200.0, 300.0
 SAVE_FLOOR, COMPILE_FLOOR, JOIN_FLOOR = 300.0, 900.0, 60.0
 _STEPS, _OWN_STEPS, _BATCHES, _SAVES, _RESTORES, _JOINS = 100, 20, 20, 5, 3, 3  # durations that are enough
 _RECENT = 20  # steps
+_ENDING = 30.0  # for a slice that hangs to report it, to end, and to be missed by the others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,10 @@ class TimeLimits:
             return start
         floor = max(observe.min_hang_seconds, of_median if self.is_elastic else 0.0)
         return time_limit(steps, start=start, floor=floor, factor=FACTOR, enough=_STEPS)
+
+    def others(self) -> float:
+        """Return the limit of a wait for other slices, of which one may be ended for a hang and its work done again."""
+        return 2 * self.step() + _ENDING
 
     def evaluation(self) -> float:
         """Return the limit of a batch of an evaluation, if it is above that of a step."""
