@@ -104,6 +104,7 @@ PATCHED = {
         "trainer.data.reader.Reader",
         "trainer.checkpoint.local.LocalTier",
         "trainer.train",
+        "trainer.elastic.train",
         "xpk_shared.links.connection.Link",
         "xpk_shared.links.connection.Link",
     ],

@@ -157,6 +157,7 @@ def flipped(array: Any, chip: int) -> Any:
 
 def _flip(step: int) -> None:
     from trainer import resume, train
+    from trainer.elastic import train as elastic_train
 
     real = resume.get_compiled
 
@@ -171,9 +172,10 @@ def _flip(step: int) -> None:
                 state["params"]["embed"] = flipped(state["params"]["embed"], 1)
             return state, out
 
-        return miscalculating if name == "train" else program
+        return miscalculating if name in ("train", "update") else program
 
     setattr(train, real.__name__, compiled)
+    setattr(elastic_train, real.__name__, compiled)
 
 
 FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}

@@ -98,3 +98,12 @@ def test_a_host_that_miscalculates_ends_the_job_before_its_state_is_saved(tmp_pa
     message = "replicas differ after step 8: params.embed on slice 1 host 0 chip 1 differs from slice 0 host 0 chip 1"
     assert f"error: {message}" in job.logs()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["4"]
+
+
+def test_the_checksum_of_a_whole_array_has_the_parts_of_all_chips(tmp_path: Path) -> None:
+    """Elastic slices compare it. On a slice without copies only they notice a change."""
+    trainer, state = fresh(1, 4, 1)
+    check = checks(trainer, tmp_path)
+    sums = [check.whole(step, changed) for step, changed in enumerate([state, state, with_flip(state, "embed", 3)])]
+    assert sums[0] == sums[1]
+    assert sum(one != other for one, other in zip(sums[0], sums[2], strict=True)) == 1

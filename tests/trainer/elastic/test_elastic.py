@@ -367,6 +367,35 @@ def test_a_slice_that_hangs_ends_alone(start: functools.partial[ElasticRun], num
 
 
 @pytest.mark.slow
+def test_a_slice_whose_state_differs_from_the_others_ends_and_joins_again(
+    start: functools.partial[ElasticRun],
+) -> None:
+    settings = [*SETTINGS, "data.global_batch=6", "observe.checksum_every=1"]
+    expected = undisturbed(start, settings, slices=3, min_slices=2)
+    run = start("disturbed", settings, slices=3, min_slices=2, faults={0: "flip:20"})  # which leads
+    assert run.processes[0, 0].wait(120) == ExitCode.CORRUPT
+    run.restart(0)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+    (event,) = events(run, "replicas_differ")
+    assert event["arrays"] == [{"array": "params.embed", "slices": [0], "sure": True}]
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_both_of_two_slices_whose_states_differ_end_before_one_is_saved(start: functools.partial[ElasticRun]) -> None:
+    expected = undisturbed(start)
+    settings = [*SETTINGS, "observe.checksum_every=1000"]
+    run = start("disturbed", settings, faults={1: "flip:16"})
+    assert set(run.exit_codes().values()) == {ExitCode.CORRUPT}, run.logs()
+    for number in ALL:
+        run.restart(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert run.losses() == expected
+    assert [event["step"] for event in events(run, "replicas_differ")] == [20, 20], "before the save of step 20"
+
+
+@pytest.mark.slow
 def test_a_slice_that_joins_trains_on_the_data_of_the_run(start: functools.partial[ElasticRun], tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

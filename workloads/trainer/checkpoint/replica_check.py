@@ -54,7 +54,7 @@ class Replicas:
         self.every, self._mesh, self._abstract = every, mesh, state
         self._host, self._events = host, events
         self._program: Any = None
-        self._sums: dict[int, Array] = {}  # by step, of the last two checks
+        self._sums: dict[int, tuple[Array, Array]] = {}  # by step, of the last two checks: of chips, of all together
 
     def compile(self, compiled: Callable[[str, Any, State], Any]) -> None:
         """Compile the program with `compiled(name, program, arguments)`, if checks are enabled."""
@@ -63,9 +63,15 @@ class Replicas:
 
     def begin(self, step: int, state: State) -> Array:
         """Start to check the state after `step`; the result [] is 0 if all copies are the same."""
-        differ, sums = self._program(state)
-        self._sums = dict([*self._sums.items(), (step, sums)][-2:])
+        differ, *sums = self._program(state)
+        self._sums = dict([*self._sums.items(), (step, tuple(sums))][-2:])
         return differ  # type: ignore[no-any-return]
+
+    def whole(self, step: int, state: State) -> list[int]:
+        """Return the checksums of whole arrays after `step`. Raises CorruptError if the check is not yet begun."""
+        if step not in self._sums:
+            self.require(step, state)
+        return [int(value) for value in np.asarray(self._sums[step][1])]
 
     def require(self, step: int, state: State) -> None:
         """Check the state after `step` and wait for the result. Raises CorruptError."""
@@ -77,7 +83,7 @@ class Replicas:
         if not differ:
             return
         fetch = jax.jit(lambda x: x, out_shardings=sharding(self._mesh))
-        copies = find_mismatches(np.asarray(fetch(self._sums[step])), self._mesh, self._abstract)
+        copies = find_mismatches(np.asarray(fetch(self._sums[step][0])), self._mesh, self._abstract)
         suspects = sorted(
             {self._mesh.devices.flat[chip].process_index for mismatch in copies for chip in _suspect_chips(mismatch)}
         )
@@ -107,22 +113,24 @@ class Replicas:
 
 
 def checksum_program(mesh: Mesh, abstract: State) -> Any:
-    """Return the jitted function from a state to (differ, sums).
+    """Return the jitted function from a state to (differ, sums, whole).
 
-    differ: int32 [], the number of arrays whose copies differ, over all chips; sums: uint32 [chips, arrays].
+    differ: int32 [], the number of arrays whose copies differ, over all chips; sums: uint32 [chips, arrays]; whole:
+    uint32 [arrays], of the parts on all chips together.
     """
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, abstract)
     axes = [replicated_axes(mesh, leaf) for leaf in jax.tree.leaves(abstract)]
 
-    def check(state: State) -> tuple[Array, Array]:
+    def check(state: State) -> tuple[Array, Array, Array]:
         sum_L = jnp.stack([checksum(leaf) for leaf in jax.tree.leaves(state)])
         differ = jnp.zeros((), jnp.int32)
         for over in sorted(set(axes) - {()}):
             these = sum_L[np.array([n for n, axis in enumerate(axes) if axis == over])]
             differ += jnp.sum(jax.lax.pmax(these, over) != jax.lax.pmin(these, over), dtype=jnp.int32)
-        return jax.lax.psum(differ, ALL), sum_L[None]
+        position = jax.lax.axis_index(ALL).astype(jnp.uint32)
+        return jax.lax.psum(differ, ALL), sum_L[None], jax.lax.psum(sum_L * (2 * position + 1), ALL)
 
-    mapped = jax.shard_map(check, mesh=mesh, in_specs=(specs,), out_specs=(P(), P(ALL)), check_vma=False)
+    mapped = jax.shard_map(check, mesh=mesh, in_specs=(specs,), out_specs=(P(), P(ALL), P()), check_vma=False)
     return jax.jit(mapped)
 
 
@@ -153,7 +161,7 @@ def find_mismatches(sums_DL: npt.NDArray[np.uint32], mesh: Mesh, abstract: State
     for number, (name, leaf) in enumerate(zip(names(abstract), jax.tree.leaves(abstract), strict=True)):
         over = replicated_axes(mesh, leaf)
         for copies in _copies(mesh.shape, over):
-            chips = _majority({chip: int(sums_DL[chip, number]) for chip in copies})
+            chips = majority({chip: int(sums_DL[chip, number]) for chip in copies})
             if chips is not None:
                 others = tuple(chip for chip in copies if chip not in chips[0])
                 mismatches.append(Mismatch(name, chips[0], others, chips[1]))
@@ -171,10 +179,10 @@ def _count(sizes: Mapping[str, int], over: Sequence[str]) -> int:
     return math.prod(sizes[axis] for axis in over)
 
 
-def _majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
-    """Return (the chips that differ from the majority, whether there is a majority); None if all are the same.
+def majority(sums: Mapping[int, int]) -> tuple[tuple[int, ...], bool] | None:
+    """Return (the chips, or slices, that differ from the majority, whether there is one); None if all are the same.
 
-    Without a majority the first chip's value counts as right, and all are suspects.
+    Without a majority the first one's value counts as right, and all are suspects.
     """
     counts = Counter(sums.values())
     if len(counts) == 1:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.checkpoint.intervals import IntervalTuner
+from trainer.elastic.copies import differences
 from trainer.elastic.reduction import Facts
 from trainer.hosts.job import Job
 from trainer.hosts.membership import Membership, Peer
@@ -41,7 +42,7 @@ class Decisions:
         have started again. departed: slices that have stopped on request and have not started again. active: the slices
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
         and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed. term: of the
-        view in which the newest step was made.
+        view in which the newest step was made. differ: arrays whose copies differ between slices, after a comparison.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
@@ -73,6 +74,7 @@ class Decisions:
             "saved": own["saved"],
             "intervals": self._tuner.decide(at),
             "term": view.term if at > commit.seq.step else commit.term,
+            "differ": differences({number: known["sums"] for number, known in facts.items() if "sums" in known}),
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainer import saves
 from trainer.detection import DetectionLog
-from trainer.elastic import handover, patience
+from trainer.elastic import copies, handover, patience
 from trainer.elastic.decisions import Decisions
 from trainer.elastic.detections import SharedDetections
 from trainer.elastic.handover import Position
@@ -27,6 +27,7 @@ from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
 from trainer.hosts.job import Address, Job, leave
 from trainer.hosts.membership import (
+    COMPARE,
     DONE,
     EVALUATE,
     FINISH,
@@ -39,7 +40,7 @@ from trainer.hosts.membership import (
 )
 from trainer.observe.step_log import Pending
 from trainer.resume import first_state, get_compiled
-from trainer.schedule import ANY_SAVE, Action, RunSchedule
+from trainer.schedule import ANY_SAVE, STEP_ENDING, Action, RunSchedule
 from trainer.setup import Run, join, prepare_run
 from trainer.step.programs import State
 from trainer.telemetry import metrics
@@ -213,11 +214,14 @@ class _Training:
         """Do what is due after the step; return False if this slice stops."""
         run, at, actions, stop = self._run, self._at, self._schedule.actions(self._at), self._flags.get("stop", [])
         stops_all = stop == "all"
-        if actions & (ANY_SAVE | Action.EVALUATE | Action.COMPARE_HOSTS) or stop:
+        if actions & (STEP_ENDING | Action.CHECK_REPLICAS) or stop:
             self._record_pending()
             saves.warm_up(run)
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
+        if actions & Action.CHECK_REPLICAS or (stops_all and run.replicas.every):
+            self._compare_states()
+            actions |= Action.CHECK_REPLICAS
         if stops_all:
             self._until_saved(functools.partial(self._save_final, actions))
             return False
@@ -261,6 +265,15 @@ class _Training:
             result = self._meet(Seq(self._at, FINISH, nth), saved=is_saved)
             self._take(result.flags)
             nth += 1
+
+    def _compare_states(self) -> None:
+        """Compare the states of all slices. Raises CorruptError if this slice's may be wrong."""
+        run, at = self._run, self._at
+        with run.job.watchdog.waiting(f"the checksums after step {at}", at):
+            sums = run.replicas.whole(at, self._state)
+        result = self._meet(Seq(at, COMPARE), sums=sums)
+        self._take(result.flags)
+        copies.require(run, result.flags["differ"], at)
 
     def _evaluate(self) -> float:
         """Evaluate the state; each share is a part of every batch of held-out records."""

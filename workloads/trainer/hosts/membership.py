@@ -44,7 +44,7 @@ class Seq(NamedTuple):
     nth: int = 0
 
 
-TRAIN, HOLD, EVALUATE, FINISH = 0, 1, 2, 3  # phases of a step, in this order
+TRAIN, HOLD, COMPARE, EVALUATE, FINISH = range(5)  # phases of a step, in this order
 
 
 class Commit(NamedTuple):
