@@ -33,6 +33,7 @@ _ANNOUNCEMENT_SECONDS = 4.0  # for process 0 to announce the hosts at fault; els
 _LAST_SECONDS = 1.0  # that process 0 stays, as JAX aborts the others once it has gone
 _FILE_SECONDS = 5.0  # for writing the stacks, and for writing each event
 _FLUSH_SECONDS = 10.0
+_LONGER = 5.0  # times, that the timer of Python's own C thread may be too long until the next tick
 
 
 @dataclasses.dataclass(slots=True)
@@ -135,21 +136,23 @@ class Watchdog:
             if wait is not None and wait.seconds > limit:
                 self._end(wait)
             else:
-                self._arm()
+                self._arm(is_exact=True)
             self._is_stopped.wait(tick)
         self._disarm()
 
-    def _arm(self) -> None:
+    def _arm(self, *, is_exact: bool = False) -> None:
         """Set the timer of Python's own C thread to twice the current timeout, if it differs or was set some time ago.
 
         Immediately, not at the next tick, which may never come. A short wait's timer would end a long wait, and a long
-        wait's timer would let a short one hang for hours.
+        wait's timer would let a short one hang for hours. Unless `is_exact`, as at each tick, a timer that is longer by
+        a small factor stays: setting it takes 0.1 ms, and waits of one step begin and end several times.
         """
         with self._arming:
             if self.hung or self._is_stopped.is_set() or not self._limits.is_on:
                 return
             now, limit = time.monotonic(), self.limit(self._wait or _NO_WAIT)
-            if limit != self._armed_for or now - self._armed > limit / 4:
+            longest = limit if is_exact else _LONGER * limit
+            if not limit <= self._armed_for <= longest or now - self._armed > limit / 4:
                 with contextlib.suppress(ValueError, OSError, AttributeError):  # stderr may not be a file
                     faulthandler.dump_traceback_later(2 * limit, exit=True)
                 self._armed, self._armed_for = now, limit
