@@ -227,10 +227,11 @@ def _check_layout(config: configs.Config, chips: layout.Chips, *, is_elastic: bo
 
 
 def _check_output(address: str) -> list[Problem]:
-    """Return the problems of an output bucket; a folder is not checked, because it may exist on the hosts only."""
+    """Return the problems of an output address; a folder is not read, because it may exist on the hosts only."""
     try:
+        place = open_place(address)
         if in_bucket(address):
-            open_place(address).files()
+            place.files()
     except FatalError as error:
         return list(error.problems)
     except OSError as error:

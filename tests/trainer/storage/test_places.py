@@ -40,6 +40,22 @@ def test_invalid_addresses_are_rejected(address: str) -> None:
         open_place(address)
 
 
+@pytest.mark.parametrize("address", ["gs:/bucket/run", "GS:bucket", "s3://bucket/run"])
+def test_a_mistyped_bucket_is_no_folder(address: str) -> None:
+    with pytest.raises(FatalError) as refused:
+        open_place(address)
+    (problem,) = refused.value.problems
+    assert problem.message == f"'{address}' is neither a folder nor gs://BUCKET/PREFIX"
+    assert problem.hint == "Use a folder, or gs://BUCKET/NAME"
+
+
+def test_a_check_refuses_a_mistyped_output_bucket() -> None:
+    size = ("--num-slices", "1", "--hosts-per-slice", "1", "--chips-per-host", "2")
+    ran = run_alone("check", *size, *arguments(["data.path=stdlib", "run.output_dir=gs:/bucket/run"]))
+    (problem,) = json.loads(ran.stdout)["problems"]
+    assert ran.returncode == 42 and "'gs:/bucket/run' is neither a folder nor" in problem["message"]
+
+
 def test_a_checkpoint_copied_from_a_bucket_is_verified_and_read(tmp_path: Path) -> None:
     array = tmp_path / "5" / "17" / "array"
     array.parent.mkdir(parents=True)

@@ -51,8 +51,9 @@ def find_checkpoint(path: str) -> TrunkCheckpoint:
 
 
 def check(path: str) -> list[Problem]:
-    """Return the problem of `checkpoint.trunk_path` in a bucket; a folder may exist on the hosts only."""
+    """Return the problem of `checkpoint.trunk_path`; a folder is not read, because it may exist on the hosts only."""
     try:
+        open_place(path)
         if in_bucket(path):
             find_checkpoint(path)
     except FatalError as error:

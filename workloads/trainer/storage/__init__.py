@@ -16,8 +16,12 @@ def open_place(where: str | Path) -> storage.Place:
     Raises FatalError if it is invalid, without a package for buckets, and without credentials.
     """
     address = str(where)
-    if storage.in_bucket(address) and storage.address_problems(address):
-        raise FatalError(Problem(f"{address!r} is not an address in a bucket", "Use gs://BUCKET/NAME"))
+    if address and (problems := storage.address_problems(address)):
+        is_in_bucket = storage.in_bucket(address)
+        message = f"{address!r} is not an address in a bucket" if is_in_bucket else problems[0]
+        raise FatalError(
+            Problem(message, "Use gs://BUCKET/NAME" if is_in_bucket else "Use a folder, or gs://BUCKET/NAME")
+        )
     if storage.in_bucket(address) and (emulator := os.environ.get(storage.EMULATOR)):
         os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
         os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # otherwise it looks for real credentials
