@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -25,6 +25,7 @@ from trainer.hosts.lease import Holder, Lease
 from trainer.storage import open_place
 from xpk_shared.storage import Place
 from xpk_shared.storage.disk_slot import DiskSlot
+from xpk_shared.storage.errors import Unreachable
 
 SECONDS = 60
 ELSEWHERE = ("another boot", "pid:[1]", "7", "1")
@@ -194,6 +195,71 @@ def test_a_frozen_holder_ends_after_a_takeover(out: Place, lease: Leases) -> Non
     held_elsewhere(out, version, job="uid of two", workload="two")
     holder, code = lost.get(timeout=SECONDS)
     assert (holder.workload, code) == ("two", ExitCode.CRASH)
+
+
+class Unanswered:
+    """An output folder on a server that writes the lease, but whose answers to this host are lost for some time."""
+
+    def __init__(self, out: Place) -> None:
+        self._slot = (out / "lease.json").slot()
+        self.is_lossy, self.lost = threading.Event(), 0
+
+    def __truediv__(self, name: str) -> "Unanswered":
+        return self
+
+    def slot(self) -> "Unanswered":
+        """Return the lease."""
+        return self
+
+    def look(self) -> tuple[int, bytes]:
+        """Read the lease."""
+        return self._slot.look()
+
+    def put(self, content: bytes, over: int) -> int:
+        """Write the lease; the answer may be lost."""
+        version = self._slot.put(content, over)
+        if self.is_lossy.is_set():
+            self.lost += 1
+            raise Unreachable(111, "no answer", "lease.json")
+        return version
+
+
+def in_doubt(out: Place) -> tuple[Lease, Lost, Unanswered]:
+    """Return a held lease whose newest renewal was written, but not answered."""
+    server, lost = Unanswered(out), Lost()
+    folder: Any = server
+    host = Host(workload="one", job_id="uid of one")
+    made = Lease(folder, host, lambda holder, code: lost.put((holder, code)), beat_seconds=0.3, stale_seconds=SECONDS)
+    made.take()
+    server.is_lossy.set()
+    until(lambda: server.lost > 0, seconds=SECONDS)
+    return made, lost, server
+
+
+def test_a_renewal_without_an_answer_is_not_taken_for_another_runs(out: Place) -> None:
+    held, lost, server = in_doubt(out)
+    assert held.check() == "", "the lease may be checked before the next renewal"
+    server.is_lossy.clear()
+    version = server.look()[0]
+    until(lambda: server.look()[0] > version + 1 or not lost.empty(), seconds=SECONDS)
+    assert lost.empty() and held.check() == ""
+    held.release()
+    assert json.loads(server.look()[1])["released"]
+
+
+def test_a_lease_is_released_after_a_renewal_without_an_answer(out: Place) -> None:
+    held, lost, server = in_doubt(out)
+    server.is_lossy.clear()
+    held.release()
+    assert json.loads(server.look()[1])["released"] and lost.empty()
+
+
+def test_a_takeover_after_a_renewal_without_an_answer_is_noticed(out: Place) -> None:
+    held, lost, server = in_doubt(out)
+    held_elsewhere(out, server.look()[0], job="uid of two", workload="two")
+    holder, code = lost.get(timeout=SECONDS)
+    assert (holder.workload, code) == ("two", ExitCode.CRASH)
+    assert "workload 'two'" in held.check()
 
 
 def test_one_of_many_concurrent_runs_gets_the_lease(lease: Leases) -> None:

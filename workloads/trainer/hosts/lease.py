@@ -113,6 +113,7 @@ class Lease:
         self._me = Holder(job, host.workload, host.attempt, socket.gethostname(), process)
         self._read_placed = read_placed
         self._version, self._is_first_wait, self._is_lost = 0, True, False
+        self._unanswered: set[bytes] = set()  # contents that may have been written since that version
         self._lock, self._is_released, self._wake = threading.Lock(), threading.Event(), threading.Event()
 
     def take(self) -> None:
@@ -139,7 +140,8 @@ class Lease:
             version, content = self._slot.look()
             holder = _holder(content)
             if self._version and not self._is_released.is_set():
-                is_other = version > self._version  # an older one comes from a cache of the file system
+                # An older version comes from a cache of the file system.
+                is_other = version > self._version and content not in self._unanswered
             else:
                 is_other = bool(holder.job) and not holder.is_free_for(self._me)
             is_lost = self._is_lost or is_other
@@ -200,7 +202,7 @@ class Lease:
                 if self._is_released.is_set():
                     return
                 try:
-                    self._version = self._slot.put(_content(self._me), self._version)
+                    self._put(self._me)
                     continue
                 except FileExistsError:
                     self._is_released.set()
@@ -210,6 +212,19 @@ class Lease:
             with contextlib.suppress(OSError):
                 holder = _holder(self._slot.look()[1])
             self._lose(holder)
+
+    def _put(self, holder: Holder) -> None:
+        """Write the lease over the version that this host wrote last. Raises FileExistsError if another one has."""
+        content = _content(holder)
+        self._unanswered.add(content)
+        try:
+            self._version = self._slot.put(content, self._version)
+        except FileExistsError:
+            version, newest = self._slot.look()
+            if newest not in self._unanswered:
+                raise
+            self._version = self._slot.put(content, version)  # over a renewal of its own, whose answer was lost
+        self._unanswered.clear()
 
     def _lose(self, holder: Holder) -> None:
         """Report that another process has the lease, once."""
@@ -227,7 +242,7 @@ class Lease:
 
     def _write_release(self) -> None:
         with contextlib.suppress(OSError), self._lock:
-            self._slot.put(_content(dataclasses.replace(self._me, released=True)), self._version)
+            self._put(dataclasses.replace(self._me, released=True))
 
 
 def _content(holder: Holder) -> bytes:
