@@ -206,6 +206,47 @@ def test_hosts_that_exchange_their_nodes_use_each_others_stores(tmp_path: Path, 
     assert not [*tmp_path.glob("node-*/*/*")]
 
 
+def other_part(own: Path, folder: Path, state: Any) -> None:
+    """Write a checkpoint of the same save as `own`, with what another host's chips hold: a piece of each array less."""
+    pieces = shards.copy_pieces(state)
+    for part in pieces.values():
+        part.contents.popitem()
+    shards.write(folder, pieces, manifest.notes((own / "manifest.json").read_bytes()))
+
+
+def test_the_part_of_a_host_that_is_gone_does_not_hide_the_own_one(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    """It is on the same node, and so in this host's hands."""
+    first = tier(tmp_path)
+    chosen(first, trainer)
+    keep(first, 1, state)
+    foreign = first.place.with_name("s0-h1")
+    other_part(first.place / "1", foreign / "1", state)
+    second = tier(tmp_path)
+    result = chosen(second, trainer)
+    assert result is not None and (result.step, result.sources) == (1, [])
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    compiler = Compiler(CompileCache(tmp_path, None), peers)
+    restored, own = second.restore(result, trainer.mesh, trainer.programs.state, compiler)()
+    assert own
+    same(state, restored)
+    second.settle(0)
+    assert steps(second) == [] and not [*foreign.iterdir()], "those that do not fit are removed, too"
+
+
+def test_a_copy_that_no_host_has_confirmed_does_not_hide_a_confirmed_one(
+    tmp_path: Path, trainer: Trainer, state: Any
+) -> None:
+    both = [tier(tmp_path, peers, local=f"node-{n}") for n, peers in enumerate(connected(2)[0])]
+    all_do(both, lambda item: chosen(item, trainer))
+    all_do(both, lambda item: keep(item, 1, state))
+    shutil.copytree(both[0].place / "1", both[0].place.with_name("s0-h1") / ".written-1")
+    shutil.rmtree(both[1].place)
+    again = [tier(tmp_path, peers, local=f"node-{n}") for n, peers in enumerate(connected(2)[0])]
+    assert [result and result.step for result in all_do(again, lambda item: chosen(item, trainer))] == [1, 1]  # type: ignore[attr-defined]
+
+
 def test_the_end_of_a_run_waits_for_its_last_save_before_it_removes_all(
     tmp_path: Path, trainer: Trainer, state: Any
 ) -> None:

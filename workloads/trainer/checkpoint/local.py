@@ -81,7 +81,8 @@ class LocalTier:
         self._stores = Path(job.config.checkpoint.local_path).expanduser() / f"xpk-{digest}"
         self._own = self._stores / f"s{job.host.slice_id}-h{job.host.worker_id}"
         self._own_stores = [self._own]  # stores that this host uses: its own, and those of hosts that moved away
-        self._paths: dict[tuple[int, str], Path] = {}
+        self._paths: dict[tuple[int, str], Path] = {}  # of the checkpoints that this host can restore
+        self._complete: list[tuple[int, Path]] = []  # all checkpoints in its stores
         self._committing = Background("keep")
         self._own_work = OwnWork()
         if self.every:
@@ -132,7 +133,7 @@ class LocalTier:
     def settle(self, step: int) -> None:
         """Remove checkpoints newer than `step`, from which this attempt resumes."""
         with self._own_work:
-            for (other, _), path in self._paths.items():
+            for other, path in self._complete:
                 if other > step:
                     shutil.rmtree(path, ignore_errors=True)
 
@@ -258,8 +259,11 @@ class LocalTier:
         return range(self._peers.processes)
 
     def _offers(self, abstract: State) -> list[CandidateCheckpoint]:
-        """Scan this host's stores, remove useless checkpoints, and return those that are complete and fit."""
-        offers = []
+        """Scan this host's stores, remove useless checkpoints, and return those that are complete and fit.
+
+        Of several from one save, the first one is read: this host's own store comes first.
+        """
+        offers: dict[tuple[int, str], CandidateCheckpoint] = {}
         for path in (path for store in self._own_stores for path in _folders(store)):
             step, notes = _step(path), _notes(path)
             if step is None or notes is None or notes.get("run") != self._run:
@@ -268,16 +272,18 @@ class LocalTier:
             if damage := _damage(path):
                 self._discard(path, step, damage)
                 continue
-            session = str(notes.get("session"))
-            self._paths[step, session] = path
+            self._complete.append((step, path))
             if shards.covers(notes, abstract):
-                known = {key: value for key, value in notes.items() if key in self._notes or key == "tokens"}
-                offers.append(CandidateCheckpoint(step, session, not path.name.startswith("."), known))
+                key = step, str(notes.get("session"))
+                self._paths.setdefault(key, path)
+                known = {name: value for name, value in notes.items() if name in self._notes or name == "tokens"}
+                is_committed = not path.name.startswith(".") or (key in offers and offers[key].committed)
+                offers[key] = CandidateCheckpoint(*key, is_committed, known)
             else:
                 self._events.write("local_skipped", step, reason="different mesh or model")
                 if self._peers.process_id == 0:
                     say(f"warning: local checkpoint {path} has a different mesh or model and is ignored")
-        return offers
+        return list(offers.values())
 
     def _discard(self, path: Path, step: int | None, damage: str) -> None:
         if damage:
