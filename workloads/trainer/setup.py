@@ -34,7 +34,7 @@ from trainer.errors import FatalError, StorageError, reason
 from trainer.estimate import flops
 from trainer.hosts import bootstrap, consistency, timeouts
 from trainer.hosts.job import Address, Job
-from trainer.hosts.measurements import JOIN
+from trainer.hosts.measurements import CHIPS, JOIN
 from trainer.hosts.run_record import RunRecord
 from trainer.models import registry
 from trainer.observe.chip_benchmark import chip_benchmark
@@ -130,7 +130,8 @@ def join(job: Job, coordinator_future: "Future[Address]") -> tuple[consistency.T
     address = coordinator_future.result()
     if not job.host.is_elastic:
         job.stop.arm()
-    consistency.check_agreement(job.peers, job.host, traits)
+    with job.watchdog.waiting("the comparison of all hosts' settings", 0, min_seconds=timeouts.limits(job).join()):
+        consistency.check_agreement(job.peers, job.host, traits)
     record, limit = RunRecord(job, traits), timeouts.limits(job).storage()
     with job.watchdog.waiting("the record of earlier attempts", 0, is_own=lambda: job.is_first, min_seconds=limit):
         record.share()
@@ -138,9 +139,19 @@ def join(job: Job, coordinator_future: "Future[Address]") -> tuple[consistency.T
         began = time.monotonic()
         bootstrap.join(job.host, *address, job.peers, timeouts.limits(job).join())
         job.measurements.record(JOIN, time.monotonic() - began)
+    devices = _start_chips(job)
     seconds = time.monotonic() - job.events.began
-    job.events.write("init", None, seconds, processes=job.host.processes, devices=jax.device_count())
+    job.events.write("init", None, seconds, processes=job.host.processes, devices=devices)
     return traits, record
+
+
+def _start_chips(job: Job, count: Callable[[], int] = jax.device_count) -> int:
+    """Initialize this host's chips, for which all hosts wait; return the number of all chips."""
+    began = time.monotonic()
+    with job.watchdog.waiting("the initialization of the chips", 0, min_seconds=timeouts.limits(job).chips()):
+        devices = count()
+    job.measurements.record(CHIPS, time.monotonic() - began)
+    return devices
 
 
 def set_up(job: Job, coordinator_future: "Future[Address]") -> Run:

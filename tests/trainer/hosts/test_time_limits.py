@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer import cloud_storage
 from trainer.config import Checkpoint, Config, Observe
+from trainer.hosts import timeouts
 from trainer.hosts.measurements import Measurements
 from trainer.hosts.time_limits import TimeLimits
 
@@ -64,6 +68,21 @@ def test_saves_programs_and_joins_have_limits_of_their_own() -> None:
     assert limits("compile/train", [1.0]).compilation("train") == 900.0
     assert limits("compile/train", [1.0]).compilation("evaluate") == 7200.0
     assert limits("join", [1.0] * 3).join() == 60.0 and limits("join", [1.0] * 2).join() == 300.0
+    assert limits("chips", [1.0] * 3).chips() == 180.0 and limits("chips", [1.0] * 2).chips() == 900.0
+    assert limits("chips", [100.0] * 3).chips() == 500.0
+
+
+def test_an_outage_of_a_bucket_does_not_count_as_a_hang() -> None:
+    """Requests are retried for a quarter of an hour; then a save fails, and training goes on."""
+    measured = Measurements(
+        {kind: [1.0] * 20 for kind in ("save", "local_save", "restore/checkpoint", "restore/local")}
+    )
+    host = SimpleNamespace(is_elastic=False)
+    job: Any = SimpleNamespace(config=Config(), measurements=measured, host=host, out=cloud_storage.place())
+    assert [timeouts.limits(job).storage(kind) for kind in ("save", "restore/checkpoint")] == [1800.0, 1800.0]
+    assert [timeouts.limits(job).storage(kind) for kind in ("local_save", "restore/local")] == [300.0, 300.0]
+    job.out = Path("a-folder")
+    assert timeouts.limits(job).storage("save") == 300.0
 
 
 def test_restores_of_each_tier_are_measured_and_the_first_state_is_not() -> None:
@@ -82,6 +101,8 @@ def test_the_attempt_after_a_hang_has_the_fixed_limits() -> None:
     after.measured.trusts_former = False
     assert after.step() == 300.0
     assert (after.storage("save"), after.join(), after.compilation("train")) == (1800.0, 300.0, 7200.0)
+    after.measured.adopt({"chips": [1.0] * 9})
+    assert after.chips() == 900.0
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=100, max_size=250), st.floats(1.0, 1e4))

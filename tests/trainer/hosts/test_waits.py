@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,6 +198,26 @@ def test_reading_an_evaluation_batch_is_own_work(reads: int, tmp_path: Path, han
         assert watchdog.told == ("its data of the evaluation after step 5", True, 300.0)
     assert watchdog.now is None
     assert watchdog.all.count("the evaluation after step 5") == 2
+
+
+def test_joining_hosts_has_timeouts(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path)
+    run.job.host.processes, run.job.stop = 2, SimpleNamespace(arm=lambda: None)
+    run.job.peers = SimpleNamespace(report=hang)
+    connected_at: Future[tuple[str, int]] = Future()
+    connected_at.set_result(("127.0.0.1", 1))
+    with under_way(hang, functools.partial(_ended, setup.join, run.job, connected_at)):
+        assert run.job.watchdog.told == ("the comparison of all hosts' settings", False, 300.0)
+    assert run.job.watchdog.now is None
+
+
+def test_initializing_chips_has_a_timeout(tmp_path: Path, hang: Hang) -> None:
+    run = run_of(tmp_path)
+    with under_way(hang, lambda: setup._start_chips(run.job, hang)):
+        assert run.job.watchdog.told == ("the initialization of the chips", False, 900.0)
+    assert run.job.watchdog.now is None
+    (seconds,) = run.job.measurements.seconds("chips")
+    assert seconds > 0, "the next attempt's limit follows from it"
 
 
 def test_the_chip_benchmark_is_own_work(tmp_path: Path, hang: Hang) -> None:

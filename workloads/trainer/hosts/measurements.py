@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-STEP, EVALUATION, JOIN, RECOVERY = "step", "evaluation", "join", "recovery"
+STEP, EVALUATION, JOIN, CHIPS, RECOVERY = "step", "evaluation", "join", "chips", "recovery"
 SAVE, LOCAL_SAVE = "save", "local_save"  # from the start to the commit; with BLOCKED: seconds that steps waited
 BLOCKED = "_blocked"
 _KEPT = {STEP: 200}  # newest durations; of the others:

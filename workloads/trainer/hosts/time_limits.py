@@ -1,21 +1,37 @@
 """Time limits of waits in seconds: as configured, or from what the run has measured (`auto`).
 
 A measured limit is a multiple of the 99th percentile and never below its floor. That of steps is above the time for
-which a request to a bucket is retried, because steps wait for data. Until an attempt has finished `_OWN_STEPS` steps
-itself, its steps have the fixed limit, so that a run whose steps have become slower is not ended. The attempt after a
-hang has the fixed limits, so that one that was too short does not end attempt after attempt.
+which a request to a bucket is retried, because steps wait for data. So is that of saves and restores in a bucket: an
+outage fails a save, after which training goes on, but does not end the run.
+
+Until an attempt has finished `_OWN_STEPS` steps itself, its steps have the fixed limit, so that a run whose steps have
+become slower is not ended. The attempt after a hang has the fixed limits, so that one that was too short does not end
+attempt after attempt.
 """
 
 import dataclasses
 import statistics
 
 from trainer.config import AUTO, Config
-from trainer.hosts.measurements import EVALUATION, JOIN, LOCAL_SAVE, SAVE, STEP, Measurements, compilation
+from trainer.hosts.measurements import (
+    CHIPS,
+    EVALUATION,
+    JOIN,
+    LOCAL_SAVE,
+    SAVE,
+    STEP,
+    Measurements,
+    compilation,
+    restoration,
+)
 from xpk_shared.time_limits import time_limit
 
 FACTOR = 5.0  # times the 99th percentile
-STEP_START, SAVE_START, COMPILE_START, JOIN_START = 300.0, 1800.0, 7200.0, 300.0  # until enough is measured
-SAVE_FLOOR, COMPILE_FLOOR, JOIN_FLOOR = 300.0, 900.0, 60.0
+# Until enough is measured:
+STEP_START, SAVE_START, COMPILE_START, JOIN_START, CHIPS_START = 300.0, 1800.0, 7200.0, 300.0, 900.0
+SAVE_FLOOR, COMPILE_FLOOR, JOIN_FLOOR, CHIPS_FLOOR = 300.0, 900.0, 60.0, 180.0
+BUCKET_FLOOR = 1800.0  # TensorStore retries a request for a quarter of an hour, and the commit retries several
+_IN_STORE = (SAVE, restoration("checkpoint"))
 _STEPS, _OWN_STEPS, _BATCHES, _SAVES, _RESTORES, _JOINS = 100, 20, 20, 5, 3, 3  # durations that are enough
 _RECENT = 20  # steps
 _ENDING = 30.0  # for a slice that hangs to report it, to end, and to be missed by the others
@@ -28,6 +44,7 @@ class TimeLimits:
     config: Config = dataclasses.field(default_factory=Config)
     measured: Measurements = dataclasses.field(default_factory=Measurements)
     is_elastic: bool = False  # True if a step takes several times as long once slices are lost
+    in_bucket: bool = False  # True if checkpoints are saved in a bucket
 
     @property
     def is_on(self) -> bool:
@@ -68,7 +85,8 @@ class TimeLimits:
             return self.config.checkpoint.hang_seconds
         times = self.measured.seconds(kind) if self.measured.trusts_former else []
         enough = _SAVES if kind in (SAVE, LOCAL_SAVE) else _RESTORES
-        return time_limit(times, start=SAVE_START, floor=SAVE_FLOOR, factor=FACTOR, enough=enough)
+        floor = BUCKET_FLOOR if self.in_bucket and kind in _IN_STORE else SAVE_FLOOR
+        return time_limit(times, start=SAVE_START, floor=floor, factor=FACTOR, enough=enough)
 
     def compilation(self, program: str = "") -> float:
         """Return the limit of compiling a program."""
@@ -81,3 +99,8 @@ class TimeLimits:
         """Return the limit of joining hosts that are connected."""
         times = self.measured.seconds(JOIN) if self.measured.trusts_former else []
         return time_limit(times, start=JOIN_START, floor=JOIN_FLOOR, factor=FACTOR, enough=_JOINS)
+
+    def chips(self) -> float:
+        """Return the limit of initializing the chips."""
+        times = self.measured.seconds(CHIPS) if self.measured.trusts_former else []
+        return time_limit(times, start=CHIPS_START, floor=CHIPS_FLOOR, factor=FACTOR, enough=_JOINS)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from trainer.hosts.job import Job
 from trainer.hosts.time_limits import TimeLimits
+from xpk_shared.storage import in_bucket
 
 
 class Busy(Protocol):
@@ -18,7 +19,7 @@ class Busy(Protocol):
 
 def limits(job: Job) -> TimeLimits:
     """Return the time limits of this host."""
-    return TimeLimits(job.config, job.measurements, job.host.is_elastic)
+    return TimeLimits(job.config, job.measurements, job.host.is_elastic, in_bucket(str(job.out)))
 
 
 def storage(job: Job, subject: str, step: int, part: Busy, kind: str = "") -> AbstractContextManager[None]:
