@@ -7,6 +7,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     slow     reading a batch takes a second longer
     stuck    writing the checkpoint of STEP, and of later ones, never ends
     late     writing the checkpoint of STEP, and of later ones, takes five seconds longer
+    eval     reading the STEPth batch of evaluations never ends
     copy     (whatever STEP) copying the data to this host never ends
     compile  from the STEPth program on, compiling never ends
     disk     writing the local checkpoint of STEP, and of later ones, never ends
@@ -25,8 +26,8 @@ from typing import Any
 FAULTS: dict[str, Callable[[int], None]] = {}
 
 
-def _on_read(step: int, act: Callable[[], None]) -> None:
-    """Call a function before each batch is read, starting with that of `step` (from 1)."""
+def _on_read(step: int, act: Callable[[], None], *, of_evaluations: bool = False) -> None:
+    """Call a function before each batch is read, starting with that of `step` (from 1), or only before evaluations'."""
     from trainer.data import batches as data
 
     real = data.to_blocks
@@ -34,8 +35,9 @@ def _on_read(step: int, act: Callable[[], None]) -> None:
 
     def to_blocks(*arguments: Any) -> Any:
         nonlocal batches
-        batches += 1
-        if batches >= step:
+        is_counted = not of_evaluations or arguments[3].keywords["step"] is None
+        batches += is_counted
+        if is_counted and batches >= step:
             act()
         return real(*arguments)
 
@@ -49,6 +51,10 @@ def read_that_never_ends() -> None:
 
 def _hang(step: int) -> None:
     _on_read(step, read_that_never_ends)
+
+
+def _eval(step: int) -> None:
+    _on_read(step, read_that_never_ends, of_evaluations=True)
 
 
 def _lock(step: int) -> None:
@@ -179,7 +185,7 @@ def _flip(step: int) -> None:
 
 
 FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}
-FAULTS |= {"late": _late, "copy": _copy, "compile": _compile, "cut": _cut}
+FAULTS |= {"late": _late, "eval": _eval, "copy": _copy, "compile": _compile, "cut": _cut}
 
 
 def main() -> None:

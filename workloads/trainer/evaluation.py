@@ -2,6 +2,7 @@
 
 # mypy: disallow-untyped-calls=False
 
+import contextlib
 import functools
 import math
 import time
@@ -20,7 +21,11 @@ from trainer.models.family import Predictions
 from trainer.resume import get_compiled
 from trainer.setup import Run
 from trainer.step.programs import State
+from trainer.telemetry import metrics
 from trainer.translation import BleuSums, bleu_sums
+
+_NEWEST_BYTES = 8 << 20  # of metrics.jsonl: those of about 20,000 steps
+_ROUNDED = 6e-6  # of a score in metrics.jsonl, at most: BLEU has three digits of a hundred
 
 
 class Evaluation:
@@ -63,6 +68,36 @@ class Evaluation:
             self._rank = get_compiled(self._run, "rank", self._run.programs.rank, predictions)
         with self._run.job.watchdog.waiting(f"the ranking of the evaluation after step {step}", step):
             return float(jax.device_get(self._rank(predictions)).area)
+
+
+def is_left(run: Run, step: int) -> bool:
+    """Return whether the evaluation after `step`, from which the run resumes, is to be measured; every host calls this.
+
+    A host may have died during it, after the state was saved. If the run may end with it, it is measured again, because
+    its record has rounded numbers.
+    """
+    job, limit = run.job, timeouts.limits(run.job).storage()
+    subject = f"the record of the evaluation after step {step}"
+    with job.watchdog.waiting(subject, step, is_own=lambda: job.is_first, min_seconds=limit):
+        if job.is_first:
+            content = b""
+            with contextlib.suppress(OSError):  # without a record it is measured
+                content = (job.out / "metrics.jsonl").part(-_NEWEST_BYTES, _NEWEST_BYTES)
+            known, parts = (
+                metrics.evaluation(content, step),
+                {"eval_loss", *(["eval_map"] if run.programs.detect else [])},
+            )
+            is_complete = parts <= known.keys() and not _may_end_with(known, job.config.run.target_accuracy)
+            job.peers.announce("evaluation left", not is_complete)
+        return bool(job.peers.await_("evaluation left"))
+
+
+def _may_end_with(known: Mapping[str, Any], target: float) -> bool:
+    """Return whether a run with this target may end with an evaluation of which metrics.jsonl says this."""
+    bleu = known.get("eval_bleu")
+    scores = (known.get("eval_accuracy"), known.get("eval_map"), known.get("eval_auc"), bleu and bleu / 100)
+    score = next((score for score in scores if score is not None), math.inf)
+    return 0 < target <= score + _ROUNDED
 
 
 class Precisions:

@@ -15,7 +15,7 @@ import numpy as np
 from trainer import saves
 from trainer.data import batches as data
 from trainer.errors import ExitCode
-from trainer.evaluation import Evaluation
+from trainer.evaluation import Evaluation, is_left
 from trainer.hosts import timeouts
 from trainer.hosts.job import Address, Job, leave
 from trainer.models import registry
@@ -66,13 +66,16 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
     Metrics of step N are recorded while step N+1 computes.
     """
     last, schedule = run.job.config.run.steps, RunSchedule(run.job.config, evaluates=run.held_out > 0)
+    resumes_evaluation = at > 0 and Action.EVALUATE in schedule.actions(at) and is_left(run, at)
     if at < last:
-        run.progress.begin(at)
+        run.progress.begin(at, evaluates=resumes_evaluation)
     batches, evaluate, tuner = _batches(run, at, last), Evaluation(run), run.tuner(schedule)
     pending: Pending | None = None
     actions = Action.NONE
     if at >= last:
         saves.save_final(run, at, state, tokens=tokens)
+    if resumes_evaluation and (code := _evaluate(run, evaluate, state, at, tokens=tokens)) is not None:
+        return code
     while at < last:
         yield at
         tuner.agree(at)
@@ -95,10 +98,9 @@ def _loop(run: Run, train_step: Any, state: State, at: int, tokens: int) -> Gene
         if actions & Action.SAVE:
             saves.save(run, at, state, tokens=tokens, disk_low=flags.disk_low, is_final=at == last)
         if actions & Action.EVALUATE:
-            eval_loss = evaluate(state, step=at)
-            if run.progress.has_reached_target:
-                saves.save_final(run, at, state, tokens=tokens, checked=actions)
-                return _finish(run, at, tokens=tokens, eval_loss=eval_loss)
+            code = _evaluate(run, evaluate, state, at, tokens=tokens, checked=actions)
+            if code is not None:
+                return code
     final_loss = evaluate(state, step=at) if run.held_out else None
     evaluate.finish()
     return _finish(run, at, tokens=tokens, eval_loss=final_loss)
@@ -108,6 +110,18 @@ def _try_start(run: Run, at: int) -> bool:
     """Return whether step `at` may start, or else all hosts stop before it."""
     with run.job.watchdog.waiting(f"the hosts' agreement on stopping before step {at}", at):
         return run.job.stop_step.try_start(at)
+
+
+def _evaluate(
+    run: Run, evaluation: Evaluation, state: State, at: int, *, tokens: int, checked: Action = Action.NONE
+) -> ExitCode | None:
+    """Evaluate the state after step `at`; end the run if it has reached its target, and return the exit code."""
+    loss = evaluation(state, step=at)
+    if not run.progress.has_reached_target:
+        return None
+    _try_start(run, at)  # also if no step has been started: a stop lets the run finish, as after its last step
+    saves.save_final(run, at, state, tokens=tokens, checked=checked)
+    return _finish(run, at, tokens=tokens, eval_loss=loss)
 
 
 def _stop(

@@ -1,16 +1,14 @@
 """MLPerf's log lines pass the compliance checker of mlperf_logging, also over restarts."""
 
 import json
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
+from tests.trainer.compliance import defects, lines
 from tests.trainer.small import SETTINGS, run_alone
 from trainer import config
 from trainer.parallel import layout
@@ -26,22 +24,6 @@ def file(folder: Path, name: str = "resnet50", *settings: str) -> MllogFile:
     return MllogFile(
         open_place(folder / "mllog.txt"), configuration, 32768, TRAINED, HELD_OUT, began_seconds=time.time() - 60
     )
-
-
-def defects(folder: Path, caplog: pytest.LogCaptureFixture, ruleset: str = "4.0.0") -> str:
-    """Return what the checker of MLPerf Training says about the lines, also its warnings."""
-    caplog.clear()
-    checker = mlp_compliance.make_checker("training", ruleset, False, True)
-    with caplog.at_level(logging.WARNING):
-        is_valid = checker.check_file(str(folder / "mllog.txt"), f"training_{ruleset}/common.yaml")
-    assert is_valid == (not caplog.text)
-    return caplog.text
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "mllog.txt").read_text().splitlines()
-    assert all(line.startswith(":::MLLOG ") for line in text)
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in text]
 
 
 def train(log: MllogFile, steps: Iterable[int], accuracy: float, mask_accuracy: float = 0.0) -> None:

@@ -98,10 +98,10 @@ class Progress:
         has_masks = not run.target_mask_accuracy or self._mask_accuracy >= run.target_mask_accuracy
         return 0 < run.target_accuracy <= self._accuracy and has_masks
 
-    def begin(self, step: int) -> None:
-        """Record that training starts or resumes after `step`."""
+    def begin(self, step: int, *, evaluates: bool = False) -> None:
+        """Record that training starts or resumes after `step`, with its evaluation if `evaluates`."""
         if self._mllog is not None:
-            self._mllog.begin(step)
+            self._mllog.begin(step, evaluates=evaluates)
 
     def end(self, step: int) -> None:
         """Record the end of the run."""

@@ -113,6 +113,17 @@ def step_seconds(content: bytes) -> list[float]:
     return [seconds_by_step[step] for step in sorted(seconds_by_step)]
 
 
+def evaluation(content: bytes, step: int) -> dict[str, Any]:
+    """Return all that metrics.jsonl says of the evaluation after `step`; its content may begin or end within a line."""
+    known: dict[str, Any] = {}
+    for line in content.splitlines():
+        if b'"eval_' in line:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                known |= record if record["step"] == step else {}
+    return known
+
+
 def _step_records(content: bytes) -> Iterator[dict[str, Any]]:
     for line in content.splitlines():
         with contextlib.suppress(ValueError):  # a line that a kill or a full disk cut short

@@ -206,14 +206,17 @@ class MllogFile:
         for key, value in (values | benchmark.hyperparameters(config, batch, trained)).items():
             self._write(key, value, metadata=_METADATA.get(key))
 
-    def begin(self, step: int) -> None:
-        """Record that training starts or resumes after `step`, before its first batch is read."""
+    def begin(self, step: int, *, evaluates: bool = False) -> None:
+        """Record that training starts or resumes after `step`, before its first batch is read.
+
+        With `evaluates` it resumes with the evaluation after `step`, which ends the block of the steps before it.
+        """
         self._write("init_stop", None, _END)
         if ("run_start", None) in self._written:
             self._write("xpk_resume", step, metadata=self._position(step))
         self._write("run_start", None, _START)
         every = self._config.run.eval_every
-        self._begin_block(step // every * every if every else 0)
+        self._begin_block((step - evaluates) // every * every if every else 0)
 
     def record_evaluation(self, step: int, accuracy: float, seconds: float, *, mask_accuracy: float = 0.0) -> None:
         """Record an evaluation after `step` that has taken so many seconds and just ended.
