@@ -333,6 +333,25 @@ def test_the_run_resumes_from_a_checkpoint_after_the_loss_of_all_slices(start: f
 
 
 @pytest.mark.slow
+def test_an_evaluation_in_which_all_slices_are_lost_is_measured_again(start: functools.partial[ElasticRun]) -> None:
+    def evaluations(run: ElasticRun) -> list[tuple[int, float]]:
+        return [(line["step"], line["eval_loss"]) for line in run.metrics() if "eval_loss" in line]
+
+    whole = start("undisturbed")
+    assert set(whole.exit_codes().values()) == {0}, whole.logs()
+    run = start("disturbed", faults={1: "eval:1"})
+    until(lambda: (run.out / "checkpoints" / "30").is_dir(), seconds=120, report=run.logs)
+    for number in ALL:
+        run.kill(number)
+    assert not evaluations(run), "slice 1 hangs in the evaluation after step 30"
+    for number in ALL:
+        run.restart(number)
+    assert set(run.exit_codes().values()) == {0}, run.logs()
+    assert evaluations(run) == evaluations(whole)
+    assert run.recorded_steps() == list(range(1, 61))
+
+
+@pytest.mark.slow
 def test_a_frozen_slice_is_dropped_and_joins_again_when_it_wakes(start: functools.partial[ElasticRun]) -> None:
     run = start("disturbed", ("run.steps=100000", *SETTINGS[1:]))
     run.wait_for_step(5)

@@ -24,6 +24,7 @@ class Decisions:
     def __init__(self, job: Job, membership: Membership, tuner: IntervalTuner) -> None:
         self._job, self._membership, self._tuner = job, membership, tuner
         self._is_starting = False
+        self.evaluates_at = -1  # step whose evaluation is to be measured before the next one
         self._recorded: set[Peer] = set()
         self._recording = threading.Lock()  # views come on another thread
         self._lines: JsonLines | None = None  # opened once this slice leads
@@ -43,6 +44,7 @@ class Decisions:
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
         and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed. term: of the
         view in which the newest step was made. differ: arrays whose copies differ between slices, after a comparison.
+        evaluates: begin with the evaluation after the step from which the run resumes.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
@@ -75,6 +77,7 @@ class Decisions:
             "intervals": self._tuner.decide(at),
             "term": view.term if at > commit.seq.step else commit.term,
             "differ": differences({number: known["sums"] for number, known in facts.items() if "sums" in known}),
+            "evaluates": at == self.evaluates_at,
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
 

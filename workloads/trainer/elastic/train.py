@@ -24,7 +24,7 @@ from trainer.elastic.reduction import Decide, Facts, Reductions, Result, Share
 from trainer.elastic.shares import Gradients, ShareBatches, place
 from trainer.elastic.slices import Slices
 from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
-from trainer.evaluation import EvalSums, Evaluation, record, sum_batches
+from trainer.evaluation import EvalSums, Evaluation, is_left, record, sum_batches
 from trainer.hosts.job import Address, Job, leave
 from trainer.hosts.membership import (
     COMPARE,
@@ -128,7 +128,9 @@ class _Training:
         self._decisions.wait_for_all()
         state, self._at, self._tokens = first_state(self._run)
         self._state = state()
-        self._measure_left(self._at)
+        if self._at and Action.EVALUATE in self._schedule.actions(self._at) and is_left(self._run, self._at):
+            self._decisions.evaluates_at = self._at
+        self._measure_left(self._at - (self._decisions.evaluates_at == self._at))
         self._membership.set_phase(ACTIVE)
         self._membership.grant_self()
         self._hold()
@@ -166,7 +168,9 @@ class _Training:
         """Train to the last step, or to a stop."""
         last = self._run.job.config.run.steps
         while True:
-            if not self._is_start and not self._end_step():
+            if self._is_start and self._flags["evaluates"]:
+                self._evaluate()
+            elif not self._is_start and not self._end_step():
                 return self._stop()
             if self._at >= last:
                 return self._finish()
