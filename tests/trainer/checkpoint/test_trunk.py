@@ -78,6 +78,7 @@ def run_of(trainer: Trainer, folder: Path, path: Path) -> Any:
         watchdog=watchdog,
         measurements=Measurements(),
         host=types.SimpleNamespace(is_elastic=False),
+        out=folder,
     )
     compiler = Compiler(CompileCache(folder, None), store.peers)
     return types.SimpleNamespace(job=job, programs=trainer.programs, mesh=trainer.mesh, compiler=compiler)
