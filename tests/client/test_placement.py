@@ -23,7 +23,8 @@ def test_a_workload_of_two_clusters_is_placed_until_it_ends(cluster: xpk.Cluster
     states = {placed.cluster: placed.is_chosen for placed in held.status().placements}
     assert states == {"other": True, "dev": False}
     actions = []
-    xpk.place(held, on_pass=lambda done: actions.append(done.action))
+    ended = xpk.place(held, on_pass=lambda done: actions.append(done.action))
+    assert ended.cluster.name == "other"
     assert actions[-1] == Done("it succeeded on other")
     assert run.status().phase is xpk.Phase.SUCCEEDED
     assert cluster.workloads() == []

@@ -72,17 +72,20 @@ def place(
     to: str | None = None,
     once: bool = False,
     on_pass: Callable[[Pass], None] = lambda done: None,
-) -> None:
+) -> WorkloadHandle:
     """Keep a workload running where there is capacity, until it has ended; `to` moves it to a cluster first.
 
-    `once`: return when there is nothing to do now. Any number of programs may do this at a time. Raises NotPlaced,
-    UsageError for another cluster, and XpkError if the lease cannot be written.
+    Returns its handle on the cluster where it ended; its copies elsewhere are deleted. `once`: return when there is
+    nothing to do now. Any number of programs may do this at a time. Raises NotPlaced, UsageError for another cluster,
+    and XpkError if the lease cannot be written.
     """
     placer = placer_of(handle.cluster.api, handle.roots, handle.name, handle.namespace, connect)
     if to is not None:
         placer.move(to)
-    for done in placer.passes(once=once):
-        on_pass(done)
+    last: Pass | None = None
+    for last in placer.passes(once=once):
+        on_pass(last)
+    return handle if last is None else _on(handle, chosen_cluster(last.scene, placer.spec.run))
 
 
 def locate(handle: WorkloadHandle) -> WorkloadHandle:
@@ -91,10 +94,14 @@ def locate(handle: WorkloadHandle) -> WorkloadHandle:
         placer = placer_of(handle.cluster.api, handle.roots, handle.name, handle.namespace, connect, writes=False)
     except NotPlaced:
         return handle
-    chosen = chosen_cluster(placer.observe(), placer.spec.run)
-    if chosen == handle.cluster.name:
+    return _on(handle, chosen_cluster(placer.observe(), placer.spec.run))
+
+
+def _on(handle: WorkloadHandle, cluster: str) -> WorkloadHandle:
+    """Return the handle of a workload's copy on a cluster."""
+    if cluster == handle.cluster.name:
         return handle
-    return WorkloadHandle(Cluster(chosen), handle.name, handle.namespace, output_root=handle.roots.stated)
+    return WorkloadHandle(Cluster(cluster), handle.name, handle.namespace, output_root=handle.roots.stated)
 
 
 def inspect_copies(

@@ -110,6 +110,16 @@ def test_wait_places_a_workload_until_it_ends(pair: Xpk, root: str) -> None:
     assert pair("workload", "list", "--cluster", "a", "-o", "json").data == [], "its held copy is gone"
 
 
+def test_wait_returns_the_end_on_the_cluster_where_the_workload_ended(pair: Xpk, root: str) -> None:
+    assert pair("workload", "create", "blocker", "--cluster", "a", "--command", FOREVER).code == 0
+    options = ("--clusters", "a,b", "--output-root", root, "--move-after", "1s", "--wait", "-o", "json")
+    ended = pair("workload", "create", "w", *options, "--command", "true")
+    assert (ended.code, ended.data["phase"]) == (0, "Succeeded"), ended.err
+    failed = pair("workload", "create", "f", *options, "--max-restarts", "0", "--command", "exit 1")
+    assert (failed.code, failed.data["phase"]) == (8, "Failed"), failed.err
+    assert "`xpk workload logs f --cluster b`" in failed.err
+
+
 def test_all_problems_of_all_clusters_are_reported_before_anything_is_created(pair: Xpk, root: str) -> None:
     command = ("--command", "true")
     wrong = pair("workload", "create", "w", "--clusters", "a,c", "--num-slices", "9", "--move-after", "soon", *command)

@@ -130,15 +130,17 @@ def _create_copies(
         console.objects(several_clusters.objects(resolved, stored=params["dry_run"] == "server"))
         return
     handle = several_clusters.create(console, resolved, report)
-    place, namespace = handle.cluster.name, handle.namespace
-    status = several_clusters.place_until_end(console, handle, report, timeout) if params["wait"] else None
+    status = None
+    if params["wait"]:
+        handle = several_clusters.place_until_end(console, handle, report, timeout)
+        status = handle.status()
+    where = names.location_flags(handle.cluster.name, handle.namespace)
     if status is None:
-        command = f"xpk workload place {handle.name}{names.location_flags(place, namespace)}"
-        console.tell(f"  next: {command} keeps it running where there is capacity")
+        console.tell(f"  next: xpk workload place {handle.name}{where} keeps it running where there is capacity")
     if console.is_data:
         console.data(asdict(status or handle.status()))
     if status:
-        lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
+        lifecycle.check_succeeded(status, where=where)
 
 
 def print_notices(console: Console) -> Report:

@@ -26,7 +26,6 @@ from xpk.jobs.placement.placer import Pass
 from xpk.model import names
 from xpk.model.durations import parse_duration
 from xpk.model.errors import Problems, TimedOutError
-from xpk.model.status import WorkloadStatus
 from xpk.proc import Runner
 
 
@@ -101,8 +100,8 @@ def create(console: Console, resolved: copying.ResolvedCopies, report: Report) -
     return handle
 
 
-def place_until_end(console: Console, handle: WorkloadHandle, report: Report, timeout: float | None) -> WorkloadStatus:
-    """Place a workload until it ends; return its status. Ctrl-C stops placing, not the workload.
+def place_until_end(console: Console, handle: WorkloadHandle, report: Report, timeout: float | None) -> WorkloadHandle:
+    """Place a workload until it ends; return its handle where it ended. Ctrl-C stops placing, not the workload.
 
     Raises TimedOutError after `timeout` seconds.
     """
@@ -117,9 +116,8 @@ def place_until_end(console: Console, handle: WorkloadHandle, report: Report, ti
             )
 
     try:
-        placing.place(handle, on_pass=on_pass)
+        return placing.place(handle, on_pass=on_pass)
     except KeyboardInterrupt:
         console.tell(f"stopped placing; workload '{handle.name}' continues where it is")
         console.tell(f"  {command}")
         raise
-    return placing.locate(handle).status()
