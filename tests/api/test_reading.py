@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
 from tests.api.scripted_server import Answer, Script, Slow, kubeconfig, serving
+from xpk.api.base import LogLine
 from xpk.api.kubernetes import KubernetesApi
 from xpk.api.limits import Limits
 from xpk.api.paths import container_of
@@ -180,6 +183,29 @@ def test_a_silently_dropped_connection_is_reopened(tmp_path: Path) -> None:
     with serving(script) as server:
         client = KubernetesApi(kubeconfig=kubeconfig(tmp_path, server), limits=Limits(quiet_seconds=0.2))
         assert [line.text for line in client.logs(pod("host"), follow=True)] == ["hello"]
+
+
+@pytest.mark.parametrize("stamp", ["2026-01-01T08:00:05.123456789+08:00", "2026-01-01T00:00:05.123456789Z"])
+def test_times_of_nodes_in_any_time_zone_are_compared_in_utc(stamp: str, tmp_path: Path) -> None:
+    script = Script(
+        {
+            f"GET {PODS}/p/log": [(200, f"{stamp} one\n"), (200, "2026-01-01T08:00:06+08:00 two\n")],
+            f"GET {PODS}/p": [(200, {**pod("host"), "status": {"phase": "Succeeded"}})],
+        }
+    )
+    with serving(script) as server:
+        lines = list(api(tmp_path, server).logs(pod("host"), follow=True))
+    times = [datetime(2026, 1, 1, 0, 0, 5, 123456, UTC), datetime(2026, 1, 1, 0, 0, 6, 0, UTC)]
+    assert lines == [LogLine(times[0], "one"), LogLine(times[1], "two")]
+    again = parse_qs(next(query for query in script.queries if "sinceTime" in query))["sinceTime"]
+    assert again == ["2026-01-01T00:00:05.123456+00:00"]
+
+
+@pytest.mark.parametrize("line", ["20260101 none", "0001-01-01T00:00:00+08:00 zero", "9999-12-31T23:59:59-01:00 x"])
+def test_a_line_without_a_time_is_a_message_of_the_kubelet(line: str, tmp_path: Path) -> None:
+    with serving(Script({"*": [(200, f"{line}\n")]})) as server:
+        (only,) = api(tmp_path, server).logs(pod("host"))
+    assert only.text == line
 
 
 def test_other_errors_of_a_log_are_reported(tmp_path: Path) -> None:

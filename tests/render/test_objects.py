@@ -268,6 +268,43 @@ def test_values_arrive_unchanged(value: str, command: str) -> None:
     assert expand(container["command"][-1]) == command
 
 
+# Whole numbers of strconv.ParseInt with base 0, and the pattern by which go-yaml finds other numbers.
+GO_INTEGER = r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)"
+GO_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+NOT_TEXTS = st.one_of(
+    st.sampled_from(["y", "Y", "n", "N", "on", "off", "1e-4", "1E5", "0o17", "08", "0_8", "-_1", "+1", ".5e3", "5."]),
+    st.from_regex(rf"({GO_INTEGER}|{GO_FLOAT})", fullmatch=True),
+    st.text("0123456789_+-.eExXoObByYnN", min_size=1, max_size=6),
+)
+
+
+def is_text_for_kubectl(plain: str) -> bool:
+    """Return whether go-yaml, by which kubectl reads manifests, takes an unquoted text for a text."""
+    if plain in ("", "~", "null", "Null", "NULL") or plain.lower().lstrip("+-") in (".inf", ".nan"):
+        return False
+    if plain.lower() in ("y", "n", "yes", "no", "on", "off", "true", "false"):
+        return False
+    if plain[0] not in "+-.0123456789":
+        return True
+    digits = plain.replace("_", "")
+    return not (re.fullmatch(GO_INTEGER, digits) or re.fullmatch(GO_FLOAT, digits))
+
+
+@given(st.one_of(NOT_TEXTS, TEXTS, TRICKY))
+def test_every_text_is_a_text_for_kubectl_and_for_yaml(text: str) -> None:
+    objects = [{"kind": "X", text: [text]}]
+    written = to_yaml(objects)
+    assert list(yaml.safe_load_all(written)) == objects
+    scalars = [event for event in yaml.parse(written) if isinstance(event, yaml.ScalarEvent)]
+    plain = [event.value for event in scalars if event.style is None]
+    assert [value for value in plain if not is_text_for_kubectl(value)] == []
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "v1", "registry.example/trainer:1", "1.2.3", "code-0123456789ab", "5m"])
+def test_other_texts_are_not_quoted(text: str) -> None:
+    assert to_yaml([{"text": text}]) == f"---\ntext: {text}\n"
+
+
 def expand(text: str) -> str:
     """Expand `$` like Kubernetes without defined variables: `$$` becomes `$`, everything else stays."""
     return re.sub(r"\$\$", "$", text)

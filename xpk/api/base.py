@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
 Obj = dict[str, Any]
@@ -46,10 +46,15 @@ class LogLine:
 
     @classmethod
     def parse(cls, line: str) -> LogLine:
-        """Parse a timestamped log line: Kubernetes sends nanoseconds, of which datetime keeps six digits."""
+        """Parse a timestamped log line, with a time in the node's time zone. Raises ValueError for another line."""
         stamp, _, text = line.partition(" ")
-        whole, _, fraction = stamp.rstrip("Z").partition(".")
-        return cls(datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00"), text)
+        time = datetime.fromisoformat(stamp)  # of nanoseconds, it keeps six digits
+        if time.tzinfo is None:
+            raise ValueError(f"{stamp} has no time zone")
+        try:
+            return cls(time.astimezone(UTC), text)
+        except OverflowError as error:
+            raise ValueError(f"{stamp} is not a time in UTC") from error
 
 
 @dataclass(frozen=True, slots=True)
