@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from xpk.api.base import ObjectApi
@@ -14,7 +15,8 @@ from xpk.jobs.output.folder import remove_output
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.placement.decision import CopyState
 from xpk.jobs.placement.placements import placer_of
-from xpk.jobs.placement.placer import Connect
+from xpk.jobs.placement.placer import Connect, look_at_copies
+from xpk.jobs.status.jobset import copy_spec
 from xpk.jobs.status.reader import find_all
 from xpk.jobs.termination import await_end, check_maker, claimed_output, end
 from xpk.model import names
@@ -112,6 +114,7 @@ def carry_out(
     single workload that is gone, and the first failure, once the others are deleted.
     """
     ended: list[Deletion] = []
+    failed: list[XpkError] = []
     if usage and deletions:
         usage.begin([deletion.name for deletion in deletions])
     for deletion in deletions:
@@ -122,8 +125,9 @@ def carry_out(
             if len(deletions) == 1 and not ignore_not_found:
                 raise
             report(Notice(error.message, is_warning=True))
+        except XpkError as error:
+            failed.append(error)
     start = time.monotonic()
-    failed: list[XpkError] = []
     for deletion in ended:
         try:
             if timeout is not None:
@@ -158,23 +162,33 @@ def delete_copies(
     `connect` returns the API server of a cluster, `usage` records its use of chips. A copy that cannot be deleted is
     reported; `xpk workload place` on its cluster deletes it.
     """
-    for deletion in deletions:
-        if not deletion.clusters:
-            continue
-        placer = placer_of(api, roots, deletion.name, namespace, connect, writes=False)
+    connect = cache(connect)
+
+    def warn(text: str) -> None:
+        report(Notice(text, is_warning=True))
+
+    for name in (deletion.name for deletion in deletions if deletion.clusters):
         try:
-            placer_of(api, roots, deletion.name, namespace, connect).end("deleted by its user")
+            spec = copy_spec(api.get("JobSet", name, namespace))
         except XpkError as error:
-            report(Notice(f"cannot write the lease of '{deletion.name}': {error.message}", is_warning=True))
-        for cluster, copy in placer.observe().copies.items():
-            if cluster == placer.spec.cluster or copy.view.state is CopyState.MISSING:
+            warn(f"the copies of '{name}' on other clusters are not deleted: {error.message}")
+            continue
+        if spec is None:  # another workload has the name now
+            continue
+        try:
+            placer_of(api, roots, name, namespace, connect).end("deleted by its user")
+        except XpkError as error:
+            warn(f"cannot write the lease of '{name}': {error.message}")
+        # Without the lease, which may be unreadable and only says where the workload runs.
+        for cluster, copy in look_at_copies(connect, name, namespace, spec).items():
+            if cluster == spec.cluster or copy.view.state is CopyState.MISSING:
                 continue
             try:
                 if copy.jobset is None:
                     raise UnavailableError(copy.view.reason)
                 carry_out(
                     connect(cluster),
-                    [Deletion(deletion.name)],
+                    [Deletion(name)],
                     namespace,
                     grace_seconds=grace_seconds,
                     timeout=timeout,
@@ -183,8 +197,7 @@ def delete_copies(
                     report=lambda notice: report(notice) if notice.is_warning else None,
                 )
             except XpkError as error:
-                text = f"the copy of '{deletion.name}' on '{cluster}' is not deleted: {error.message}"
-                report(Notice(text, is_warning=True))
+                warn(f"the copy of '{name}' on '{cluster}' is not deleted: {error.message}")
 
 
 def _check(refusals: list[XpkError]) -> None:

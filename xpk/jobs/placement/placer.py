@@ -89,7 +89,7 @@ class Placer:
     def observe(self) -> Scene:
         """Read the lease, then all copies; an unreachable cluster is the state of its copy."""
         version, lease = leasing.read(self._file)
-        return Scene(version, lease, {cluster: self._look(cluster) for cluster in self.spec.clusters})
+        return Scene(version, lease, look_at_copies(self._connect, self.name, self.namespace, self.spec))
 
     def step(self) -> Pass:
         """Do what is due. Raises XpkError if the lease cannot be read or written."""
@@ -163,13 +163,6 @@ class Placer:
                 return
         raise ConflictError("the lease is modified concurrently every time", hint="run the command again")
 
-    def _look(self, cluster: str) -> Copy:
-        try:
-            api = self._connect(cluster)
-        except XpkError as error:
-            return Copy(CopyView(CopyState.UNREACHABLE, reason=error.message))
-        return copying.look(api, self.name, self.namespace, self.spec.run)
-
     def _do(self, action: Action, scene: Scene) -> bool:
         """Carry out an action; return whether it changed anything."""
         match action:
@@ -188,3 +181,16 @@ class Placer:
             return change(self._connect(cluster), scene.copies[cluster], *epoch)
         except (NotFoundError, ConflictError, UnavailableError, TimedOutError):
             return False  # the next pass sees what has happened
+
+
+def look_at_copies(connect: Connect, name: str, namespace: str, spec: CopySpec) -> dict[str, Copy]:
+    """Read all copies of a workload, by cluster; an unreachable cluster is the state of its copy."""
+    return {cluster: _look(connect, cluster, name, namespace, spec.run) for cluster in spec.clusters}
+
+
+def _look(connect: Connect, cluster: str, name: str, namespace: str, run: str) -> Copy:
+    try:
+        api = connect(cluster)
+    except XpkError as error:
+        return Copy(CopyView(CopyState.UNREACHABLE, reason=error.message))
+    return copying.look(api, name, namespace, run)
