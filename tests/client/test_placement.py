@@ -31,6 +31,18 @@ def test_a_workload_of_two_clusters_is_placed_until_it_ends(cluster: xpk.Cluster
     run.delete()
 
 
+def test_copies_that_cannot_be_released_are_deleted_again(cluster: xpk.Cluster, tmp_path: Path) -> None:
+    xpk.create_cluster("other", "v5litepod-8")
+    lease = tmp_path / "runs" / "w" / "placement.json.1"
+    lease.mkdir(parents=True)  # where a file should be
+    workload = xpk.Workload(name="w", command="true", output_root=str(tmp_path / "runs"), resume=True)
+    with pytest.raises(xpk.XpkError, match="cannot read"):
+        xpk.submit(workload, ["other", "dev"])
+    assert (cluster.workloads(), xpk.Cluster("other").workloads()) == ([], [])
+    lease.rmdir()
+    assert xpk.submit(workload, ["other", "dev"]).status().placements
+
+
 def test_a_workload_of_one_cluster_is_not_placed(cluster: xpk.Cluster) -> None:
     run = cluster.submit(xpk.Workload(name="alone", command="true"))
     with pytest.raises(NotPlaced, match="has only one cluster"):

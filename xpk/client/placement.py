@@ -50,13 +50,17 @@ def submit(
 
 
 def create(resolved: creating.ResolvedCopies, report: Report = ignore) -> WorkloadHandle:
-    """Create checked copies and release the first one."""
+    """Create checked copies and release the first one. If it cannot be released, all are deleted again."""
     creating.create_copies(resolved, report=report, price=price)
-    placer = creating.placer_of(resolved, open_folder(resolved.spec.output_dir).slot(names.LEASE_FILE))
-    for done in placer.passes(once=True):
-        report_action(done, report)
-        if isinstance(done.action, Release) and done.is_changed:
-            break
+    try:
+        placer = creating.placer_of(resolved, open_folder(resolved.spec.output_dir).slot(names.LEASE_FILE))
+        for done in placer.passes(once=True):
+            report_action(done, report)
+            if isinstance(done.action, Release) and done.is_changed:
+                break
+    except BaseException:
+        creating.delete_created(resolved)  # or the same command would find the name taken
+        raise
     cluster, root = Cluster(resolved.copy.cluster), resolved.copies[0].request.output_root
     return WorkloadHandle(cluster, resolved.spec.name, resolved.spec.namespace, output_root=root)
 

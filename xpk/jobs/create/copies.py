@@ -108,7 +108,6 @@ def preflight(resolved: ResolvedCopies, report: Report = ignore, runner: Runner 
 def create_copies(resolved: ResolvedCopies, *, report: Report = ignore, price: Price = no_price) -> None:
     """Create all copies, which are held; if one cannot be created, those before it are deleted again."""
     created: list[ObjectApi] = []
-    spec = resolved.spec
     try:
         for one, destination in zip(resolved.copies, resolved.destinations, strict=True):
             # Only the first one may find, or move aside, the output of an earlier workload of the name.
@@ -117,10 +116,19 @@ def create_copies(resolved: ResolvedCopies, *, report: Report = ignore, price: P
             created.append(destination.reached())
             report(Notice(f"held copy created on '{destination.cluster}'"))
     except BaseException:
-        for api in created:
-            with suppress(XpkError):
-                api.delete("JobSet", spec.name, spec.namespace)
+        _delete(resolved.spec, created)
         raise
+
+
+def delete_created(resolved: ResolvedCopies) -> None:
+    """Delete copies that were created and cannot be released; those that cannot be deleted stay held."""
+    _delete(resolved.spec, [destination.reached() for destination in resolved.destinations])
+
+
+def _delete(spec: WorkloadSpec, apis: Sequence[ObjectApi]) -> None:
+    for api in apis:
+        with suppress(XpkError):
+            api.delete("JobSet", spec.name, spec.namespace)
 
 
 def placer_of(resolved: ResolvedCopies, file: LeaseFile) -> Placer:
