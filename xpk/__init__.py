@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xpk.jobs.create.notice import Notice
     from xpk.jobs.create.workload import Workload
     from xpk.jobs.deletion import Deletion
-    from xpk.jobs.logs import HostLine
+    from xpk.jobs.host_logs import HostLine
     from xpk.jobs.output.folder import Progress
     from xpk.jobs.preflight import CheckResult, HostChecks, Preflight
     from xpk.jobs.simulation.live import QueueSimulation
@@ -102,7 +102,7 @@ _MODULES = {
     "Deletion": "xpk.jobs.deletion",
     "GkeOptions": "xpk.capacity.gke.request.options",
     "HostChecks": "xpk.jobs.preflight",
-    "HostLine": "xpk.jobs.logs",
+    "HostLine": "xpk.jobs.host_logs",
     "KindOptions": "xpk.capacity.kind.options",
     "Notice": "xpk.jobs.create.notice",
     "Phase": "xpk.model.status",

@@ -12,7 +12,8 @@ import pytest
 from tests.jobs.objects import RUNNING, Obj, at, jobset, pod
 from xpk.api.base import LogLine
 from xpk.api.server_errors import NotStartedError
-from xpk.jobs.logs import LogQuery, follow_logs, read_logs
+from xpk.jobs.host_logs import LogQuery
+from xpk.jobs.logs import follow_logs, read_logs
 from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.testing import FakeApi
 
@@ -194,6 +195,53 @@ def test_a_concurrently_deleted_pod_does_not_hide_the_others() -> None:
 def test_follow_does_not_wait_for_hosts_that_will_not_start(wanted: LogQuery, says: str) -> None:
     with pytest.raises(NotFoundError, match=says):
         next(follow_logs(FakeApi([sized(2, 1), labeled(0)]), "w", "default", wanted))
+
+
+class Unended(FakeApi):
+    """A workload that has failed. The host of slice 1 has a last line, after some time or, for None, never."""
+
+    def __init__(self, last_line_after: float | None, **spec: Any) -> None:
+        failed = sized(2, 1)
+        failed["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+        pods = [labeled(0), labeled(1)]
+        pods[1]["spec"] |= spec
+        super().__init__([failed, *pods])
+        self.last_line_after = last_line_after
+
+    def logs(self, pod: Obj, **_: Any) -> Iterator[LogLine]:
+        """Yield one line."""
+        if pod["metadata"]["uid"] == "pod-1":
+            threading.Event().wait(60 if self.last_line_after is None else self.last_line_after)
+        yield LogLine(datetime(2026, 1, 1, tzinfo=UTC), f"the last word of {pod['metadata']['uid']}")
+
+
+def test_follow_ends_although_a_host_on_a_dead_node_never_does() -> None:
+    report: list[str] = []
+    lines = follow_logs(Unended(None), "w", "default", LogQuery(), tell=report.append, silence_seconds=0.3)
+    assert [line.text for line in lines] == ["the last word of pod-0"]
+    assert report == ["the log of s1/h0 is incomplete: not ended, and silent since the workload has ended"]
+
+
+def test_follow_waits_for_hosts_that_save_in_their_grace_period() -> None:
+    report: list[str] = []
+    api = Unended(1.0, terminationGracePeriodSeconds=60)
+    lines = follow_logs(api, "w", "default", LogQuery(), tell=report.append, silence_seconds=0.1)
+    assert [line.text for line in lines] == ["the last word of pod-0", "the last word of pod-1"]
+    assert report == []
+
+
+def test_hints_name_the_cluster_and_the_namespace() -> None:
+    where = " --cluster c --namespace team"
+    with pytest.raises(UsageError) as many:
+        list(read_logs(FakeApi([sized(199, 64)]), "w", "default", LogQuery(), where=where))
+    assert many.value.hint == f"select fewer hosts: `xpk workload logs w{where} --slice N`"
+    with pytest.raises(NotFoundError) as before:
+        list(read_logs(FakeApi([sized(2, 1), labeled(0)]), "w", "default", LogQuery(), previous=True, where=where))
+    assert f"`xpk workload logs w{where}` shows the newest" in before.value.hint
+    for pods in ([], [waiting(0, **CREATING)]):
+        with pytest.raises(XpkError) as none:
+            list(read_logs(Begins([sized(2, 1), *pods]), "w", "default", LogQuery(), where=where))
+        assert none.value.hint == f"`xpk workload status w{where}`"
 
 
 class ComesLater(FakeApi):

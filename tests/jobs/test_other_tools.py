@@ -20,7 +20,8 @@ from xpk.api.base import Change, LogLine
 from xpk.api.paths import container_of
 from xpk.jobs import lifecycle
 from xpk.jobs.deletion import carry_out, plan_all, plan_named
-from xpk.jobs.logs import LogQuery, follow_logs, read_logs
+from xpk.jobs.host_logs import LogQuery
+from xpk.jobs.logs import follow_logs, read_logs
 from xpk.jobs.status.reader import find, find_all
 from xpk.model.errors import ConflictError
 from xpk.model.status import Phase

@@ -13,8 +13,9 @@ import pytest
 
 from tests.api.scripted_server import kubeconfig
 from xpk.api.kubernetes import KubernetesApi
+from xpk.jobs.host_logs import LogQuery
 from xpk.jobs.lifecycle import wait
-from xpk.jobs.logs import LogQuery, follow_logs
+from xpk.jobs.logs import follow_logs
 from xpk.model.errors import AuthorizationError, UnavailableError
 from xpk.model.status import Phase, WorkloadStatus
 

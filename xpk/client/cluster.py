@@ -25,6 +25,7 @@ from xpk.jobs.create.resolve import with_problems_of
 from xpk.jobs.create.submit import submit
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.deletion import Deletion
+from xpk.jobs.host_logs import HostLine, LogQuery
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.placement.placements import placements, placer_of
@@ -312,17 +313,19 @@ class WorkloadHandle:
         since: datetime | None = None,
         tail: int | None = None,
         grep: str | None = None,
-    ) -> Iterator[logging.HostLine]:
+    ) -> Iterator[HostLine]:
         """Return the lines of all hosts of the newest attempt, merged by time; with `follow`, until the workload ends.
 
         `previous` reads the attempt before, where it is kept; `tail` counts lines of each host; `grep` is a regular
         expression. Raises UsageError for a bad expression, a negative number of lines or more than 128 hosts, XpkError
         if no host has a log yet.
         """
-        query = logging.LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
+        query = LogQuery(slice=slice, host=host, since=since, tail=tail, grep=grep)
         if follow:
-            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query)
-        return logging.read_logs(self.cluster.api, self.name, self.namespace, query, previous=previous)
+            return logging.follow_logs(self.cluster.api, self.name, self.namespace, query, where=self._where)
+        return logging.read_logs(
+            self.cluster.api, self.name, self.namespace, query, previous=previous, where=self._where
+        )
 
     def suspend(self) -> None:
         """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""

@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 import heapq
-import queue
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from itertools import chain
 
-from xpk.api.base import LogLine, Obj, ObjectApi
-from xpk.api.paths import container_of, programs_of
+from xpk.api.base import Obj, ObjectApi
+from xpk.api.paths import programs_of
 from xpk.api.server_errors import NotStartedError
 from xpk.api.text import short
+from xpk.jobs.host_logs import HostLine, HostReaders, LogQuery, host_lines
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.diagnosis import waits_for
 from xpk.jobs.status.fields import host_key, host_label, is_true, number
 from xpk.jobs.status.reader import find
-from xpk.model.errors import AuthorizationError, NotFoundError, UnavailableError, UsageError, XpkError
+from xpk.model.errors import NotFoundError, UnavailableError, UsageError, XpkError
 from xpk.model.status import WorkloadStatus
 
-_PAUSE = 0.2  # seconds during which lines are collected
-_LOOK_SECONDS = 1.5  # between checks for new hosts, unless one has ended
-_TRIES, _TRY_PAUSE = 60, 1.0  # tries, and seconds between them, if reading a new host's log is refused
-_AHEAD = 10_000  # buffered lines
+_SILENCE_SECONDS = 30.0  # after the end of a workload, until hosts that have not ended are given up
 _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _MAX_HOSTS = 128  # each needs a stream and, with --follow, a thread
 _MAX_NAMED = 8  # hosts without a log that are named for one cause
-# Written by every host at every start, once for each group of hosts with collectives over CPUs.
-_CHATTER = re.compile(r".*\[Gloo\] Rank |.*\bis connected to \d+ peer ranks\b")  # threads tear each other's lines
-_CHATTER_LINES = 100  # extra lines that are read at first to find `tail` other lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogQuery:
-    """Selection of log lines. Raises UsageError for a negative number of lines."""
-
-    slice: int | None = None
-    host: int | None = None
-    since: datetime | None = None
-    tail: int | None = None  # the last lines of each host
-    grep: str | None = None
-    all_lines: bool = False  # include Gloo's lines about connections; otherwise `tail` does not count them
-
-    def __post_init__(self) -> None:
-        if self.tail is not None and self.tail < 0:
-            raise UsageError(f"tail must be 0 or more, got {self.tail}", hint="omit it for all lines")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class HostLine:
-    """One line and the host that wrote it."""
-
-    time: datetime
-    slice: int
-    host: int
-    text: str
-
-
-_Lines = queue.Queue[HostLine | Exception]  # an exception is the last item of a reader that failed
 
 
 def read_logs(
@@ -71,15 +34,18 @@ def read_logs(
     query: LogQuery,
     *,
     previous: bool = False,
+    where: str = "",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[HostLine]:
     """Yield the lines of the newest attempt, or of the previous one; `tell` reports hosts without a log and the reason.
 
+    `where`: flags of commands in hints.
     Raises NotFoundError for an unknown workload, host or attempt, UsageError for an invalid pattern or too many hosts,
     XpkError if no host has a log yet.
     """
     keep = _filter(query)
-    pods = [program for pod in _pods(api, name, namespace, query, previous=previous) for program in programs_of(pod)]
+    selected = _pods(api, name, namespace, query, previous=previous, where=where)
+    pods = [program for pod in selected for program in programs_of(pod)]
     begun: list[Iterator[HostLine]] = []
     causes: dict[str, list[str]] = {}
     for pod in pods:
@@ -90,26 +56,34 @@ def read_logs(
             begun.append(_until_failure(lines, host_label(pod), tell))
     hosts = ", ".join(f"{_some(hosts)} ({why})" for why, hosts in causes.items())
     if not begun:
-        raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}`")
+        raise XpkError(f"no host of '{name}' has a log yet: {hosts}", hint=f"`xpk workload status {name}{where}`")
     if hosts:
         tell(f"no log yet of {hosts}")
     return filter(keep, heapq.merge(*begun))
 
 
 def follow_logs(
-    api: ObjectApi, name: str, namespace: str, query: LogQuery, *, pause: Callable[[float], None] = time.sleep
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    query: LogQuery,
+    *,
+    where: str = "",
+    tell: Callable[[str], None] = lambda text: None,
+    pause: Callable[[float], None] = time.sleep,
+    silence_seconds: float = _SILENCE_SECONDS,
 ) -> Iterator[HostLine]:
     """Yield the lines of the hosts, across restarts, until the workload ends.
 
-    Raises the errors of `read_logs`, and of reading a host's log.
+    Hosts that have not ended then, such as those of a dead node, are waited for until nothing was received for
+    `silence_seconds` or their grace period; `tell` reports them. `where`: flags of commands in hints. Raises the errors
+    of `read_logs`, and of reading a host's log.
     """
     keep = _filter(query)
     status = find(api, name, namespace)
-    _check_few(status, query)
+    _check_few(status, query, where)
     _check_hosts_exist(status, query)
-    lines: _Lines = queue.Queue(maxsize=_AHEAD)
-    readers: dict[tuple[str, str], threading.Thread] = {}  # by pod and container
-    readable = threading.Event()
+    readers = HostReaders(api, pause)
     passed_over: set[str] | None = None
     outage = Outage()
     while True:
@@ -121,33 +95,22 @@ def follow_logs(
         except SIGNS as error:
             outage.pause_or_raise(error)
             continue
-        checked_at, ended = time.monotonic(), _ended(readers)
+        ended = readers.ended
         first_query = (
             query if passed_over is None else replace(query, tail=None)
         )  # `tail` applies to the first pods only
         if passed_over is None:
             passed_over = {pod["metadata"]["uid"] for pod in _by_age(pods)[1]}
         for pod in chain.from_iterable(map(programs_of, _matching(pods, query))):
-            uid = pod["metadata"]["uid"]
-            source = (uid, container_of(pod))
             started = pod.get("status", {}).get("phase", "Pending") != "Pending"
-            if started and source not in readers and uid not in passed_over:
-                readers[source] = threading.Thread(
-                    target=_pump, args=(api, pod, first_query, lines, readable, pause), daemon=True
-                )
-                readers[source].start()
-        while True:
-            yield from filter(keep, _drain(lines))
-            # In this order, so that the last lines of a reader are not missed.
-            now = _ended(readers)
-            if final and now == len(readers) and lines.empty():
-                return
-            if not final and (now > ended or time.monotonic() - checked_at > _LOOK_SECONDS):
-                break
-
-
-def _ended(readers: dict[tuple[str, str], threading.Thread]) -> int:
-    return sum(not reader.is_alive() for reader in readers.values())
+            if started and pod["metadata"]["uid"] not in passed_over:
+                readers.start(pod, first_query)
+        if final:
+            yield from filter(keep, readers.last_lines(silence_seconds))
+            break
+        yield from filter(keep, readers.lines_until_look(ended))
+    if hosts := readers.hosts_left():
+        tell(f"the log of {_some(hosts)} is incomplete: not ended, and silent since the workload has ended")
 
 
 def _check_hosts_exist(status: WorkloadStatus, query: LogQuery) -> None:
@@ -159,17 +122,17 @@ def _check_hosts_exist(status: WorkloadStatus, query: LogQuery) -> None:
             raise NotFoundError(f"'{status.name}' has no {noun} {index}", hint=valid)
 
 
-def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previous: bool) -> list[Obj]:
+def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previous: bool, where: str) -> list[Obj]:
     status = find(api, name, namespace)
-    _check_few(status, query)
+    _check_few(status, query, where)
     pods = api.former_pods(namespace, _selector(name)) + api.list("Pod", namespace, _selector(name))
     newest, before = _by_age(pods)
     if previous and not before:
         raise NotFoundError(
             f"no logs of previous attempts of '{name}' are kept",
-            hint=f"`xpk workload logs {name}` shows the newest attempt, and those before restarts in place, which "
-            "continue the same log; on Kubernetes, JobSet deletes the pods of an attempt with their logs before it "
-            "starts the next one",
+            hint=f"`xpk workload logs {name}{where}` shows the newest attempt, and those before restarts in place, "
+            "which continue the same log; on Kubernetes, JobSet deletes the pods of an attempt with their logs before "
+            "it starts the next one",
         )
     chosen = before if previous else newest
     selected = _matching(chosen, query)
@@ -177,11 +140,13 @@ def _pods(api: ObjectApi, name: str, namespace: str, query: LogQuery, *, previou
         hosts = ", ".join(sorted({"s{}/h{}".format(*host_key(pod)) for pod in chosen})) or "none yet"
         raise NotFoundError(f"no such host of '{name}' has run", hint=f"choose from {hosts}")
     if not selected:
-        raise NotFoundError(f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}`")
+        raise NotFoundError(
+            f"no host of '{name}' has started: {status.reason}", hint=f"`xpk workload status {name}{where}`"
+        )
     return selected
 
 
-def _check_few(status: WorkloadStatus, query: LogQuery) -> None:
+def _check_few(status: WorkloadStatus, query: LogQuery, where: str) -> None:
     """Raise UsageError if more hosts are selected than can be read at once."""
     slices = status.num_slices if query.slice is None else 1
     hosts = status.hosts_per_slice if query.host is None else 1
@@ -191,7 +156,7 @@ def _check_few(status: WorkloadStatus, query: LogQuery) -> None:
         narrower += ["--host M"] if hosts > _MAX_HOSTS else []
         raise UsageError(
             f"cannot read the logs of {count} hosts of '{status.name}' at once; the maximum is {_MAX_HOSTS}",
-            hint=f"select fewer hosts: `xpk workload logs {status.name} {' '.join(narrower)}`",
+            hint=f"select fewer hosts: `xpk workload logs {status.name}{where} {' '.join(narrower)}`",
         )
 
 
@@ -222,36 +187,9 @@ def _matching(pods: list[Obj], query: LogQuery) -> list[Obj]:
     ]
 
 
-def _lines(api: ObjectApi, pod: Obj, query: LogQuery, *, follow: bool = False) -> Iterator[HostLine]:
-    slice_id, host = host_key(pod)
-    tail = query.tail
-    if tail and not query.all_lines:
-        tail = _tail_with_chatter(api, pod, query, tail)
-    line: LogLine
-    for line in api.logs(pod, follow=follow, since=query.since, tail=tail):
-        if query.all_lines or not _CHATTER.match(line.text):
-            yield HostLine(line.time, slice_id, host, line.text)
-
-
-def _tail_with_chatter(api: ObjectApi, pod: Obj, query: LogQuery, tail: int) -> int | None:
-    """Return the number of last lines of a log that contain `tail` lines without chatter; None for the whole log."""
-    count = tail + _CHATTER_LINES
-    while True:
-        try:
-            notable_events = [not _CHATTER.match(line.text) for line in api.logs(pod, since=query.since, tail=count)]
-        except (NotStartedError, UnavailableError):  # handled by the following read
-            return tail
-        if sum(notable_events) >= tail:
-            last = [number for number, tells in enumerate(notable_events) if tells][-tail]
-            return len(notable_events) - last
-        if len(notable_events) < count:
-            return None
-        count *= 4
-
-
 def _begin(api: ObjectApi, pod: Obj, query: LogQuery) -> tuple[Iterator[HostLine], str]:
     """Return a host's lines, the first already read, and the reason why it has no log yet, "" if it has one."""
-    lines = _lines(api, pod, query)
+    lines = host_lines(api, pod, query)
     try:
         return chain([next(lines)], lines), ""
     except NotStartedError:
@@ -275,54 +213,6 @@ def _until_failure(lines: Iterator[HostLine], host: str, tell: Callable[[str], N
 def _some(hosts: list[str]) -> str:
     more = len(hosts) - _MAX_NAMED
     return ", ".join(hosts[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _pump(
-    api: ObjectApi,
-    pod: Obj,
-    query: LogQuery,
-    lines: _Lines,
-    readable: threading.Event,
-    pause: Callable[[float], None],
-) -> None:
-    """Put a host's lines into the queue, and the exception if they cannot be read."""
-    for tries_left in reversed(range(_TRIES)):
-        begun = False
-        try:
-            for line in _lines(api, pod, query, follow=True):
-                begun = True
-                readable.set()
-                lines.put(line)
-            return
-        except NotFoundError:
-            return  # deleted while it was read; the workload's end or restart has the reason
-        except Exception as error:
-            # A server that has just started does not know permissions yet; they are known to suffice for other hosts.
-            is_refused = isinstance(error, AuthorizationError) and readable.is_set() and not begun
-            if not (is_refused and tries_left):
-                lines.put(error)
-                return
-        pause(_TRY_PAUSE)
-
-
-def _drain(lines: _Lines) -> Iterator[HostLine]:
-    """Yield the lines of one pause in order of time, then raise the exception of a reader, if any."""
-    batch: list[HostLine] = []
-    failed: Exception | None = None
-    try:
-        item = lines.get(timeout=_PAUSE)
-        while not isinstance(item, Exception):
-            batch.append(item)
-            if len(batch) == _AHEAD:
-                break
-            item = lines.get_nowait()
-        else:
-            failed = item
-    except queue.Empty:
-        pass
-    yield from sorted(batch)
-    if failed is not None:
-        raise failed
 
 
 def _is_over(api: ObjectApi, name: str, namespace: str) -> bool:

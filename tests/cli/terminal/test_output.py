@@ -15,7 +15,7 @@ from tests.cli.conftest import Xpk
 from tests.jobs.objects import jobset
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.workload import views
-from xpk.jobs.logs import HostLine
+from xpk.jobs.host_logs import HostLine
 from xpk.jobs.status.fields import when
 
 EVIL = "\x1b]52;c;cm0gLXJm\x07 \x1b[2J \u202e \x9b1A"

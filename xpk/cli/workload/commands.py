@@ -21,6 +21,7 @@ from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
+from xpk.jobs.host_logs import LogQuery
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.model import names
@@ -153,7 +154,7 @@ def logs(
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     if options["follow"] and options["previous"]:
         raise UsageError("--follow and --previous exclude each other", hint="omit --follow")
-    query = logging.LogQuery(
+    query = LogQuery(
         slice=options["slice_id"],
         host=options["host"],
         since=parse_since(options["since"]),
@@ -162,10 +163,11 @@ def logs(
         all_lines=options["all_lines"],
     )
     place, api = connect_to_chosen(place, workload_name, namespace)
+    about: dict[str, Any] = {"where": names.location_flags(place, namespace), "tell": console.tell}
     if options["follow"]:
-        lines = logging.follow_logs(api, workload_name, namespace, query)
+        lines = logging.follow_logs(api, workload_name, namespace, query, **about)
     else:
-        lines = logging.read_logs(api, workload_name, namespace, query, previous=options["previous"], tell=console.tell)
+        lines = logging.read_logs(api, workload_name, namespace, query, previous=options["previous"], **about)
     style = {key: options[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
     for line in lines:
         click.echo(views.log_line(line, **style))

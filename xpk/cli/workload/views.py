@@ -15,7 +15,7 @@ from xpk.cli.forecast import start_words
 from xpk.cli.terminal.live import progress_words
 from xpk.cli.terminal.output import age, duration
 from xpk.cli.terminal.tables import Column, table, wrapped
-from xpk.jobs.logs import HostLine
+from xpk.jobs.host_logs import HostLine
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.intervals import ChosenIntervals
 from xpk.jobs.output.slices import ActiveSlices
