@@ -15,7 +15,15 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.create import create
 from xpk.jobs.create.create import check_free, create_workload, read_queue
 from xpk.jobs.status.reader import find_all
-from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError, UsageError
+from xpk.model.errors import (
+    AuthorizationError,
+    CapacityError,
+    ConflictError,
+    Modified,
+    NameTaken,
+    NotFoundError,
+    UsageError,
+)
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota, WorkloadSpec
 from xpk.render import render_peer_secret, render_queue, render_queues, render_workload
 from xpk.testing import FakeApi
@@ -250,6 +258,42 @@ def test_objects_of_a_concurrent_command_are_not_deleted() -> None:
     with pytest.raises(AuthorizationError, match="may not create secrets"):
         create_workload(api, spec(), cluster="c")
     assert api.get("JobSet", "w")
+
+
+class Refusing(FakeApi):
+    """An API server that refuses to create objects of a kind with a conflict."""
+
+    def __init__(self, kind: str, error: ConflictError) -> None:
+        super().__init__()
+        self.kind, self.error = kind, error
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """See `ObjectApi.create`."""
+        if obj["kind"] == self.kind:
+            raise self.error
+        return super().create(obj, dry_run=dry_run)
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "Secret"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConflictError("the namespace of JobSet 'w' is being deleted"),
+        Modified("JobSet 'w' was modified concurrently: Operation cannot be fulfilled on resourcequotas 'q'"),
+    ],
+)
+def test_another_conflict_than_an_existing_name_is_reported_as_it_is(kind: str, error: ConflictError) -> None:
+    api = Refusing(kind, error)
+    with pytest.raises(type(error)) as raised:
+        create_workload(api, spec(), cluster="c")
+    assert raised.value is error
+    assert api.list("JobSet") == []
+
+
+def test_a_name_that_is_freed_meanwhile_is_reported_as_taken() -> None:
+    taken = NameTaken("JobSet 'w' already exists", hint="choose another name, or delete it first")
+    with pytest.raises(NameTaken, match="already exists"):
+        create_workload(Refusing("JobSet", taken), spec(), cluster="c")
 
 
 def test_an_existing_name_is_rejected_on_local_clusters() -> None:

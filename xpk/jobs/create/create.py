@@ -28,6 +28,7 @@ from xpk.model.errors import (
     AuthorizationError,
     CapacityError,
     ConflictError,
+    Modified,
     NameTaken,
     NotFoundError,
     QuotaExceeded,
@@ -152,7 +153,7 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     is_ours = True
     try:
         made = api.create(jobset)
-    except ConflictError as error:
+    except NameTaken as error:
         made, is_ours = _interrupted(api, spec, cluster, error), False
     except UnavailableError as error:
         made = _created_despite(api, jobset, error)
@@ -169,16 +170,19 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
     return None in existing
 
 
-def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: ConflictError) -> Obj:
+def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: NameTaken) -> Obj:
     """Return the existing JobSet if it is equal and its creation was interrupted. Raises NameTaken otherwise."""
-    have = api.get("JobSet", spec.name, spec.namespace)
+    try:
+        have = api.get("JobSet", spec.name, spec.namespace)
+    except NotFoundError:  # deleted meanwhile
+        raise error from None
     rendered, secrets = render_workload(spec)[-1], render_peer_secret(spec)
     if not secrets or maker_of(have) != "xpk" or different_fields(rendered["spec"], have["spec"]):
         raise _taken(have, spec, cluster) from error
     try:
         for secret in secrets:
             api.create(secret, dry_run=True)
-    except ConflictError:
+    except NameTaken:
         raise _taken(have, spec, cluster) from error
     age = (datetime.now(UTC) - when(have["metadata"].get("creationTimestamp"))).total_seconds()
     if age < _CREATING_SECONDS:
@@ -196,11 +200,14 @@ def _create_owned(api: ObjectApi, obj: Obj, owner: Obj) -> None:
     Raises ConflictError if an object of that name is not xpk's.
     """
     kind, meta = obj["kind"], {**obj["metadata"], "ownerReferences": [upload.owner_reference(owner)]}
-    for _ in range(_TRIES):
+    for tries_left in reversed(range(_TRIES)):
         try:
             api.create({**obj, "metadata": meta})
             return
-        except ConflictError:
+        except Modified:  # of a quota, say
+            if not tries_left:
+                raise
+        except NameTaken:
             with suppress(NotFoundError):
                 existing = api.get(kind, meta["name"], meta["namespace"])["metadata"]
                 if meta["ownerReferences"][0] in (existing.get("ownerReferences") or []):
