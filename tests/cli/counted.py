@@ -62,4 +62,5 @@ class CountedProvider:
             output_root=shared,
             shared_folder=shared,
             trainer_image="registry.example/trainer:1",
+            region=os.environ.get("COUNTED_REGION"),
         )

@@ -463,3 +463,23 @@ def test_a_dry_run_can_be_printed_as_json(dev: Xpk) -> None:
 def test_a_server_side_dry_run_rejects_what_create_would(dev: Xpk) -> None:
     refused = dev("workload", "create", "run", "--num-slices", "3", "--command", "true", "--dry-run=server")
     assert refused.code == 5 and refused.out == "" and "--num-slices 2" in refused.err
+
+
+def test_a_dry_run_predicts_the_refusals_of_create(dev: Xpk, state: Path) -> None:
+    create = ("workload", "create", "run", "--command", "true")
+    assert dev(*create, "--wait").code == 0
+    output = state / "clusters" / "dev" / "output" / "run"
+    output.mkdir(exist_ok=True, parents=True)
+    (output / "metrics.jsonl").write_text("{}\n")
+    printed = dev(*create, "--num-slices", "3", "--dry-run")
+    assert (printed.code, printed.out.count("kind: JobSet")) == (0, 1)
+    for refusal in ("3 slices of v5litepod-8 need", "workload 'run' already exists with other settings"):
+        assert f"warning: without --dry-run, this command would fail: {refusal}" in printed.err
+    taken = dev(*create, "--dry-run=server")
+    assert (taken.code, taken.out) == (4, "") and "workload 'run' already exists" in taken.err
+    assert dev("workload", "delete", "run").code == 0
+    assert "would fail: output of an earlier workload" in dev(*create, "--dry-run").err
+    left = dev(*create, "--dry-run=server")
+    assert left.code == dev(*create).code == 4 and "earlier" in left.err
+    assert "would fail" not in dev(*create, "--fresh", "--dry-run").err
+    assert output.exists(), "a dry run moves nothing aside"

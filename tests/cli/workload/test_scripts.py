@@ -256,3 +256,16 @@ def test_a_dry_run_shows_the_configmap_and_writes_nothing(counted: Counted, proj
     assert made["binaryData"] == shown[0]["binaryData"] and made["immutable"]
     assert counted.objects("JobSet")[0]["spec"] == shown[1]["spec"]
     assert counted.xpk(*CREATE, "two", "--command", "true", "--dry-run=server").stdout.count("\nkind: ") == 3
+
+
+def test_a_cost_limit_applies_without_creating_anything(
+    counted: Counted, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTED_REGION", "us-west4")
+    create = (*CREATE, "one", "--command", "true", "--max-cost", "0.5")
+    printed = counted.xpk(*create, "--dry-run")
+    assert "would fail: it costs" in printed.stderr and "kind: JobSet" in printed.stdout
+    for refused in (("--dry-run=server",), ("--when",), ()):
+        assert "--max-cost is 0.5" in counted.xpk(*create, *refused, code=5).stderr
+    assert "US dollars an hour" in counted.xpk(*create[:-1], "5000", "--dry-run").stderr
+    assert counted.objects("JobSet") == []

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.resolve import resolve
-from xpk.jobs.create.submit import preflight, submit
+from xpk.jobs.create.submit import check, preflight, submit
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.create.workload import Workload
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, NameTaken, OutputExists, Problems, UsageError
+from xpk.model.errors import CapacityError, NameTaken, OutputExists, Problems, QuotaExceeded, UsageError
 from xpk.model.options import options_of
 from xpk.model.specs import ClusterSpec, Target, WorkloadSpec
 from xpk.render import render_queues
@@ -70,6 +71,29 @@ def test_a_workload_above_the_cost_limit_is_not_created(api: FakeApi, destinatio
         submit(Workload(name="w", command="true", max_cost=7), destination, price=price)
     assert written(api) == []
     assert submit(Workload(name="w", command="true", max_cost=8), destination, price=price).cost == "8 dollars"
+
+
+def test_a_check_returns_all_refusals_and_creates_nothing(
+    api: FakeApi, destination: Destination, tmp_path: Path
+) -> None:
+    def price(spec: WorkloadSpec, max_cost: float | None) -> str | None:
+        raise CapacityError("too dear")
+
+    submit(Workload(name="w", command="true"), destination)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "metrics.jsonl").write_text("{}\n")
+    api.calls.clear()
+    taken = resolve(Workload(name="w", command="true", num_slices=3), destination)
+    _, refusals = check(taken, destination, price=price)
+    assert list(map(type, refusals)) == [QuotaExceeded, NameTaken, CapacityError]
+    _, refusals = check(resolve(Workload(name="v", command="true"), destination), destination)
+    assert list(map(type, refusals)) == [OutputExists]
+    assert written(api) == []
+    unreached = replace(destination, api=None)
+    _, refusals = check(resolve(Workload(name="w", command="true"), unreached), unreached, price=price)
+    assert [error.message for error in refusals] == ["too dear"]
 
 
 def test_the_trainers_settings_are_checked_before_anything_is_created(api: FakeApi, destination: Destination) -> None:

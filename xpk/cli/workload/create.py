@@ -27,13 +27,12 @@ from xpk.jobs.create import create as creating
 from xpk.jobs.create.copies import ResolvedCopies
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report
-from xpk.jobs.create.resolve import resolve
+from xpk.jobs.create.resolve import Resolved, resolve
 from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.durations import parse_duration
-from xpk.model.errors import CapacityError, Problems, UsageError, XpkError
-from xpk.model.specs import WorkloadSpec
+from xpk.model.errors import Problems, XpkError
 from xpk.render import to_yaml
 
 
@@ -98,12 +97,12 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     destination = find_destination(console, cluster, request, problems, runner, dry_run=params["dry_run"])
     resolved = resolve(request, destination, print_notices(console), problems, runner)
     if params["when"]:
-        _print_start(console, destination, resolved.spec)
+        _print_start(console, destination, resolved)
         return
     submit.preflight(resolved, print_steps(console), runner)
     _write_manifest(creating.manifest(resolved.spec), params["output_manifest_file"])
     if params["dry_run"]:
-        _preview(console, destination, resolved.spec, params["dry_run"])
+        _preview(console, destination, resolved, params["dry_run"])
         return
     submitted = submit.create_resolved(resolved, destination, report=print_steps(console), price=price)
     _tell_submitted(console, submitted)
@@ -172,26 +171,30 @@ def _tell_submitted(console: Console, submitted: submit.Submitted) -> None:
     console.done(f"workload '{spec.name}' is queued on '{submitted.cluster}': {size}")
 
 
-def _preview(console: Console, destination: Destination, spec: WorkloadSpec, dry_run: str) -> None:
-    """Print the objects that would be created, with a warning if the workload does not fit."""
-    is_stored = dry_run == "server"
-    if destination.api:
-        try:
-            creating.check_fits(destination.api, destination.queue, spec, cluster=destination.cluster)
-        except (CapacityError, UsageError) as error:
-            if is_stored:
-                raise
-            console.warn(f"without --dry-run, this command would fail: {error.message}")
+def _preview(console: Console, destination: Destination, resolved: Resolved, dry_run: str) -> None:
+    """Print the objects that would be created, with a warning for each reason why they would not.
+
+    As they would be stored: raises the first reason instead.
+    """
+    is_stored, spec = dry_run == "server", resolved.spec
+    cost, refusals = submit.check(resolved, destination, report=print_steps(console), price=price)
+    for error in refusals[is_stored:]:
+        console.warn(f"without --dry-run, this command would fail: {error.message}")
+    if is_stored and refusals:
+        raise refusals[0]
+    if cost:
+        console.tell(f" • {cost}")
     console.objects(creating.preview(destination.reached(), spec) if is_stored else creating.manifest(spec))
 
 
-def _print_start(console: Console, destination: Destination, spec: WorkloadSpec) -> None:
+def _print_start(console: Console, destination: Destination, resolved: Resolved) -> None:
     """Print when a workload would start if it were created now. Raises CapacityError if it does not fit."""
     from xpk.cli.forecast import start_words
     from xpk.jobs.simulation import live  # which only --when needs
 
-    api = destination.reached()
+    api, spec = destination.reached(), resolved.spec
     creating.check_fits(api, destination.queue, spec, cluster=destination.cluster)
+    price(spec, resolved.request.max_cost)
     start = live.start_of_new(api, output_roots(destination.cluster), spec)
     if console.is_data:
         console.data(asdict(start))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import mounts
@@ -15,11 +17,13 @@ from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.jobs.create.resolve import Resolved, resolve
 from xpk.jobs.create.workload import Workload
 from xpk.jobs.output import folder as output
+from xpk.model.errors import XpkError
 from xpk.model.specs import WorkloadSpec
 from xpk.proc import LocalRunner, Runner
 from xpk.render import render_workload
 from xpk.storage import Folder, open_folder
 
+Result = TypeVar("Result")
 Price = Callable[[WorkloadSpec, float | None], str | None]
 
 
@@ -64,14 +68,39 @@ def preview(
     request: Workload, destination: Destination, *, report: Report = ignore, price: Price = no_price
 ) -> Preview:
     """Check a workload as `submit` does, and return what it would create. Creates nothing; raises what it raises."""
+    destination.reached()
     resolved = resolve(request, destination, report)
     preflight(resolved, report)
-    api, spec = destination.reached(), resolved.spec
-    create.check_fits(api, destination.queue, spec, cluster=destination.cluster)
-    create.check_free(api, spec, cluster=destination.cluster)
-    cost = price(spec, request.max_cost)
-    check_folders(api, resolved, destination.cluster, report)
-    return Preview(spec, tuple(render_workload(spec)), cost)
+    cost, refusals = check(resolved, destination, report=report, price=price)
+    if refusals:
+        raise refusals[0]
+    return Preview(resolved.spec, tuple(render_workload(resolved.spec)), cost)
+
+
+def check(
+    resolved: Resolved, destination: Destination, *, report: Report = ignore, price: Price = no_price
+) -> tuple[str | None, list[XpkError]]:
+    """Return a workload's cost, and all errors with which `create_resolved` would refuse it. Creates nothing.
+
+    On a cluster that was not reached, only the cost is checked.
+    """
+    api, cluster, spec = destination.api, destination.cluster, resolved.spec
+    refusals: dict[str, XpkError] = {}
+
+    def attempt(step: Callable[[], Result]) -> Result | None:
+        try:
+            return step()
+        except XpkError as error:
+            refusals.setdefault(error.message, error)
+            return None
+
+    if api:
+        attempt(partial(create.check_fits, api, destination.queue, spec, cluster=cluster))
+        attempt(partial(create.check_free, api, spec, cluster=cluster))
+    cost = attempt(partial(price, spec, resolved.request.max_cost))
+    if api:
+        attempt(partial(check_folders, api, resolved, cluster, report))
+    return cost, list(refusals.values())
 
 
 def preflight(resolved: Resolved, report: Report = ignore, runner: Runner | None = None) -> None:
