@@ -483,3 +483,9 @@ def test_a_dry_run_predicts_the_refusals_of_create(dev: Xpk, state: Path) -> Non
     assert left.code == dev(*create).code == 4 and "earlier" in left.err
     assert "would fail" not in dev(*create, "--fresh", "--dry-run").err
     assert output.exists(), "a dry run moves nothing aside"
+
+
+def test_a_time_limit_without_a_wait_is_refused(dev: Xpk) -> None:
+    refused = dev("workload", "create", "run", "--command", "true", "--timeout", "5m")
+    assert refused.code == 2 and "--timeout requires --wait" in refused.err
+    assert dev("workload", "list", "-o", "name").out == ""

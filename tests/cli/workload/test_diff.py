@@ -36,6 +36,12 @@ def test_other_options_are_a_diff_and_exit_code_1(running: Xpk) -> None:
     assert running("workload", "list", "-o", "name").out == "one\n"  # nothing was created
 
 
+@pytest.mark.parametrize("option", [("--clusters", "dev,other"), ("--move-after", "5s"), ("--when",)])
+def test_options_that_do_not_affect_the_difference_are_not_offered(running: Xpk, option: tuple[str, ...]) -> None:
+    refused = running("workload", "diff", "one", *COMMAND, *option)
+    assert refused.code == 2 and f"No such option '{option[0]}'" in refused.err
+
+
 def test_two_running_workloads_are_compared(running: Xpk) -> None:
     running("workload", "create", "two", *COMMAND, "--env", "A=1")
     assert running("workload", "diff", "one", "two").code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from xpk.api.base import Obj
 from xpk.api.text import counted
@@ -78,9 +79,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     workload_name = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
     problems, runner = Problems(), InProcessRunner()
     timeout = problems.read(None, parse_duration, params["timeout"], "--timeout")
-    problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
-    if params["when"] and (params["dry_run"] or params["wait"]):
-        problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
+    _check_combinations(ctx, problems)
     if params["output"] == "spec":
         if not params["dry_run"]:
             problems.add("-o spec requires --dry-run", hint="add --dry-run")
@@ -116,6 +115,17 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         console.data(asdict(status or reader.find(api, workload_name, namespace)))
     if status:
         lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
+
+
+def _check_combinations(ctx: click.Context, problems: Problems) -> None:
+    """Check options that exclude or require each other."""
+    params = ctx.params
+    problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
+    if params["when"] and (params["dry_run"] or params["wait"]):
+        problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
+    is_limited = ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
+    if is_limited and not params["wait"]:
+        problems.add("--timeout requires --wait", hint="add --wait, or omit --timeout")
 
 
 def _create_copies(

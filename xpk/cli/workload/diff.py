@@ -24,8 +24,11 @@ from xpk.jobs.create.trainer_preflight import InProcessRunner
 from xpk.model.errors import Problems, UsageError, XpkError
 
 _DIFFERENT, _FAILED = 1, 125
-# Options of `create` that do not affect the workload's object.
-_OF_CREATE = {"resume", "fresh", "wait", "timeout", "max_cost", "dry_run", "output_manifest_file"}
+# Options of `create` that do not affect the workload's object, or that it takes for several clusters only.
+_OF_CREATE = {
+    *("resume", "fresh", "wait", "timeout", "max_cost", "dry_run", "when", "output_manifest_file"),
+    *("clusters", "move_after"),
+}
 _OF_TWO = {"name", "name_flag", "other", "cluster", "context", "project", "zone", "namespace", "output", "quiet"}
 
 

@@ -22,7 +22,7 @@ from xpk.model.errors import Problems, UsageError
 _MAX_BYTES = 1 << 20
 _NOT_OF_A_WORKLOAD = {"file", "output", "dry_run", "output_manifest_file", "wait", "timeout", "quiet", "verbose"}
 # Fields of a file that only `workload create` uses.
-OF_CREATE_ALONE = ("clusters", "fresh", "max-cost", "move-after", "resume")
+OF_CREATE_ALONE = ("clusters", "fresh", "max-cost", "move-after", "resume", "when")
 _STATED = "xpk.file"
 _HINT = "`xpk workload create ... --dry-run -o spec` prints a file of the same fields"
 Fields = Mapping[str, click.Parameter]
