@@ -49,7 +49,7 @@ def test_forwarded_data_arrives_in_both_directions(echo: socket.socket) -> None:
             raise ConflictError("nothing is listening on port 1 of pod 'p'")
         return socket.create_connection(echo.getsockname())
 
-    with port_forward.listen(0) as listener:
+    with port_forward.listen(0, 8265) as listener:
         threading.Thread(target=port_forward.serve, args=(listener, connect, message.append), daemon=True).start()
         large = bytes(range(256)) * 4096
         assert exchange(listener.getsockname(), large) == large[::-1]
@@ -67,5 +67,6 @@ def test_ports_are_read_as_kubectl_reads_them(echo: socket.socket) -> None:
         with pytest.raises(UsageError):
             port_forward.parse_ports(wrong)
     taken = echo.getsockname()[1]
-    with pytest.raises(ConflictError, match=f"port {taken}"):
-        port_forward.listen(taken)
+    with pytest.raises(ConflictError, match=f"port {taken}") as error:
+        port_forward.listen(taken, 8265)
+    assert error.value.hint.endswith(f" such as {taken + 1}:8265")

@@ -17,7 +17,7 @@ def kueue(found: Obj) -> Obj:
     return found | {"kind": "Workload"}
 
 
-def suspend(api: FakeApi, **limits: float) -> None:
+def suspend(api: FakeApi, **limits: Any) -> None:
     lifecycle.set_active(api, "w", "default", active=False, **limits)
 
 
@@ -59,3 +59,10 @@ def test_only_the_named_workload_is_suspended() -> None:
     suspend(api)
     assert api.get("Workload", "jobset-w")["spec"]["active"] is False
     assert "active" not in api.get("Workload", "job-w")["spec"]
+
+
+def test_the_hint_of_an_ended_workload_names_its_cluster() -> None:
+    ended = jobset(conditions=[{"type": "Completed", "status": "True"}]) | {"kind": "JobSet"}
+    with pytest.raises(ConflictError, match="has ended") as error:
+        lifecycle.set_active(FakeApi([ended]), "w", "default", active=True, where=" --cluster c --namespace n")
+    assert error.value.hint == "`xpk workload status w --cluster c --namespace n`"

@@ -105,3 +105,32 @@ def test_only_elastic_slices_run_while_one_is_recreated(made: Obj, meanwhile: tu
         meanwhile,
         (Phase.SUCCEEDED, "all hosts finished"),
     ]
+
+
+class Brief(FakeApi):
+    """The workload is deleted while it is watched, with the conditions `end`."""
+
+    end: tuple[Obj, ...] = ()
+
+    def watch(
+        self,
+        kind: str,
+        namespace: str | None = "default",
+        selector: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[Change, Obj]]:
+        """Yield the existing workload and its deletion."""
+        yield "ADDED", self.get("JobSet", "w")
+        last = self.patch("JobSet", "w", {"status": {"conditions": [*self.end]}})
+        self.delete("JobSet", "w")
+        yield "DELETED", last
+
+
+@pytest.mark.parametrize(("end", "phase"), [((COMPLETED,), Phase.SUCCEEDED), ((), None)])
+def test_the_end_of_a_workload_that_is_deleted_at_once_is_known(end: tuple[Obj, ...], phase: Phase | None) -> None:
+    api = Brief([jobset() | {"kind": "JobSet"}])
+    api.end = end
+    with lifecycle.EndWatch(api, "w", "default") as watched:
+        status = watched.last_status()
+    assert (status and status.phase) is phase

@@ -28,7 +28,9 @@ from xpk.jobs.deletion import Deletion
 from xpk.jobs.host_logs import HostLine, LogQuery
 from xpk.jobs.output.folder import Progress
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.placement.moves import Tell, wait_through_moves
 from xpk.jobs.placement.placements import placements, placer_of
+from xpk.jobs.placement.placer import Placer
 from xpk.jobs.status import reader
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.jobs.status.in_place import with_local_restarts, with_restarts_in_place
@@ -264,7 +266,7 @@ class WorkloadHandle:
 
             status = with_start(self.cluster.api, status, self.roots)
         if status.clusters:
-            placer = placer_of(self.cluster.api, self.roots, self.name, self.namespace, _connect, writes=False)
+            placer = self._placer(self.cluster.name)
             status = replace(status, placements=placements(placer.observe(), placer.spec.run))
         return replace(status, events=events)
 
@@ -285,22 +287,23 @@ class WorkloadHandle:
         on_progress: Callable[[WorkloadStatus], None] = lambda status: None,
         check: bool = True,
     ) -> WorkloadStatus:
-        """Wait for the end and return the status; `on_progress` gets each status on the way.
+        """Wait for the end, also where the workload is moved, and return the status; `on_progress` gets each status.
 
         Raises TimedOutError after `timeout` seconds, and WorkloadFailedError for an image that cannot be pulled or,
         unless `check` is false, for a workload that failed.
         """
-        status = lifecycle.wait(
-            self.cluster.api,
-            self.name,
-            self.namespace,
-            timeout=timeout,
-            tell=on_progress,
-            where=self._where,
-            must_start=True,
-        )
+
+        def wait(cluster: str, left: float | None, look: Tell) -> WorkloadStatus:
+            def tell(status: WorkloadStatus) -> None:
+                look(status)
+                on_progress(status)
+
+            where, api = names.location_flags(cluster, self.namespace), self._api_of(cluster)
+            return lifecycle.wait(api, self.name, self.namespace, timeout=left, tell=tell, where=where, must_start=True)
+
+        place, status = wait_through_moves(self.cluster.name, wait, self._placer, timeout=timeout)
         if check:
-            lifecycle.check_succeeded(status, where=self._where)
+            lifecycle.check_succeeded(status, where=names.location_flags(place, self.namespace))
         return status
 
     def logs(
@@ -329,11 +332,11 @@ class WorkloadHandle:
 
     def suspend(self) -> None:
         """Stop the hosts and give the slices back until `resume`. Raises ConflictError if the workload has ended."""
-        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=False)
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=False, where=self._where)
 
     def resume(self) -> None:
         """Queue a suspended workload again. Raises ConflictError if it has ended."""
-        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=True)
+        lifecycle.set_active(self.cluster.api, self.name, self.namespace, active=True, where=self._where)
 
     def delete(
         self,
@@ -372,6 +375,13 @@ class WorkloadHandle:
         if path is not None:
             reporting.write_page(account, Path(path))
         return account.figures
+
+    def _api_of(self, cluster: str) -> ObjectApi:
+        return self.cluster.api if cluster == self.cluster.name else _connect(cluster)
+
+    def _placer(self, cluster: str) -> Placer:
+        api = self._api_of(cluster)
+        return placer_of(api, self.roots, self.name, self.namespace, _connect, writes=False)
 
     @property
     def _where(self) -> str:

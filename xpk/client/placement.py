@@ -94,11 +94,16 @@ def place(
 
 def locate(handle: WorkloadHandle) -> WorkloadHandle:
     """Return the handle of a workload on the cluster where it runs or waits; the same one if it has one cluster."""
+    return locator(handle)()
+
+
+def locator(handle: WorkloadHandle) -> Callable[[], WorkloadHandle]:
+    """Return a function that does what `locate` does, also once the copy on the cluster of `handle` is deleted."""
     try:
         placer = placer_of(handle.cluster.api, handle.roots, handle.name, handle.namespace, connect, writes=False)
     except NotPlaced:
-        return handle
-    return _on(handle, chosen_cluster(placer.observe(), placer.spec.run))
+        return lambda: handle
+    return lambda: _on(handle, chosen_cluster(placer.observe(), placer.spec.run))
 
 
 def _on(handle: WorkloadHandle, cluster: str) -> WorkloadHandle:

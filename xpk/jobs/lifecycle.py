@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import Change, Obj, ObjectApi
 from xpk.api.text import is_hopeless_pull, is_missing_image
 from xpk.api.timing import time_limit
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.fields import Snapshot, label, owned_by
 from xpk.jobs.status.reader import read, take
 from xpk.model import names
-from xpk.model.errors import ConflictError, NotFoundError, TimedOutError, UnavailableError, WorkloadFailedError
+from xpk.model.errors import (
+    ConflictError,
+    NotFoundError,
+    TimedOutError,
+    UnavailableError,
+    WorkloadFailedError,
+    XpkError,
+)
 from xpk.model.status import Phase, WorkloadStatus
 
 _PAUSE = 0.5  # seconds between requests to an unreachable server
 _PICKUP_SECONDS = 10.0  # maximum time for Kueue to pick up a new workload
 _LOOK_AGAIN = 10.0  # seconds after which the status is read despite a silent watch; a read takes several requests
+_LAST_EVENT_SECONDS = 2.0  # until the event of a deletion that was noticed by a read
 _READ_SECONDS = 5.0  # for the only read with a time limit of 0: the status may be final already
 _PULL_GRACE_SECONDS = 30.0  # grace period of a refused image pull: kubelet retries after 10 s and 20 s
 
@@ -150,17 +160,24 @@ def check_succeeded(status: WorkloadStatus, *, where: str = "", then: str = "log
 
 
 def set_active(
-    api: ObjectApi, name: str, namespace: str, *, active: bool, pickup_seconds: float = _PICKUP_SECONDS
+    api: ObjectApi,
+    name: str,
+    namespace: str,
+    *,
+    active: bool,
+    where: str = "",
+    pickup_seconds: float = _PICKUP_SECONDS,
 ) -> None:
     """Suspend a workload, or queue it again; waits up to `pickup_seconds` until Kueue has picked up a new one.
 
-    Raises NotFoundError, or ConflictError if it has ended or has no queue.
+    `where`: flags of commands in hints. Raises NotFoundError, or ConflictError if it has ended or has no queue.
     """
     snapshot = take(api, namespace, name=name)
     (jobset,) = snapshot.jobsets
     status = read(jobset, snapshot)
     if status.phase.is_final:
-        raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=f"`xpk workload status {name}`")
+        hint = f"`xpk workload status {name}{where}`"
+        raise ConflictError(f"workload '{name}' has ended: {status.phase}", hint=hint)
     deadline = time.monotonic() + pickup_seconds
     # By its UID: an earlier workload of this name, or another kind of object, may have a Kueue Workload as well.
     while (queued := owned_by(api.list("Workload", namespace), jobset["metadata"]["uid"])) is None:
@@ -179,20 +196,63 @@ def set_active(
     api.patch("Workload", queued["metadata"]["name"], {"spec": {"active": active}}, namespace)
 
 
+class EndWatch:
+    """A thread that watches a workload's JobSet, for its end: a time to live may delete it before it is read."""
+
+    def __init__(self, api: ObjectApi, name: str, namespace: str) -> None:
+        self._api, self._name, self._namespace = api, name, namespace
+        self._latest: Obj | None = None
+        self._is_gone, self._is_over = threading.Event(), threading.Event()
+
+    def __enter__(self) -> EndWatch:
+        """Start to watch."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Watch no more: the thread ends with its present request."""
+        self._is_over.set()
+
+    def last_status(self) -> WorkloadStatus | None:
+        """Return the final status of a workload that does not exist any more; None if it was deleted before its end."""
+        self._is_gone.wait(_LAST_EVENT_SECONDS)
+        if self._latest is None:
+            return None
+        status = read(self._latest, Snapshot(jobsets=[self._latest]))
+        return status if status.phase.is_final else None
+
+    def _watch(self) -> None:
+        while not self._is_over.is_set():
+            with suppress(XpkError):  # the command itself reports an outage; this only adds the end
+                self._latest = self._latest or self._api.get("JobSet", self._name, self._namespace)
+                for change, obj in _events(self._api, self._latest, None):
+                    self._latest = obj
+                    if change == "DELETED":
+                        self._is_gone.set()
+                        return
+            self._is_over.wait(_PAUSE)
+
+
 def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:
     """Return a JobSet once it differs from the one that was read, or after `seconds`; None if it does not exist."""
-    metadata, latest = jobset["metadata"], None
-    # Watches select by labels. A JobSet without a label of its own is watched together with all others.
-    labels = (names.WORKLOAD_LABEL, names.GCLUSTER_LABEL)
-    selector = next(({key: metadata["name"]} for key in labels if label(jobset, key) == metadata["name"]), None)
-    for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
-        if obj["metadata"]["name"] != metadata["name"]:
-            continue  # another object with a copy of the label
+    latest = None
+    for change, obj in _events(api, jobset, seconds):
         # The first ADDED is the existing object, which may have changed since it was read.
         if latest is not None or change != "ADDED" or _version(obj) != _version(jobset):
             return obj
         latest = obj
     return latest
+
+
+def _events(api: ObjectApi, jobset: Obj, seconds: float | None) -> Iterator[tuple[Change, Obj]]:
+    """Yield a JobSet if it exists, and its changes."""
+    metadata = jobset["metadata"]
+    # Watches select by labels. A JobSet without a label of its own is watched together with all others.
+    labels = (names.WORKLOAD_LABEL, names.GCLUSTER_LABEL)
+    selector = next(({key: metadata["name"]} for key in labels if label(jobset, key) == metadata["name"]), None)
+    for change, obj in api.watch("JobSet", metadata.get("namespace", "default"), selector, timeout=seconds):
+        if obj["metadata"]["name"] == metadata["name"]:  # else another object with a copy of the label
+            yield change, obj
 
 
 def _version(obj: Obj) -> str:

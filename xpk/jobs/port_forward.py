@@ -15,13 +15,14 @@ from xpk.model import names
 from xpk.model.errors import ConflictError, UsageError, XpkError
 
 _CHUNK = 1 << 16
+_LAST_PORT = 65535
 
 
 def parse_ports(text: str) -> tuple[int, int]:
     """Return (local port, port of the host) of `PORT` or `LOCAL:PORT`; local port 0 is any. Raises UsageError."""
     local, _, remote = text.rpartition(":")
     local = local or remote
-    if not (local.isdecimal() and remote.isdecimal() and int(local) < 65536 and 0 < int(remote) < 65536):
+    if not (local.isdecimal() and remote.isdecimal() and int(local) <= _LAST_PORT and 0 < int(remote) <= _LAST_PORT):
         raise UsageError(f"invalid port '{text}'", hint="use PORT or LOCAL:PORT, such as 8265 or 9000:8265")
     return int(local), int(remote)
 
@@ -42,14 +43,14 @@ def ray_token(api: ObjectApi, pod: Obj) -> str | None:
     return hmac.new(secret, b"xpk-ray", hashlib.sha256).hexdigest()
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on a port of the loopback interface. Raises ConflictError if it is in use."""
+def listen(port: int, remote: int) -> socket.socket:
+    """Listen on a port of the loopback interface, for port `remote` of a host. Raises ConflictError if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise ConflictError(
             f"cannot listen on port {port} of this machine: {error.strerror}",
-            hint=f"use another local port: LOCAL:PORT, such as {port + 1}:{port}",
+            hint=f"use another local port: LOCAL:PORT, such as {port + 1 if port < _LAST_PORT else port - 1}:{remote}",
         ) from error
 
 

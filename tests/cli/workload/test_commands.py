@@ -383,6 +383,14 @@ def test_a_workload_deleted_at_its_end_still_reports_its_outcome(dev: Xpk) -> No
     assert dev(*create, "--command", "exit 3").code == 8
 
 
+def test_followed_logs_of_a_workload_deleted_at_its_end_report_its_outcome(dev: Xpk) -> None:
+    create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--max-restarts", "0")
+    assert dev(*create, "--command", "sleep 1; exit 3").code == 0
+    until(lambda: dev("workload", "status", "brief", "-o", "json").data["phase"] == "Running")
+    followed = dev("workload", "logs", "-f", "brief")
+    assert followed.code == 8 and "workload 'brief' failed" in followed.err
+
+
 def test_a_model_larger_than_the_chips_memory_is_rejected(dev: Xpk) -> None:
     large = ("--", "--config", "16b", "--set", "data.path=stdlib", "--set", "data.batch_per_chip=1")
     refused = dev("workload", "create", "large", *large)

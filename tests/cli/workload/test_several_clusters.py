@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import yaml
 from tests.cli.conftest import Xpk
 from tests.waiting import until
 from xpk.capacity.provider import provider_of
+from xpk.client import Cluster
 from xpk.local.api import LocalApi
 
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
@@ -118,6 +122,42 @@ def test_wait_returns_the_end_on_the_cluster_where_the_workload_ended(pair: Xpk,
     failed = pair("workload", "create", "f", *options, "--max-restarts", "0", "--command", "exit 1")
     assert (failed.code, failed.data["phase"]) == (8, "Failed"), failed.err
     assert "`xpk workload logs f --cluster b`" in failed.err
+
+
+@pytest.mark.parametrize("words", [("wait",), ("logs", "-f", "--no-prefix")])
+def test_wait_and_followed_logs_continue_where_a_workload_is_moved(
+    pair: Xpk, root: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    go = tmp_path / "go"
+    command = f"echo on $XPK_PLACEMENT_CLUSTER; trap 'exit 143' TERM; while [ ! -e {go} ]; do sleep 0.05; done; exit 3"
+    options = ("--clusters", "a,b", "--output-root", root, "--max-restarts", "0", "--command", command)
+    assert pair("workload", "create", "w", *options).code == 0
+    until(lambda: states(pair, "w") == {"a": "running", "b": "held"})
+    argv = [sys.executable, "-m", "xpk", "workload", words[0], "w", "--cluster", "a", *words[1:]]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout and following.stderr
+        begins = following.stderr if words[0] == "wait" else following.stdout
+        assert begins.readline().strip() in (" • w: Running, 1 host running".strip(), "on a")
+        place(pair, "w", "--to", "b")
+        settled(pair, "w", {"a": "held", "b": "running"})
+        go.touch()
+        until(lambda: place(pair, "w", cluster="b")[1]["state"] == "ended")
+        out, err = following.communicate(timeout=60)
+    assert following.returncode == 8, err
+    assert "workload 'w' was moved to cluster 'b'" in err
+    assert " w --cluster b`" in err
+    assert words[0] == "wait" or "on b\n" in out
+
+
+def test_a_python_wait_continues_where_a_workload_is_moved(pair: Xpk, root: str) -> None:
+    assert pair("workload", "create", "blocker", "--cluster", "a", "--command", FOREVER).code == 0
+    options = ("--clusters", "a,b", "--output-root", root, "--move-after", "1s", "--command", "true")
+    assert pair("workload", "create", "w", *options).code == 0
+    handle = Cluster("a").workload("w", output_root=root)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handle.wait, 60.0)
+        until(lambda: place(pair, "w", cluster="b")[1]["state"] == "ended", seconds=60)
+        assert waiting.result().phase == "Succeeded"
 
 
 def test_all_problems_of_all_clusters_are_reported_before_anything_is_created(pair: Xpk, root: str) -> None:

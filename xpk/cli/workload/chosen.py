@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from xpk.api.base import ObjectApi
 from xpk.capacity.provider import provider_of
 from xpk.cli.target import output_roots
@@ -13,18 +15,28 @@ from xpk.model.status import Occurrence, WorkloadStatus
 
 def connect_to_chosen(cluster: str, name: str, namespace: str) -> tuple[str, ObjectApi]:
     """Return the cluster where a workload runs or waits, and its API: `cluster` unless it may run on several."""
+    return finder(cluster, name, namespace)()
+
+
+def finder(cluster: str, name: str, namespace: str) -> Callable[[], tuple[str, ObjectApi]]:
+    """Return a function that does what `connect_to_chosen` does, also once the copy on `cluster` is deleted."""
     api = provider_of(cluster).connect(cluster)
     try:
         if copy_spec(api.get("JobSet", name, namespace)) is None:
-            return cluster, api
+            return lambda: (cluster, api)
     except NotFoundError:
-        return cluster, api  # the command reports it, with the names that exist
+        return lambda: (cluster, api)  # the command reports it, with the names that exist
     from xpk.client import Cluster, WorkloadHandle
-    from xpk.client.placement import locate
+    from xpk.client.placement import locator
 
     stated = output_roots(cluster).stated
-    chosen = locate(WorkloadHandle(Cluster(cluster), name, namespace, output_root=stated)).cluster
-    return chosen.name, chosen.api
+    locate = locator(WorkloadHandle(Cluster(cluster), name, namespace, output_root=stated))
+
+    def find() -> tuple[str, ObjectApi]:
+        chosen = locate().cluster
+        return chosen.name, chosen.api
+
+    return find
 
 
 def inspect_chosen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -16,12 +17,12 @@ from xpk.cli.target import output_roots, the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.watch import Rows, watch, watch_option
 from xpk.cli.workload import views
-from xpk.cli.workload.chosen import connect_to_chosen, inspect_chosen
+from xpk.cli.workload.chosen import connect_to_chosen, finder, inspect_chosen
 from xpk.cli.workload.wait import read_progress, wait_for, with_progress
 from xpk.jobs import lifecycle
 from xpk.jobs import logs as logging
 from xpk.jobs import port_forward as forwarding
-from xpk.jobs.host_logs import LogQuery
+from xpk.jobs.host_logs import HostLine, LogQuery
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.status import reader
 from xpk.model import names
@@ -162,17 +163,20 @@ def logs(
         grep=options["grep"],
         all_lines=options["all_lines"],
     )
-    place, api = connect_to_chosen(place, workload_name, namespace)
-    about: dict[str, Any] = {"where": names.location_flags(place, namespace), "tell": console.tell}
-    if options["follow"]:
-        lines = logging.follow_logs(api, workload_name, namespace, query, **about)
-    else:
-        lines = logging.read_logs(api, workload_name, namespace, query, previous=options["previous"], **about)
     style = {key: options[key] for key in ("prefix", "timestamps", "raw")} | {"color": console.prints_color}
-    for line in lines:
-        click.echo(views.log_line(line, **style))
+
+    def show(lines: Iterator[HostLine]) -> None:
+        for line in lines:
+            click.echo(views.log_line(line, **style))
+
+    find = finder(place, workload_name, namespace)
     if options["follow"]:
-        _tell_outcome(console, api, workload_name, namespace, names.location_flags(place, namespace))
+        _follow(console, find, workload_name, namespace, query, show)
+        return
+    place, api = find()
+    where = names.location_flags(place, namespace)
+    previous, tell = options["previous"], console.tell
+    show(logging.read_logs(api, workload_name, namespace, query, previous=previous, where=where, tell=tell))
 
 
 @workload.command(cls=WorkloadCommand)
@@ -210,11 +214,9 @@ def suspend(console: Console, name: str | None, name_flag: str | None, cluster: 
     """Suspend a workload. It saves a checkpoint and releases its slices until `xpk workload resume`."""
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     place, api = connect_to_chosen(place, workload_name, namespace)
-    lifecycle.set_active(api, workload_name, namespace, active=False)
-    console.done(
-        f"workload '{workload_name}' suspended; "
-        f"`xpk workload resume {workload_name}{names.location_flags(place, namespace)}` queues it again"
-    )
+    where = names.location_flags(place, namespace)
+    lifecycle.set_active(api, workload_name, namespace, active=False, where=where)
+    console.done(f"workload '{workload_name}' suspended; `xpk workload resume {workload_name}{where}` queues it again")
 
 
 @workload.command(cls=WorkloadCommand)
@@ -226,7 +228,8 @@ def resume(console: Console, name: str | None, name_flag: str | None, cluster: s
     """Resume a suspended workload: it is queued again and continues from its newest checkpoint."""
     place, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     place, api = connect_to_chosen(place, workload_name, namespace)
-    lifecycle.set_active(api, workload_name, namespace, active=True)
+    where = names.location_flags(place, namespace)
+    lifecycle.set_active(api, workload_name, namespace, active=True, where=where)
     console.done(f"workload '{workload_name}' queued again")
 
 
@@ -277,7 +280,7 @@ def port_forward(
         _print_ray_address(console, api, pod, address)
         echo(address)
         return
-    with forwarding.listen(local) as listener:
+    with forwarding.listen(local, remote) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         _print_ray_address(console, api, pod, address)
         echo(address)  # after the token is in its file, as a program that reads this line continues at once
@@ -285,14 +288,41 @@ def port_forward(
         forwarding.serve(listener, lambda: api.connect(pod, remote), console.tell)
 
 
-def _tell_outcome(console: Console, api: ObjectApi, name: str, namespace: str, flags: str) -> None:
-    """Report the end of a workload whose log was followed. Raises WorkloadFailedError, or NotFoundError."""
+def _follow(
+    console: Console,
+    find: Callable[[], tuple[str, ObjectApi]],
+    name: str,
+    namespace: str,
+    query: LogQuery,
+    show: Callable[[Iterator[HostLine]], None],
+) -> None:
+    """Show lines until a workload ends, and report its end. Raises WorkloadFailedError, or NotFoundError.
+
+    `find` returns the cluster where it runs: if its copy on the first one is deleted, it may have ended elsewhere.
+    """
+    place, api = find()
+    while True:
+        flags = names.location_flags(place, namespace)
+        with lifecycle.EndWatch(api, name, namespace) as watched:
+            show(logging.follow_logs(api, name, namespace, query, where=flags, tell=console.tell))
+            ended = _end_of(api, name, namespace, watched)
+        if ended is not None:
+            lifecycle.check_succeeded(ended, where=flags, then="status")
+            console.done(f"workload '{name}' succeeded")
+            return
+        before = place
+        place, api = find()
+        if place == before:
+            raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{flags}`")
+        console.tell(f"workload '{name}' was moved to cluster '{place}'")
+
+
+def _end_of(api: ObjectApi, name: str, namespace: str, watched: lifecycle.EndWatch) -> WorkloadStatus | None:
+    """Return the final status of a workload, None if it was deleted before its end."""
     try:
-        ended = reader.find(api, name, namespace)
+        return reader.find(api, name, namespace)
     except NotFoundError:
-        raise NotFoundError(f"workload '{name}' was deleted", hint=f"`xpk workload list{flags}`") from None
-    lifecycle.check_succeeded(ended, where=flags, then="status")
-    console.done(f"workload '{name}' succeeded")
+        return watched.last_status()
 
 
 def _print_ray_address(console: Console, api: ObjectApi, pod: Obj, address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,9 @@ from xpk.cli.workload import views
 from xpk.jobs import lifecycle
 from xpk.jobs.output import folder as output
 from xpk.jobs.output.roots import OutputRoots
+from xpk.jobs.placement.moves import Tell, wait_through_moves
+from xpk.jobs.placement.placements import placer_of
+from xpk.jobs.placement.placer import Placer
 from xpk.jobs.status.goodput import progress_of, with_goodput
 from xpk.model import names
 from xpk.model.durations import parse_duration
@@ -46,9 +50,11 @@ def await_end(
     timeout: float | None,
     *,
     must_start: bool = False,
+    on_status: Callable[[WorkloadStatus], None] = lambda status: None,
 ) -> WorkloadStatus:
     """Show a workload's progress until it ends; return its status. Ctrl-C stops waiting, not the workload.
 
+    `on_status` is called with every change before it is shown.
     Raises TimedOutError, NotFoundError if it is deleted, and with `must_start` WorkloadFailedError if its image cannot
     be pulled.
     """
@@ -63,6 +69,7 @@ def await_end(
     meter = Meter(console, read)
 
     def tell(status: WorkloadStatus) -> None:
+        on_status(status)
         last[:] = [status]
         meter(status)
 
@@ -89,11 +96,23 @@ def _progress(status: WorkloadStatus, roots: OutputRoots) -> output.Progress | N
 
 def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout: str | None) -> None:
     """Wait until a workload has succeeded. Raises WorkloadFailedError or TimedOutError."""
-    seconds, api = parse_duration(timeout, "--timeout"), provider_of(cluster).connect(cluster)
-    ended = await_end(console, api, name, namespace, cluster, seconds)
+    seconds = parse_duration(timeout, "--timeout")
+
+    def connect(where: str) -> ObjectApi:
+        return provider_of(where).connect(where)
+
+    def wait(here: str, left: float | None, look: Tell) -> WorkloadStatus:
+        if here != cluster:
+            console.tell(f"workload '{name}' was moved to cluster '{here}'")
+        return await_end(console, connect(here), name, namespace, here, left, on_status=look)
+
+    def find_placer(here: str) -> Placer:
+        return placer_of(connect(here), output_roots(here), name, namespace, connect, writes=False)
+
+    place, ended = wait_through_moves(cluster, wait, find_placer, timeout=seconds)
     if console.is_data:
-        console.data(with_progress(console, ended, cluster))
-    lifecycle.check_succeeded(ended, where=names.location_flags(cluster, namespace))
+        console.data(with_progress(console, ended, place))
+    lifecycle.check_succeeded(ended, where=names.location_flags(place, namespace))
 
 
 def with_progress(console: Console, workload: WorkloadStatus, cluster: str) -> dict[str, Any]:
