@@ -64,7 +64,14 @@ class NotIn:
     values: tuple[str, ...]
 
 
-Selector = Mapping[str, str | NotIn]
+@dataclass(frozen=True, slots=True)
+class In:
+    """In a selector of labels: one of these values."""
+
+    values: tuple[str, ...]
+
+
+Selector = Mapping[str, str | In | NotIn]
 
 
 def is_selected(obj: Obj, labels: Selector | None, fields: Selector | None = None) -> bool:
@@ -75,7 +82,9 @@ def is_selected(obj: Obj, labels: Selector | None, fields: Selector | None = Non
     )
 
 
-def _matches(value: Any, selected: str | NotIn) -> bool:
+def _matches(value: Any, selected: str | In | NotIn) -> bool:
+    if isinstance(selected, In):
+        return value in selected.values
     return value not in selected.values if isinstance(selected, NotIn) else value == selected
 
 
@@ -99,7 +108,7 @@ class ObjectApi(Protocol):
 
     Every method may raise `NotFoundError`, `ConflictError`, `UsageError` (the server refuses the object),
     `AuthorizationError`, `MissingToolError` (the kind is not installed) and `XpkError`.
-    `selector` is equality of labels, or `NotIn`; `namespace` is ignored for kinds that have none.
+    `selector` is equality of labels, `In` or `NotIn`; `namespace` is ignored for kinds that have none.
     """
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:

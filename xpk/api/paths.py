@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from xpk.api.base import NotIn, Obj, Selector
+from xpk.api.base import In, NotIn, Obj, Selector
 from xpk.api.kinds import EVERY_KIND as KINDS
 from xpk.api.kinds import Kind
 from xpk.model.errors import MissingToolError
@@ -40,10 +40,12 @@ def selecting(selector: Selector | None, by: str = "labelSelector") -> dict[str,
     return {by: ",".join(terms)} if terms else {}
 
 
-def _terms(key: str, value: str | NotIn) -> Iterator[str]:
+def _terms(key: str, value: str | In | NotIn) -> Iterator[str]:
     """Yield the terms for a value; a field, unlike a label, has no `notin`."""
     if isinstance(value, NotIn):
         yield from (f"{key}!={other}" for other in value.values)
+    elif isinstance(value, In):
+        yield f"{key} in ({','.join(value.values)})"
     else:
         yield f"{key}={value}"
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xpk.api.base import Obj, ObjectApi
+from xpk.api.base import In, Obj, ObjectApi
+from xpk.model import names
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError
 from xpk.model.mounts import Mount
 
-SELECTOR = {"xpk.dev/kind": "storage"}
+_KIND = "storage"
+SELECTOR = {names.KIND_LABEL: _KIND}
 TYPES = ("gcsfuse", "gcpfilestore", "parallelstore", "pd", "lustre", "claim")
 _PREFIX = "xpk-storage-"
 _TRUE = "true"
@@ -71,8 +73,7 @@ class Storage:
 
 def load(api: ObjectApi, namespace: str) -> list[Storage]:
     """Return the storages of a namespace, by name. Raises AuthorizationError, or MissingToolError if it is local."""
-    storages = [_read(obj) for obj in api.list("ConfigMap", namespace, SELECTOR) if _is_storage(obj)]
-    return sorted(storages, key=lambda storage: storage.name)
+    return _storages(api.list("ConfigMap", namespace, SELECTOR))
 
 
 def choose(api: ObjectApi, namespace: str, storage_names: Sequence[str]) -> list[Storage]:
@@ -80,12 +81,24 @@ def choose(api: ObjectApi, namespace: str, storage_names: Sequence[str]) -> list
 
     Raises NotFoundError for all unknown names. Without names, a missing permission to list is not an error.
     """
+    return choose_with_code(api, namespace, storage_names, "")[0]
+
+
+def choose_with_code(
+    api: ObjectApi, namespace: str, storage_names: Sequence[str], code: str
+) -> tuple[list[Storage], tuple[Obj, ...] | None]:
+    """Return what `choose` returns and, read by the same request, the ConfigMaps of this code, at most one.
+
+    They are None if the user may not list ConfigMaps.
+    """
+    selector = {names.KIND_LABEL: In((_KIND, code))} if code else SELECTOR
     try:
-        existing = load(api, namespace)
+        objects = api.list("ConfigMap", namespace, selector)
     except (AuthorizationError, MissingToolError):
         if storage_names:
             raise
-        return []
+        return [], None
+    existing, holders = _storages(objects), tuple(obj for obj in objects if code and obj["metadata"]["name"] == code)
     known = [storage.name for storage in existing]
     if missing := [name for name in dict.fromkeys(storage_names) if name not in known]:
         quoted_names = ", ".join(f"'{name}'" for name in missing)
@@ -95,7 +108,11 @@ def choose(api: ObjectApi, namespace: str, storage_names: Sequence[str]) -> list
             if known
             else "`xpk storage attach NAME --type gcsfuse ...` adds one",
         )
-    return [storage for storage in existing if storage.auto_mount or storage.name in storage_names]
+    return [storage for storage in existing if storage.auto_mount or storage.name in storage_names], holders
+
+
+def _storages(configmaps: Sequence[Obj]) -> list[Storage]:
+    return sorted(map(_read, filter(_is_storage, configmaps)), key=lambda storage: storage.name)
 
 
 def _is_storage(obj: Obj) -> bool:

@@ -25,6 +25,7 @@ OUTPUT_ANNOTATION = "xpk.dev/output-dir"
 TYPE_ANNOTATION = "xpk.dev/accelerator-type"
 USER_ANNOTATION = "xpk.dev/user"
 CODE_ANNOTATION = "xpk.dev/code"
+KIND_LABEL = "xpk.dev/kind"  # of ConfigMaps: "storage", or the name of the code that they hold
 CONFIG_ANNOTATION = "xpk.dev/configuration"  # of a controller's pods: hash of the configuration at start
 LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # noqa: S105  # path of the secret that all hosts share

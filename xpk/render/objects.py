@@ -362,7 +362,7 @@ def _code_object(spec: WorkloadSpec) -> dict[str, Any]:
         "metadata": {
             "name": spec.code.name,
             "namespace": spec.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "xpk"},
+            "labels": {"app.kubernetes.io/managed-by": "xpk", names.KIND_LABEL: spec.code.name},
         },
         "immutable": True,
         "binaryData": {_ARCHIVE: base64.b64encode(spec.code.archive).decode()},

@@ -155,7 +155,7 @@ def test_create_makes_few_calls_and_starts_no_process(counted: Counted, project:
         words_printed = counted.xpk(*CREATE, name, *command, *(["--fresh"] if again else [])).stderr
         assert ("code unchanged" in words_printed) is ((name, again) != kinds[0])
         # A Secret of the deleted workload, which Kubernetes has not removed yet, takes two more calls.
-        assert len(counted.noted["calls"]) <= (12 if again else 9), counted.noted["calls"]
+        assert len(counted.noted["calls"]) <= (11 if again else 8), counted.noted["calls"]
         assert counted.noted["started"] == []
     assert len(counted.objects("ConfigMap")) == (0 if size else 1)
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1
@@ -269,3 +269,30 @@ def test_a_cost_limit_applies_without_creating_anything(
         assert "--max-cost is 0.5" in counted.xpk(*create, *refused, code=5).stderr
     assert "US dollars an hour" in counted.xpk(*create[:-1], "5000", "--dry-run").stderr
     assert counted.objects("JobSet") == []
+
+
+# Without a read of the code, which comes with the storages; one more of JobSet's configuration for several slices.
+@pytest.mark.parametrize(("slices", "reads"), [("1", 4), ("2", 5)])
+def test_a_create_reads_each_kind_once_before_it_writes(
+    counted: Counted, project: Path, slices: str, reads: int
+) -> None:
+    create = ("workload", "create", "--cluster", "counted", "--command", "python train.py", "--num-slices", slices)
+    for name, shipped, writes in (
+        ("a", (), ["create JobSet", "create Secret"]),
+        ("b", ("--script-dir", "project"), ["create JobSet", "create ConfigMap", "create Secret"]),
+        ("c", ("--script-dir", "project"), ["create JobSet", "patch ConfigMap", "create Secret"]),
+    ):
+        counted.xpk(*create, name, *shipped)
+        calls = [f"{verb} {kind}" for verb, kind, _ in counted.noted["calls"]]
+        assert (calls[reads:], len(set(calls[:reads]))) == (writes, reads), calls
+
+
+def test_code_of_an_earlier_version_is_shared(counted: Counted, project: Path) -> None:
+    counted.xpk(*CREATE, "one", "--command", "true")
+    objects = json.loads((counted.folder / "objects.json").read_text())
+    for obj in objects:
+        obj["metadata"].get("labels", {}).pop("xpk.dev/kind", None)
+    (counted.folder / "objects.json").write_text(json.dumps(objects))
+    counted.xpk(*CREATE, "two", "--command", "true")
+    (code,) = counted.objects("ConfigMap")
+    assert [owner["name"] for owner in code["metadata"]["ownerReferences"]] == ["one", "two"]

@@ -10,7 +10,7 @@ import pytest
 from tests.jobs.objects import ADMITTED, NOW, ROOTS, RUNNING, at, jobset, pod
 from tests.jobs.status import elastic_objects
 from tests.jobs.status.elastic_objects import slice_pod
-from xpk.api.base import NotIn, Obj, is_selected
+from xpk.api.base import In, NotIn, Obj, is_selected
 from xpk.api.paths import selecting
 from xpk.jobs.status.reader import find_all, inspect
 from xpk.model.status import Phase
@@ -152,4 +152,6 @@ def test_a_selector_excludes_values() -> None:
     assert is_selected(obj, {"a": NotIn(("2", "3")), "b": NotIn(("1",))})
     assert not is_selected(obj, None, {"status.phase": NotIn(("Pending", "Running"))})
     assert selecting({"a": NotIn(("2", "3")), "b": "1"}) == {"labelSelector": "a!=2,a!=3,b=1"}
+    assert is_selected(obj, {"a": In(("1", "2"))}) and not is_selected(obj, {"a": In(("2", "3"))})
+    assert selecting({"a": In(("1", "2"))}) == {"labelSelector": "a in (1,2)"}
     assert selecting({"a": NotIn(())}) == selecting(None) == {}

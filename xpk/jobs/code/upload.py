@@ -33,7 +33,7 @@ def place(archive: Archive, cluster_target: Target, target: Target) -> Code:
     """
     if cluster_target.on_this_machine:
         return Code(name=archive.name, source=f"{cluster_target.output_root}/{FOLDER}/{archive.name}")
-    if len(archive.content) <= MAX_IN_CONFIGMAP:
+    if fits_in_configmap(archive):
         return Code(name=archive.name, archive=archive.content)
     root = target.output_root if in_bucket(target.output_root) else cluster_target.shared_folder
     if root is None or not (in_bucket(root) or os.path.isdir(root)):  # the nodes' folder may not exist here
@@ -43,6 +43,11 @@ def place(archive: Archive, cluster_target: Target, target: Target) -> Code:
             hint=f"ship it through a bucket with --output-root gs://BUCKET/PATH, or exclude files in {IGNORE_FILE}",
         )
     return Code(name=archive.name, source=f"{root}/{FOLDER}/{archive.name}.tar.gz")
+
+
+def fits_in_configmap(archive: Archive) -> bool:
+    """Return whether a ConfigMap can hold an archive."""
+    return len(archive.content) <= MAX_IN_CONFIGMAP
 
 
 def upload(api: ObjectApi, archive: Archive, code: Code, target: Target) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,15 +141,18 @@ def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
     return [*_protection(spec), *code, api.create(jobset, dry_run=True)]
 
 
-def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool:
+def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str, shipped: Sequence[Obj] | None = None) -> bool:
     """Create the objects of a checked `spec`; return whether a ConfigMap of its code is new. Raises ConflictError.
 
+    `shipped`: ConfigMaps of its code as they were read; None to read them.
     The Secret comes last: if it is missing, an earlier call was interrupted, and this one completes it. On failure, a
     JobSet that this call created is deleted.
     """
     *configmaps, jobset = render_workload(spec)
     # Read before anything is created, to find out whether this user may.
-    existing = [upload.find_configmap(api, configmap) for configmap in configmaps]
+    existing = [
+        _shipped(shipped, obj) if shipped is not None else upload.find_configmap(api, obj) for obj in configmaps
+    ]
     is_ours = True
     try:
         made = api.create(jobset)
@@ -168,6 +171,11 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str) -> bool
                 api.delete("JobSet", spec.name, spec.namespace)  # its hosts would wait forever for these objects
         raise
     return None in existing
+
+
+def _shipped(shipped: Sequence[Obj], configmap: Obj) -> Obj | None:
+    name = configmap["metadata"]["name"]
+    return next((obj for obj in shipped if obj["metadata"]["name"] == name), None)
 
 
 def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: NameTaken) -> Obj:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xpk.api import storages
+from xpk.api.base import Obj
 from xpk.jobs import mounts
 from xpk.jobs.code import archive as script
 from xpk.jobs.code import upload
@@ -46,6 +47,7 @@ class Resolved:
     request: Workload
     spec: WorkloadSpec
     archive: Archive | None = None
+    shipped: tuple[Obj, ...] | None = None  # ConfigMaps that have this code, at most one; None: not read
 
 
 def resolve(
@@ -77,7 +79,7 @@ def resolve(
     spec = slice_replacement.choose(spec, destination)
     if destination.api:
         spec = pod_security.fit_namespace(destination.api, spec)
-    return Resolved(request, spec, archive)
+    return Resolved(request, spec, archive, choice.shipped)
 
 
 def with_problems_of(request: Workload, error: XpkError, problems: Problems, runner: Runner | None = None) -> XpkError:
@@ -127,6 +129,7 @@ class _Choice:
     within: SliceShape | None
     capacity: str
     storages: tuple[Mount, ...]
+    shipped: tuple[Obj, ...] | None
     image: str
 
 
@@ -143,11 +146,13 @@ def _choose(
     target, queue, cluster = destination.target, destination.queue, destination.cluster
     shape, within = create.choose_shape(queue, request.accelerator_type, target, cluster=cluster)
     request = _fit(request, target, shape, report)
+    held, shipped = wrong.read(((), None), _storages, request, destination, archive, report)
     choice = _Choice(
         shape=shape,
         within=within,
         capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
-        storages=wrong.read((), _storages, request, destination, report),
+        storages=held,
+        shipped=shipped,
         image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
     )
     return choice, request, archive
@@ -246,22 +251,25 @@ def _with_dump(env: dict[str, str], request: Workload) -> dict[str, str]:
     return env | {"XLA_FLAGS": f"{flags} --xla_dump_to={_DUMP_FOLDER}/{request.name}".lstrip()}
 
 
-def _storages(request: Workload, destination: Destination, report: Report) -> tuple[Mount, ...]:
-    """Return the mounts of a workload's storages and of those with --auto-mount."""
+def _storages(
+    request: Workload, destination: Destination, archive: Archive | None, report: Report
+) -> tuple[tuple[Mount, ...], tuple[Obj, ...] | None]:
+    """Return the mounts of a workload's storages and of those with --auto-mount, and the ConfigMaps of its code."""
     if destination.target.on_this_machine:
         if request.storages:
             raise UsageError(
                 "--storage is not supported: hosts are processes of this machine",
                 hint="omit --storage; hosts see all folders of this machine at their own paths",
             )
-        return ()
+        return (), None
     if destination.api is None:
         if request.storages:
             text = f"--storage {', '.join(request.storages)} is omitted: the cluster is unreachable"
             report(Notice(text, is_warning=True))
-        return ()
-    chosen_storages = storages.choose(destination.api, request.namespace, request.storages)
-    return tuple(storage.mount for storage in chosen_storages)
+        return (), None
+    code = archive.name if archive and upload.fits_in_configmap(archive) else ""
+    chosen, shipped = storages.choose_with_code(destination.api, request.namespace, request.storages, code)
+    return tuple(storage.mount for storage in chosen), shipped
 
 
 def _image(request: Workload, destination: Destination, report: Report) -> str:
