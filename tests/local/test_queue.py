@@ -373,14 +373,13 @@ def test_a_workload_without_a_queue_starts_immediately(api: LocalApi) -> None:
 
 
 def test_pools_used_by_unqueued_hosts_are_not_assigned(api: LocalApi) -> None:
-    api.create(jobset("a", FOREVER, slices=1, queued=False))
+    deaf = "trap '' TERM; while :; do sleep 0.02; done"
+    api.create(jobset("a", deaf, slices=1, queued=False, grace=3600))
     running(api, "a", 2)
     api.create(jobset("b", "true"))
     until(lambda: "node pools" in condition(workload(api, "b"), "QuotaReserved").get("message", ""))
     api.delete("JobSet", "a", grace_seconds=0)
-    before = time.monotonic()
     assert ended(api, "b") == "Completed"
-    assert time.monotonic() - before < 15
 
 
 def test_nobody_is_preempted_in_vain_while_unqueued_hosts_hold_a_node_pool(api: LocalApi) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.small import Cluster, start
 from tests.waiting import until
 
-STEPS = 120
+STEPS = 1000  # so many that the first attempt is killed before its end
 SETTINGS = [f"run.steps={STEPS}", "run.eval_every=0", "data.max_bytes=50000", "run.log_every=100"]
 AUTO = [
     *("checkpoint.every=auto", "checkpoint.local_every=auto"),

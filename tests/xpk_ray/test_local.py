@@ -17,7 +17,7 @@ from e2e.harness import DrillError, Lab, Workload, own_cluster
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS, EVERY = 60, 6
+STEPS, EVERY = 600, 20  # so many that the run does not end before a host is killed
 SECONDS = 300.0  # alone: 10; other tests may run at the same time
 TRAINER = [
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every={EVERY}",

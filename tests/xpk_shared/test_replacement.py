@@ -252,13 +252,20 @@ def test_hosts_of_a_workload_that_is_admitted_again_begin_with_its_first_attempt
 
 def test_a_host_of_a_replaced_slice_that_finds_no_first_host_ends(start_host: Replaced) -> None:
     """It waits longer while the name of the first host does not resolve: its pod may wait for a machine."""
-    quick = QUICK.replace("finish_seconds", "join_seconds=1.0, absent_seconds=4.0, finish_seconds")
-    began = time.monotonic()
-    unnamed = start_host(2, replaced=1, program=quick, XPK_COORDINATOR_ADDRESS="no name:8476")
-    host = start_host(3, replaced=1, program=quick)
+
+    def started(number: int, absent_seconds: float, **more: str) -> Host:
+        limits = f"join_seconds=1.0, absent_seconds={absent_seconds}, finish_seconds"
+        return start_host(number, replaced=1, program=QUICK.replace("finish_seconds", limits), **more)
+
+    unnamed = {"XPK_COORDINATOR_ADDRESS": "no name:8476"}
+    patient, host = started(2, 1000.0, **unnamed), started(3, 1000.0)
     host.says("this slice was replaced; waiting for the hosts of the others")
     host.ends(75)
-    assert unnamed.process.poll() is None
-    unnamed.ends(75)
+    assert patient.process.poll() is None
+    assert "up" not in host.log.read_text() + patient.log.read_text()
+    patient.process.kill()
+    began = time.monotonic()
+    impatient = started(2, 4.0, **unnamed)
+    impatient.ends(75)
     assert time.monotonic() - began > 4.0
-    assert "up" not in host.log.read_text() + unnamed.log.read_text()
+    assert "up" not in impatient.log.read_text()

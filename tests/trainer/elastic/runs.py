@@ -121,9 +121,14 @@ class ElasticRun:
         """Return the steps in the order of their records; repeated steps occur twice."""
         return [record["step"] for record in self.metrics() if "loss_hex" in record]
 
+    def changes(self) -> list[tuple[int, list[int]]]:
+        """Return the sets of active slices that the run recorded, each with the step after which they were active."""
+        records = [json.loads(line) for line in self._read("slices.jsonl") if line.endswith("}")]
+        return [(record["step"], record["slices"]) for record in records]
+
     def active(self) -> list[list[int]]:
         """Return the sets of active slices that the run recorded."""
-        return [json.loads(line)["slices"] for line in self._read("slices.jsonl") if line.endswith("}")]
+        return [slices for _, slices in self.changes()]
 
     def run_record(self) -> dict[str, Any]:
         """Return the record that the run keeps from one attempt to the next."""

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -107,10 +106,12 @@ def test_a_killed_host_is_detected_by_all(killed: int, knows: tuple[int, ...]) -
 
 
 FIRST_OF_SLICE = """
-import sys, threading
+import dataclasses, math, sys, threading
 from trainer.hosts.peers import Peers
 from xpk_shared.slices.registry import BEATS
-peers = Peers(int(sys.argv[1]), 2, beats=BEATS, on_lost=lambda peer: print("lost", peer, flush=True), on_message=print)
+# Without the limit below, silence would be no loss at all.
+beats = dataclasses.replace(BEATS, silent_seconds=math.inf)
+peers = Peers(int(sys.argv[1]), 2, beats=beats, on_lost=lambda peer: print("lost", peer, flush=True), on_message=print)
 peers.connect("127.0.0.1", int(sys.argv[2]), 20)
 peers.limit_silence(1.5)
 print("up", flush=True)
@@ -118,7 +119,7 @@ threading.Event().wait()
 """
 
 
-def test_a_frozen_host_of_an_elastic_slice_is_detected_within_seconds() -> None:
+def test_a_frozen_host_of_an_elastic_slice_is_detected_by_the_limit_of_silence() -> None:
     port, env = free_port(), os.environ | {"PYTHONPATH": str(WORKLOADS)}
     command = [sys.executable, "-c", FIRST_OF_SLICE]
     hosts = [
@@ -127,10 +128,9 @@ def test_a_frozen_host_of_an_elastic_slice_is_detected_within_seconds() -> None:
     try:
         assert [process.stdout.readline() for process in hosts if process.stdout] == ["up\n"] * 2
         hosts[1].send_signal(signal.SIGSTOP)
-        stopped_at, stdout = time.monotonic(), hosts[0].stdout
+        stdout = hosts[0].stdout
         assert stdout is not None
         assert stdout.readline() == "lost 1\n"
-        assert time.monotonic() - stopped_at < 4
     finally:
         for process in hosts:
             process.kill()

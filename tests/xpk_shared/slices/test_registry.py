@@ -64,7 +64,6 @@ for order in sys.stdin:
 SECRET = "s" * 64
 BEATS = Beats(seconds=0.1, silent_seconds=1.5)
 PATIENT = Beats(seconds=0.1, silent_seconds=60.0)
-_BUSY_SECONDS = 0.5  # for which a busy machine may delay a test
 
 
 class Program:
@@ -196,15 +195,13 @@ def test_the_only_active_slice_may_be_silent_for_longer(start: Callable[..., Pro
     assert {*again.view["slices"]} == {"0", "1"}
 
 
-def test_an_active_slice_is_dropped_after_less_than_two_seconds_of_silence(
+def test_an_active_slice_that_others_wait_for_is_dropped_by_the_short_limit_of_silence(
     start: Callable[..., Program], port: int
 ) -> None:
-    Registry("job", SECRET.encode(), 2, 1).open("127.0.0.1", port)
+    Registry("job", SECRET.encode(), 2, 1, beats=PATIENT).open("127.0.0.1", port)
     slices = two_active(start)
     slices[1].process.send_signal(signal.SIGSTOP)
-    stopped_at = time.monotonic()
     slices[0].sees(s0="active")
-    assert time.monotonic() - stopped_at < 2.0 + _BUSY_SECONDS
 
 
 def test_a_registry_that_is_often_suspended_still_drops_a_silent_slice(
@@ -233,7 +230,7 @@ def slices_of(*phases: str) -> View:
 
 def test_the_limit_of_silence_is_short_only_for_slices_that_others_wait_for() -> None:
     short, long = silence_limit(slices_of(ACTIVE, ACTIVE, WAITING), 0), silence_limit(View(), 0)
-    assert short < long
+    assert short < 2.0 < long
     assert silence_limit(slices_of(ACTIVE, READY), 1) == short, "it may be receiving the state"
     assert silence_limit(slices_of(READY, READY), 1) == long
     assert silence_limit(slices_of(ACTIVE, ACTIVE, WAITING), 2) == silence_limit(slices_of(ACTIVE, READY), 0) == long
