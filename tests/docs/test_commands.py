@@ -13,33 +13,20 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.docs.pages import BLOCK, PAGES, arguments_of, commands_of
 from tests.docs.parsing import VALUE, parse
 from xpk.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 READMES = [f"{folder}/README.md" for folder in ("bench", "e2e/environment", "tools/gke_emulator")]
 OTHER_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", *READMES)]
 SOURCES = [*sorted((ROOT / "xpk").rglob("*.py")), *sorted((ROOT / "workloads").rglob("*.py"))]
-_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-_SHELLS = ("", "console", "sh", "bash")
-
-
-def commands_of(text: str) -> Iterator[list[str]]:
-    """Yield the arguments of each `xpk` command in the shell blocks of a page, with continued lines joined."""
-    for _, language, block in _BLOCK.findall(text):
-        if language not in _SHELLS:
-            continue
-        for line in re.sub(r"\\\n *", "", block).splitlines():
-            words = line.strip().removeprefix("$ ")
-            if re.match(r"xpk [a-z-]", words) and not re.search(r"^xpk \w+ \.\.\.", words):
-                yield _arguments(words)
 
 
 def commands_in_text(text: str) -> Iterator[list[str]]:
     """Yield the arguments of each `xpk` command between backticks in the text; those of any COMMAND are left out."""
-    for command in re.findall(r"`(xpk [a-z][^`]*)`", _BLOCK.sub("", text)):
-        arguments = _arguments(re.sub(r"[\[\]]", "", command.replace("\n", " ")))
+    for command in re.findall(r"`(xpk [a-z][^`]*)`", BLOCK.sub("", text)):
+        arguments = arguments_of(re.sub(r"[\[\]]", "", command.replace("\n", " ")))
         arguments += [VALUE] if arguments[-1].startswith("--") else []  # text may name an option without its value
         if not any(word in argument for argument in arguments[:2] for word in ("COMMAND", VALUE)):
             yield arguments
@@ -52,18 +39,6 @@ def strings_of(source: str) -> Iterator[str]:
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-
-
-def _arguments(line: str) -> list[str]:
-    """Return the words after `xpk`, up to a redirection or the next command on the line."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
-    lexer.whitespace_split = True
-    words: list[str] = []
-    for word in lexer:
-        if set(word) <= set("|&;<>"):
-            break
-        words.append(word)
-    return words[1:]
 
 
 def wrong_ones(commands: Iterable[list[str]]) -> list[str]:
