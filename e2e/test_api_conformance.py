@@ -163,7 +163,7 @@ def test_claims_and_buckets_are_checked_before_a_workload_is_created(whole: Path
         "source=gs://bucket/a,target=/mnt/a",
     )
     create = ("workload", "create", "mounts", "--cluster", "bare", "--command", "true", *mounts)
-    assert "there is no PersistentVolumeClaim 'corpus' in namespace 'default'" in _refused(3, *create)
+    assert "PersistentVolumeClaim 'corpus' not found in namespace 'default'" in _refused(3, *create)
     api.create(CLAIM)
     assert "--enable-gcsfuse-csi-driver" in _refused(7, *create)
     api.create(

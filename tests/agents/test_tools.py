@@ -69,7 +69,7 @@ def test_a_tool_beyond_the_scope_is_refused_by_name(with_scope: Callable[[Any], 
         (
             "workload_state",
             {},
-            {"error": "there is no tool 'workload_state'", "next": "did you mean 'workload_status'?"},
+            {"error": "tool 'workload_state' not found", "next": "did you mean 'workload_status'?"},
         ),
         (
             "workload_status",

@@ -38,6 +38,19 @@ def test_all_bad_input_is_reported_together(xpk: Xpk, tmp_path: Path) -> None:
     assert not (tmp_path / "config" / "preferences.toml").exists()
 
 
+def test_a_price_table_is_checked_when_it_is_set(xpk: Xpk, tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    missing = xpk("config", "set", "prices", str(table))
+    assert missing.code == 2 and missing.err.startswith(f"error: prices: file {table} not found\n")
+    table.write_text("chip_hour: [1, 2]\n")
+    wrong = xpk("config", "set", "prices", str(table), "priority", "urgent")
+    assert wrong.code == 2 and f"prices: {table} is not a price table" in wrong.err and "unknown priority" in wrong.err
+    table.write_text("chip_hour: {v5e: {us-central1: 1.2}}\n")
+    assert xpk("config", "set", "prices", str(table)).code == 0
+    table.unlink()
+    assert xpk("config", "get", "prices").out == f"{table}\n", "other commands do not need the file"
+
+
 def test_explain_shows_the_source_of_the_value(xpk: Xpk, monkeypatch: pytest.MonkeyPatch) -> None:
     def source() -> tuple[str | None, str]:
         result = xpk("config", "explain", "priority", "-o", "json").data

@@ -165,5 +165,5 @@ def test_delete_shows_what_it_would_delete(dev: Xpk) -> None:
     assert dev("workload", "delete", "w", "--dry-run").out == "workload 'w' would be deleted\n"
     assert dev("workload", "delete", "--all", "--dry-run").out == "workload 'w' would be deleted\n"
     none = dev("workload", "delete", "v", "--dry-run")
-    assert none.code == 0 and none.out == "" and "there is no workload 'v'" in none.err
+    assert none.code == 0 and none.out == "" and "workload 'v' not found" in none.err
     assert dev("workload", "list", "-o", "name").out == "w\n"

@@ -79,7 +79,7 @@ def test_images_of_two_platforms_have_two_names(xpk: Xpk, docker: Path, tmp_path
         (("build", "--push"), 2, "has no registry"),
         (("build", "--base-docker-image", "python:3.11"), 2, "requires NAME"),
         (("build", "--script-dir", "."), 2, "--script-dir requires --base-docker-image"),
-        (("build", "a", "--base-docker-image", "b", "--script-dir", "nowhere"), 2, "there is no folder 'nowhere'"),
+        (("build", "a", "--base-docker-image", "b", "--script-dir", "nowhere"), 2, "folder 'nowhere' not found"),
         (("push", "team/name"), 2, "has no registry"),
         (("push", "r.example/p/none:1"), 3, "not found in Docker"),
         (("push", "r.example/p/denied:1"), 1, "cannot push image r.example/p/denied:1: denied: no permission"),

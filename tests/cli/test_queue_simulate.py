@@ -56,14 +56,14 @@ def test_wrong_inputs_are_reported_together(dev: Xpk) -> None:
     wrong = dev("queue", "simulate", "--duration", "big", "--assume-duration", "soon", "--add-workload", "x")
     assert wrong.code == 2 and "expected NAME=TIME" in wrong.err and "'soon' is not a time" in wrong.err
     unknown = dev("queue", "simulate", "--duration", "big=1h")
-    assert unknown.code == 2 and "there is no workload 'default/big' in the queues" in unknown.err
+    assert unknown.code == 2 and "workload 'default/big' not found in the queues" in unknown.err
     assert dev("workload", "create", "big", "--command", FOREVER).code == 0
     until(lambda: "did you mean 'default/big'?" in dev("queue", "simulate", "--duration", "bug=1h").err)
     misspelled = dev("workload", "status", "bgi")
-    assert misspelled.code == 3 and "there is no workload 'bgi'" in misspelled.err
+    assert misspelled.code == 3 and "workload 'bgi' not found" in misspelled.err
     assert "hint: did you mean 'big'?" in misspelled.err
     other = dev("queue", "simulate", "--quota", "rad=1")
-    assert other.code == 2 and "there is no queue 'rad'; choose from multislice-queue" in other.err
+    assert other.code == 2 and "queue 'rad' not found; choose from multislice-queue" in other.err
 
 
 def test_the_python_api_simulates_the_queues_of_a_cluster(dev: Xpk) -> None:

@@ -61,7 +61,7 @@ def test_runs_are_compared_with_curves_over_each_other(console: Console) -> None
     train(submit("other"), 10)
     listener, _ = console.open(f"{RUN}&run={CLUSTER}/default/other&run={CLUSTER}/default/none")
     until(shows(listener, "comparison", "curve run-1"))
-    until(shows(listener, "comparison", "there is no workload &#39;none&#39;"))
+    until(shows(listener, "comparison", "workload &#39;none&#39; not found"))
     assert "curve run-0" in listener.parts["comparison"]
 
 

@@ -62,7 +62,7 @@ class Tools:
             )
         if name not in self._tools:
             hint = did_you_mean(name, self._tools) or f"the tools are {', '.join(self._tools)}"
-            raise NotFoundError(f"there is no tool '{name}'", hint=hint)
+            raise NotFoundError(f"tool '{name}' not found", hint=hint)
         return self._tools[name]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,28 +65,32 @@ def _provider(value: str) -> list[str]:
 def _project(value: str) -> list[str]:
     id_ = value.rpartition(":")[2]  # optionally prefixed by a domain
     good = id_[:1].islower() and id_.isascii() and id_.replace("-", "").isalnum() and id_ == id_.lower()
-    return [] if good and id_[-1] != "-" else [f"'{value}' is not a project's ID, such as my-project-1"]
+    return [] if good and id_[-1] != "-" else [f"invalid project '{value}': expected an ID such as my-project-1"]
 
 
 def _zone(value: str) -> list[str]:
-    return [] if names.ZONE.fullmatch(value) else [f"'{value}' is not a zone, such as us-central1-a"]
+    return [] if names.ZONE.fullmatch(value) else [f"invalid zone '{value}': expected a zone such as us-central1-a"]
 
 
 def _image(value: str) -> list[str]:
-    return [f"'{value}' is not an image's name"] if " " in value else []
+    return [f"invalid image '{value}': expected a name without spaces"] if " " in value else []
 
 
 def _folder(value: str) -> list[str]:
-    return [] if value.strip() else ["the folder's name is empty"]
+    return [] if value.strip() else ["the name of the folder is empty"]
 
 
 def _output_root(value: str) -> list[str]:
     good = value.startswith(("gs://", "/"))
-    return [] if good else [f"'{value}' is neither gs://BUCKET/PREFIX nor an absolute path"]
+    return [] if good else [f"invalid output root '{value}': expected gs://BUCKET/PREFIX or an absolute path"]
 
 
 def _table(value: str) -> list[str]:
-    return [] if value == "list" or value.startswith("/") else [f"'{value}' is neither an absolute path nor 'list'"]
+    return (
+        []
+        if value == "list" or value.startswith("/")
+        else [f"invalid price table '{value}': expected an absolute path, or 'list'"]
+    )
 
 
 def _priority(value: str) -> list[str]:
@@ -96,7 +100,7 @@ def _priority(value: str) -> list[str]:
 
 def _count(value: str) -> list[str]:
     good = value.isascii() and value.isdecimal()
-    return [] if good else [f"'{value}' must be an integer of at least 0"]
+    return [] if good else [f"invalid number '{value}': expected an integer of at least 0"]
 
 
 def _setting(name: str, *, flag: str = "", variables: tuple[str, ...] = (), **more: Any) -> Setting:
@@ -239,12 +243,15 @@ def is_known(name: str) -> bool:
     return own_name(name) in SETTINGS
 
 
-def change(changes: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> None:
+def change(
+    changes: Mapping[str, str | None], environ: Mapping[str, str] = os.environ, *, known: Sequence[str] = ()
+) -> None:
     """Set values, and unset those that are None, atomically. Raises UsageError with all problems.
 
-    Unknown keys in the file can be unset too.
+    Unknown keys in the file can be unset too. `known`: problems that the caller has noticed.
     """
-    problems = [problem for key, value in changes.items() if value is not None for problem in _problems(key, value)]
+    problems = [*known]
+    problems += [problem for key, value in changes.items() if value is not None for problem in _problems(key, value)]
     file = path(environ)
     with _locked(file.parent):
         values = _parse(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from xpk.cli.google_xpk import Group
 from xpk.cli.options import output_option
 from xpk.cli.terminal.output import Console, echo, list_options
 from xpk.cli.terminal.tables import Column
+from xpk.cost import LIST
 from xpk.model.errors import NotFoundError, UsageError
 
 _COLUMNS = (
@@ -122,8 +124,23 @@ def set_(console: Console, words: tuple[str, ...], output: str | None) -> None:
     for key in [key for key in changes if user_config.foreign_reason(key)]:
         console.warn(f"{key} has no effect: {user_config.foreign_reason(key)}")
         del changes[key]
-    user_config.change(changes)
+    user_config.change(changes, known=_price_problems(changes.get("prices", LIST)))
     _tell(console.choosing(output), changes)
+
+
+def _price_problems(value: str) -> list[str]:
+    """Return why the file of a price table cannot be read. Only `set` checks it: the file may change afterwards."""
+    if not value.startswith("/"):
+        return []
+    from xpk.capacity.gke.planning.cost import chip_hour_prices
+
+    if not Path(value).is_file():
+        return [f"prices: file {value} not found"]
+    try:
+        chip_hour_prices((), None, Path(value))
+    except UsageError as error:
+        return [f"prices: {error.message}"]
+    return []
 
 
 @config.command()

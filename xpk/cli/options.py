@@ -137,14 +137,20 @@ def output_root_option(command: Command) -> Command:
     )(command)
 
 
-def _provider_option(metavar: str, help: str) -> Callable[[Command], Command]:
-    more: Any = {"envvar": "XPK_PROVIDER", "show_envvar": True, "shell_complete": complete.providers}
+def _provider_option(metavar: str, help: str, envvar: str | None = "XPK_PROVIDER") -> Callable[[Command], Command]:
+    more: Any = {"envvar": envvar, "show_envvar": envvar is not None, "shell_complete": complete.providers}
     return click.option("--provider", metavar=metavar, help=help, **more)
 
 
 def provider_option(command: Command) -> Command:
     """Add the provider of a cluster."""
     return _provider_option("PROVIDER", "Provider of the cluster: local, kind, gke or adapted.")(command)
+
+
+def provider_filter_option(command: Command) -> Command:
+    """Add the provider of listed clusters. A default for new clusters, from the environment, hides no cluster."""
+    text = "Show only clusters of this provider: local, kind, gke or adapted. [default: all]"
+    return _provider_option("PROVIDER", text, None)(command)
 
 
 def maker_option(command: Command) -> Command:

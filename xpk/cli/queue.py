@@ -217,7 +217,7 @@ def delete(console: Console, /, name: str | None, name_flag: str | None, cluster
     except NotFoundError:
         if not options["ignore_not_found"]:
             raise
-        console.tell(f"there is no queue '{queue_name}'")
+        console.tell(f"queue '{queue_name}' not found")
         return
     if not (options["yes"] or options["force"] or options["dry_run"]):
         ask(f"Delete queue '{queue_name}' of '{place}'?")

@@ -66,7 +66,7 @@ def _claims(api: ObjectApi, mounts: Sequence[Mount], spec: WorkloadSpec) -> Iter
     if missing := [name for name in names if name not in claims]:
         hint = f"choose from {', '.join(claims)}" if claims else "`xpk docs kubernetes` shows how to create one"
         raise NotFoundError(
-            f"there is no PersistentVolumeClaim {', '.join(map(repr, missing))} in namespace '{spec.namespace}'",
+            f"PersistentVolumeClaim {', '.join(map(repr, missing))} not found in namespace '{spec.namespace}'",
             hint=hint,
         )
     return [note for mount in mounts for note in _claim_notes(claims[mount.source], mount, spec)]

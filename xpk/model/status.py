@@ -183,7 +183,7 @@ class WorkloadStatus:
     namespace: str  # Kubernetes namespace
     phase: Phase  # current phase
     reason: str  # reason for the phase, in one line; may be empty
-    priority: str  # low, medium or high, or a class of another tool
+    priority: str  # very-low, low, medium, high or very-high, or a class of another tool
     accelerator_type: str  # accelerator type, such as v5litepod-8; empty if unknown
     num_slices: int  # number of requested slices
     hosts_per_slice: int  # hosts of the largest slice

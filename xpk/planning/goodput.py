@@ -137,7 +137,7 @@ def _job_of_config(
         return job
     arguments = ["--config", config, *(word for setting in settings for word in ("--set", setting))]
     asking = runner or LocalRunner()
-    figures = memory_estimate.estimate(asking, shape, num_slices, arguments)
+    figures = memory_estimate.estimate(asking, shape, num_slices, arguments, command="xpk plan goodput")
     job = dataclasses.replace(job, host_bytes=figures["state_gib"] * 2**30 * shape.chips_per_host)
     if step_seconds is None:
         source = "estimate: the expected time, never measured on a TPU"

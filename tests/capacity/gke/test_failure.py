@@ -222,8 +222,8 @@ def test_reservations(site: Site) -> None:
 def failing_requests() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"spot": True, "flex": True}, "--spot and --flex exclude each other"
     yield {"reservation": ("a/b",)}, "neither a name nor"
-    yield {"authorized_networks": ("10.0.0.0/99",)}, "is not a range"
-    yield {"zone": "us-central1"}, "is not a zone"
+    yield {"authorized_networks": ("10.0.0.0/99",)}, "invalid range '10.0.0.0/99'"
+    yield {"zone": "us-central1"}, "invalid zone 'us-central1'"
     yield {"stated_region": "us-east1"}, "not in region us-east1"
     yield {"gke_version": "1.99"}, "does not offer version 1.99"
     yield {"custom_nodepool_arguments": ("--disk-size=large",)}, "--disk-size=large"

@@ -39,7 +39,7 @@ def test_all_problems_are_reported_together_from_every_reader(plan: Xpk, xpk: Xp
     assert outcome.code == 2 and outcome.err.count("error: ") == 5, outcome.err
     message = (
         "unknown accelerator type",
-        "'us-x' is not a zone",
+        "invalid zone 'us-x': expected a zone such as us-central1-a",
         "--timeout 'soon'",
         "no capacity given",
         "no project given",

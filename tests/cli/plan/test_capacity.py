@@ -111,5 +111,5 @@ def test_starts_in_the_queue_of_a_cluster_are_estimated(dev: Xpk) -> None:
         beyond = dev(*search, kind, "--num-slices", number, "--cluster", "dev")
         assert beyond.code == 0 and " beyond the quota" in beyond.out and "Note: " in beyond.out
     wrong = dev(*fits, "--queue", "multislice-quue")
-    assert wrong.code == 2 and "there is no queue 'multislice-quue'; choose from multislice-queue" in wrong.err
+    assert wrong.code == 2 and "queue 'multislice-quue' not found; choose from multislice-queue" in wrong.err
     assert dev(*search, "v5litepod-8", "--cluster", "dex").code == 3

@@ -54,7 +54,7 @@ def test_two_running_workloads_are_compared(running: Xpk) -> None:
 def test_incomparable_fields_are_not_differences(running: Xpk, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     for words in (("gone", *COMMAND), ("gone", "one"), ("one", "gone")):
         missing = running("workload", "diff", *words)
-        assert missing.code == 3 and "there is no workload 'gone'" in missing.err
+        assert missing.code == 3 and "workload 'gone' not found" in missing.err
     assert running("workload", "diff", "one", *COMMAND, "--max-restarts", "-1").code == 2
     assert running("workload", "diff").code == 2
     for name in ("store.db", "store.db-wal", "store.db-shm"):

@@ -31,7 +31,7 @@ def test_a_page_compares_several_runs(dev: Xpk, tmp_path: Path) -> None:
     assert "Loss over steps (2 runs)" in page and ">lm-lr2<" in page.replace(" ", "").replace("</h2>", "<")
     unknown = dev(*report, "--compare", "lm-lr3")
     assert (
-        unknown.code == 3 and "there is no workload 'lm-lr3'" in unknown.err and "did you mean 'lm-lr2'?" in unknown.err
+        unknown.code == 3 and "workload 'lm-lr3' not found" in unknown.err and "did you mean 'lm-lr2'?" in unknown.err
     )
 
 

@@ -161,6 +161,31 @@ def test_create_makes_few_calls_and_starts_no_process(counted: Counted, project:
     assert len(list((counted.folder / "shared").glob("one.*"))) == 1
 
 
+DISPATCH = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "AdmissionCheck",
+    "metadata": {"name": "dispatch"},
+    "spec": {"controllerName": "kueue.x-k8s.io/multikueue"},
+}
+
+
+def test_a_dry_run_warns_of_a_queue_of_multikueue(counted: Counted, project: Path) -> None:
+    command = ("lm", "--command", "true")
+    assert "would fail" not in counted.xpk(*CREATE, *command, "--dry-run").stderr
+    (queue,) = counted.objects("ClusterQueue")
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "dispatch"}]}
+    for obj in (queue, DISPATCH):
+        counted.add(obj)
+    planned = counted.xpk(*CREATE, *command, "--dry-run")
+    refusal = "queue 'multislice-queue' of cluster 'counted' dispatches workloads to other clusters by MultiKueue"
+    assert f"warning: without --dry-run, this command would fail: {refusal}" in planned.stderr
+    assert "kind: JobSet" in planned.stdout
+    for option in (["--dry-run=server"], []):
+        refused = counted.xpk(*CREATE, *command, *option, code=2)
+        assert f"error: {refusal}" in refused.stderr and refused.stdout == ""
+    assert counted.objects("JobSet") == []
+
+
 MOUNT = ("--mount", "source=data,target=/data", "--mount", "source=gs://bucket/tokens,target=/tokens,readonly")
 CLAIM = {
     "apiVersion": "v1",
@@ -173,7 +198,7 @@ DRIVER = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"
 
 def test_mounts_are_checked_first_with_few_calls_and_shown_in_describe(counted: Counted, project: Path) -> None:
     command = ("lm", "--command", "true", *MOUNT)
-    assert "there is no PersistentVolumeClaim 'data'" in counted.xpk(*CREATE, *command, code=3).stderr
+    assert "PersistentVolumeClaim 'data' not found" in counted.xpk(*CREATE, *command, code=3).stderr
     assert counted.objects("JobSet") == []
     counted.add(CLAIM)
     refused = counted.xpk(*CREATE, *command, code=7).stderr

@@ -134,7 +134,7 @@ def test_all_problems_of_changes_are_reported_together() -> None:
         apply(scenario_of(cluster(), NOW), changes)
     problems = refused.value.problems
     assert len(problems) == 9
-    assert problems[0] == "--quota: there is no queue 'rad'; choose from red"
+    assert problems[0] == "--quota: queue 'rad' not found; choose from red"
     assert "has 2 slices of v5litepod-8 left, 7 more are needed" in problems[1]
 
 

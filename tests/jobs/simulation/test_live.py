@@ -44,7 +44,8 @@ def test_a_queue_that_is_not_simulated_and_a_long_queue_are_named() -> None:
     assert start and start.reason == "queue 'cluster-queue' is not simulated: it shares a cohort with 'odd'"
     many = cluster(*(workload(f"w{number}", 1) for number in range(101)), workload("next", 1))
     start = started(many).start
-    assert start and start.reason == "102 workloads are queued; `xpk queue simulate` estimates their starts"
+    limit = "more than the 100 whose starts are estimated here; `xpk queue simulate` estimates all"
+    assert start and start.reason == f"102 workloads are queued, {limit}"
 
 
 def starts(objects: Objects, *denied: str) -> Callable[[str, str], StartEstimate | None]:
@@ -74,4 +75,5 @@ def test_what_cannot_be_estimated_for_all_is_named() -> None:
     denied = starts(cluster(workload("next", 1)), "Workload")("next", "cluster-queue")
     assert denied and denied.reason == "the queues are not simulated: permission denied: Workload"
     many = starts(cluster(*(workload(f"w{number}", 1) for number in range(101))))("w3", "cluster-queue")
-    assert many and many.reason == "101 workloads are queued; `xpk queue simulate` estimates their starts"
+    limit = "more than the 100 whose starts are estimated here; `xpk queue simulate` estimates all"
+    assert many and many.reason == f"101 workloads are queued, {limit}"

@@ -52,12 +52,12 @@ def test_problems_are_reported_by_line(tmp_path: Path) -> None:
         read_trace(written(tmp_path, *lines), scenario_of(cluster(), NOW))
     problems = refused.value.problems
     assert [problem.partition(":")[0] for problem in problems] == [f"line {number}" for number in range(1, 10)]
-    assert problems[2] == "line 3: slices and submit and seconds missing"
-    assert problems[6] == "line 7: there is no queue 'rad'; choose from red"
+    assert problems[2] == "line 3: missing slices, submit, seconds"
+    assert problems[6] == "line 7: queue 'rad' not found; choose from red"
 
 
 def test_an_empty_or_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no workloads"):
         read_trace(written(tmp_path), scenario_of(cluster(), NOW))
-    with pytest.raises(XpkError, match="cannot read"):
+    with pytest.raises(XpkError, match=r"none': No such file or directory$"):
         read_trace(tmp_path / "none", scenario_of(cluster(), NOW))

@@ -347,7 +347,7 @@ def test_missing_permissions_reduce_the_status(kueue: bool) -> None:
     status, events = inspect(Limited([mine, waits], kueue=kueue), "w", "default", ROOTS)
     assert status.name == "w" and events == ()
     assert status.position == (1 if kueue else None)
-    with pytest.raises(NotFoundError, match="there is no workload 'x'"):
+    with pytest.raises(NotFoundError, match="workload 'x' not found"):
         inspect(Limited([mine], kueue=kueue), "x", "default", ROOTS)
 
 

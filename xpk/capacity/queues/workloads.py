@@ -16,7 +16,7 @@ class QueuedWorkload:
     namespace: str  # Kubernetes namespace
     name: str  # name of the workload
     state: str  # state: Admitted, Pending or Suspended
-    priority: str  # low, medium or high, or a class of another tool
+    priority: str  # very-low, low, medium, high or very-high, or a class of another tool
     requests: dict[str, float]  # requested amount of each resource
     created: str  # time of the request
 

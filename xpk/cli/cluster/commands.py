@@ -31,6 +31,7 @@ from xpk.cli.options import (
     maker_option,
     name_argument,
     output_option,
+    provider_filter_option,
     provider_option,
     the_name,
 )
@@ -159,7 +160,7 @@ def resize(
 
 
 @cluster.command("list", cls=ClusterCommand)
-@provider_option
+@provider_filter_option
 @provider_options("find", GkeOptions)
 @list_options((*_COLUMNS, *_WIDE))
 @output_option
@@ -239,7 +240,7 @@ def delete(
     except NotFoundError:
         if not ignore_not_found:
             raise
-        console.tell(f"there is no cluster '{cluster_name}'")
+        console.tell(f"cluster '{cluster_name}' not found")
         return
     if not (yes or force or dry_run):
         ask(f"{plan.summary[:1].upper()}{plan.summary[1:]}?")

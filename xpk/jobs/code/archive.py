@@ -36,7 +36,7 @@ class Archive:
 def check_folder(folder: Path) -> None:
     """Raise UsageError if a folder does not exist."""
     if not os.path.isdir(folder):  # Path.is_dir raises for names with invalid characters
-        raise UsageError(f"--script-dir: there is no folder '{folder}'", hint="--script-dir DIR")
+        raise UsageError(f"--script-dir: folder '{folder}' not found", hint="--script-dir DIR")
 
 
 def pack(folder: Path) -> Archive:

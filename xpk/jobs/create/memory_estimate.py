@@ -54,11 +54,12 @@ def estimate(
     report: Report = ignore,
     *,
     min_slices: int | None = None,
+    command: str = "xpk workload estimate",
 ) -> Estimate:
     """Return the trainer's estimate of a run (docs/results.md names its fields); report the trainer's warnings.
 
-    `min_slices` is that of elastic slices. Raises UsageError for settings that the trainer refuses, and for
-    accelerators that it cannot estimate.
+    `min_slices` is that of elastic slices, `command` the one whose help a hint names. Raises UsageError for settings
+    that the trainer refuses, and for accelerators that it cannot estimate.
     """
     if shape.kind != "tpu":
         raise UsageError(f"the trainer estimates TPUs only, got {shape.name}", hint="see `xpk accelerator list`")
@@ -69,7 +70,7 @@ def estimate(
     if result.exit_code:
         lines = [line for line in result.stderr.strip().splitlines() if not line.startswith(WARNING)]
         problems = [line.removeprefix("error: ") for line in lines] or [result.last_line]
-        raise UsageError("cannot estimate this run", problems=problems, hint="`xpk workload estimate --help`")
+        raise UsageError("cannot estimate this run", problems=problems, hint=f"`{command} --help`")
     figures: Estimate = json.loads(result.stdout)
     return figures
 

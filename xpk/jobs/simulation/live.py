@@ -85,7 +85,7 @@ class QueueSimulation:
         if unknown := stated.keys() - {entry.label for entry in scenario.entries}:
             name, labels = min(unknown), [entry.label for entry in scenario.entries]
             raise UsageError(
-                f"there is no workload '{name}' in the queues",
+                f"workload '{name}' not found in the queues",
                 hint=did_you_mean(name, labels)
                 or "`xpk workload list --all-namespaces` shows them; --duration NAMESPACE/NAME=TIME",
             )
@@ -211,7 +211,8 @@ def _refusal(scenario: Scenario, place: str) -> str:
 
 
 def _too_many(count: int) -> str:
-    return f"{counted(count, 'workload')} are queued; `xpk queue simulate` estimates their starts"
+    limit = f"more than the {_BRIEF_QUEUE} whose starts are estimated here"
+    return f"{counted(count, 'workload')} are queued, {limit}; `xpk queue simulate` estimates all"
 
 
 def _no_start(reason: str) -> StartEstimate:

@@ -40,7 +40,9 @@ def read_trace(path: Path, scenario: Scenario) -> tuple[Scenario, dict[str, floa
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise XpkError(f"cannot read '{path}': {error}", hint="--replay FILE of JSON Lines") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        hint = "pass a file of JSON Lines; `xpk docs queues` shows the format"
+        raise XpkError(f"cannot read '{path}': {reason}", hint=hint) from error
     problems, entries, durations = list[str](), list[Entry](), dict[str, float]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -121,13 +123,13 @@ def _row(line: str) -> dict[str, Any]:
     if unknown := [key for key in row if key not in kinds]:
         raise UsageError(f"unknown field '{unknown[0]}'; fields are {', '.join(kinds)}")
     if missing := [key for key in _REQUIRED if key not in row]:
-        raise UsageError(f"{' and '.join(missing)} missing")
+        raise UsageError(f"missing {', '.join(missing)}")
     for key, value in row.items():
         if not isinstance(value, kinds[key]) or isinstance(value, bool):
             raise UsageError(f"{key} has a wrong type: {json.dumps(value)[:40]}")
     for key in ("submit", "seconds", "slices"):
         if not 0 <= row[key] < 1e12 or (key == "slices" and row[key] < 1):
-            raise UsageError(f"{key} is out of range: {row[key]}")
+            raise UsageError(f"{key} must be at least {int(key == 'slices')} and less than 1e12, got {row[key]}")
     return row
 
 

@@ -132,7 +132,7 @@ def _place(scenario: Scenario, queue: str) -> str:
     if place not in scenario.queues:
         known = [names.QUEUE if name == names.CLUSTER_QUEUE else name for name in scenario.queues]
         near = difflib.get_close_matches(queue, known, 3) or sorted(known)
-        raise UsageError(f"there is no queue '{queue}'; choose from {', '.join(near) or 'none'}")
+        raise UsageError(f"queue '{queue}' not found; choose from {', '.join(near) or 'none'}")
     return place
 
 

@@ -82,7 +82,7 @@ def not_found(api: ObjectApi, name: str, namespace: str) -> NotFoundError:
     hint = f"choose from {', '.join(existing[:_NAMED])}{more}" if existing else "`xpk workload create` creates one"
     hint = did_you_mean(name, existing) or hint
     location = "" if namespace == "default" else f" in namespace '{namespace}'"
-    return NotFoundError(f"there is no workload '{name}'{location}", hint=hint, resource=f"JobSet '{name}'")
+    return NotFoundError(f"workload '{name}' not found{location}", hint=hint, resource=f"JobSet '{name}'")
 
 
 def find_pod(api: ObjectApi, name: str, namespace: str, slice_id: int, host: int) -> Obj:

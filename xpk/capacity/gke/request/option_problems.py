@@ -48,7 +48,7 @@ def _place_problems(options: GkeOptions) -> list[str]:
     if not options.zone:
         problems.append("no zone given: pass the zone of the nodes, such as --zone us-central1-a")
     elif not names.ZONE.fullmatch(options.zone):
-        problems.append(f"'{options.zone}' is not a zone")
+        problems.append(f"invalid zone '{options.zone}': expected a zone such as us-central1-a")
     region = options.stated_region
     if region and options.zone and region != options.region:
         problems.append(f"zone {options.zone} is not in region {region}")
@@ -126,5 +126,5 @@ def _network_problems(options: GkeOptions) -> list[str]:
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
-            problems.append(f"--authorized-networks: '{network}' is not a range such as 10.0.0.0/8")
+            problems.append(f"--authorized-networks: invalid range '{network}': expected a range such as 10.0.0.0/8")
     return problems
