@@ -19,6 +19,7 @@ from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import lifecycle, logs
 from xpk.jobs.create.create import create_workload, preview
 from xpk.jobs.create.options import host_command
+from xpk.jobs.host_logs import LogQuery
 from xpk.jobs.status import reader
 from xpk.model import names
 from xpk.model.accelerators import find_shape
@@ -167,7 +168,7 @@ class Ground:
         """Return the output of each host that has a pod."""
         there = {host.label for host in self.status(name).hosts}
         lines: dict[str, list[str]] = {label: [] for label in there}
-        for line in logs.read_logs(self.api, name, self.namespace, logs.LogQuery(**wanted), previous=previous):
+        for line in logs.read_logs(self.api, name, self.namespace, LogQuery(**wanted), previous=previous):
             if (label := f"s{line.slice}/h{line.host}") in there:
                 lines[label].append(line.text)
         return lines
