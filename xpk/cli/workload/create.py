@@ -79,7 +79,7 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
     workload_name = the_name("workload", name, spec_file.flag_of_name(ctx, name, name_flag))
     problems, runner = Problems(), InProcessRunner()
     timeout = problems.read(None, parse_duration, params["timeout"], "--timeout")
-    _check_combinations(ctx, problems)
+    _check_combinations(ctx, timeout, problems)
     if params["output"] == "spec":
         if not params["dry_run"]:
             problems.add("-o spec requires --dry-run", hint="add --dry-run")
@@ -117,13 +117,14 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         lifecycle.check_succeeded(status, where=names.location_flags(place, namespace))
 
 
-def _check_combinations(ctx: click.Context, problems: Problems) -> None:
-    """Check options that exclude or require each other."""
+def _check_combinations(ctx: click.Context, timeout: float | None, problems: Problems) -> None:
+    """Check options that exclude or require each other; `timeout` is None for none and for an invalid one."""
     params = ctx.params
     problems.read(None, options.check_resume, resume=params["resume"], fresh=params["fresh"])
     if params["when"] and (params["dry_run"] or params["wait"]):
         problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
-    is_limited = ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
+    # An environment variable may state it for all commands.
+    is_limited = timeout is not None and ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
     if is_limited and not params["wait"]:
         problems.add("--timeout requires --wait", hint="add --wait, or omit --timeout")
 
