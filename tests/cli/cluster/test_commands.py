@@ -8,14 +8,12 @@ import pytest
 
 from tests.cli.conftest import Xpk
 from xpk.capacity.local.provider import LocalProvider
-from xpk.cli.cluster.done import past
 
 CREATE = ("cluster", "create", "dev", "--tpu-type", "v5litepod-8", "--num-slices", "2")
 
 
 def test_create_describe_list_delete(xpk: Xpk, state: Path) -> None:
-    created = xpk(*CREATE)
-    assert created.code == 0 and "created the store of 'dev'" in created.err and "added slice dev-np-1: " in created.err
+    assert xpk(*CREATE).code == 0
     info = xpk("cluster", "describe", "dev", "-o", "json").data
     assert (info["num_slices"], info["hosts_per_slice"], info["chips"], info["state"]) == (2, 2, 16, "Ready")
     assert [item["node_pool"] for item in info["slices"]] == ["dev-np-0", "dev-np-1"]
@@ -29,25 +27,6 @@ def test_a_default_provider_hides_no_cluster(dev: Xpk, monkeypatch: pytest.Monke
     monkeypatch.setenv("XPK_PROVIDER", "kind")
     assert dev("cluster", "list", "-o", "name").out == "dev\n"
     assert dev("cluster", "list", "--provider", "local", "-o", "name").out == "dev\n"
-
-
-@pytest.mark.parametrize(
-    ("title", "done"),
-    [
-        ("create cluster 'c' in us-central1: control plane", "created cluster 'c' in us-central1: control plane"),
-        ("cordon the slices of 'c' and check that no workload was started on it",
-         "cordoned the slices of 'c' and checked that no workload was started on it"),
-        ("delete the ClusterQueue, and return its quota", "deleted the ClusterQueue, and returned its quota"),
-        ("upgrade Kueue 0.1 to 0.2", "upgraded Kueue 0.1 to 0.2"),
-        ("set up queue 'q' and an admission check that requests slices from GKE",
-         "set up queue 'q' and an admission check that requests slices from GKE"),
-        ("uncordon a: an interrupted command has cordoned it", "uncordoned a: an interrupted command has cordoned it"),
-        ("reverted: create cluster 'c'", "reverted: create cluster 'c'"),
-        ("dev: 2 nodes, 3 s", "dev: 2 nodes, 3 s"),
-    ],
-)  # fmt: skip
-def test_steps_that_are_done_are_shown_in_the_past_tense(title: str, done: str) -> None:
-    assert past(title) == done
 
 
 def test_creating_again_changes_nothing(dev: Xpk) -> None:

@@ -13,7 +13,6 @@ import click
 
 from xpk.capacity.plan.plan import Plan
 from xpk.capacity.provider import Provider, load_provider, provider_of
-from xpk.cli.cluster.done import past
 from xpk.cli.cluster.provider_options import chosen_provider, given_flags, located, valid_options
 from xpk.cli.options import Command
 from xpk.cli.target import preferred_place
@@ -68,7 +67,7 @@ def carry_out(console: Console, plan: Plan, *, dry_run: bool, then: str = "") ->
         console.tell(f"  {note}")
     live = Live(console)
     try:
-        plan.carry_out(lambda title: live.done(past(title)), live.show, live.warn)
+        plan.carry_out(live.done, live.show, live.warn)
     except KeyboardInterrupt:
         console.tell("  hint: run the same command again to continue; completed steps are not repeated")
         raise
