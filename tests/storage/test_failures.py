@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ from e2e.bucket import BucketServer
 from tests.http_server import http_server, url_of
 from xpk.model.errors import AuthorizationError, MissingToolError, NotFoundError, UsageError, XpkError
 from xpk.storage import open_folder
-from xpk_shared.storage import open_place
+from xpk_shared.storage import client, open_place
 
 SAID = "ada@example.com does not have storage.objects.list access to the bucket."
 
@@ -77,6 +78,16 @@ def test_a_forbidden_bucket_is_reported(refusing: type[Refusing]) -> None:
         with pytest.raises(AuthorizationError, match="permission denied") as caught:
             action()
         assert "storage.objects" in caught.value.message and "\n" not in caught.value.message
+
+
+def test_a_failed_download_leaves_no_connection_to_the_garbage_collector(
+    refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusing, "status", 503)
+    with pytest.raises(OSError, match="gs://runs/x"):
+        open_place("gs://runs/x", retry_seconds=1.0).part(-100, 100)
+    client.connect().close()
+    gc.collect()  # a connection that is still open fails the test
 
 
 def test_only_objects_are_requested(refusing: type[Refusing]) -> None:

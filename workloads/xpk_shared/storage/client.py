@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from google.api_core import exceptions as api
@@ -45,7 +45,15 @@ def _client(server: str) -> Any:
     # Otherwise a thread asks for the bucket itself, also without tracing, for which this metadata is meant: one more
     # request of every host at once, with a permission that hosts need not have, repeated for two minutes.
     client._bucket_metadata_cache = None
+    client._http.hooks["response"].append(_read_failure)
     return client
+
+
+def _read_failure(response: Any, **_: object) -> None:
+    """Read the answer to a failed download, of which the client reads nothing: its connection would stay open."""
+    if response.status_code >= 400:
+        with suppress(Exception):  # the client reports the failure itself
+            _ = response.content
 
 
 def retries(seconds: float) -> dict[str, Any]:
