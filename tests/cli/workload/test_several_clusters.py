@@ -20,7 +20,7 @@ from xpk.client import Cluster
 from xpk.local.api import LocalApi
 
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
-STEPS = 200  # so many that the run does not end before the test has taken its node away
+STEPS = 80  # so many that the run does not end before the test has taken its node away
 TRAINER = (
     "--config", "tiny", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every=5", "--set", "run.eval_every=0",
     "--set", "run.log_every=1", "--set", "data.max_bytes=400000", "--set", "data.global_batch=16",
@@ -238,11 +238,12 @@ def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(placing: Xpk, roo
     settled(xpk, "moved", {"a": "held", "b": "running"})
     until(lambda: reached(root, "moved", 12), seconds=120)
     # The place fails: its node is gone, and the other one is free again.
-    assert xpk("workload", "delete", "blocker", "--cluster", "a", "--yes").code == 0
     api("b").delete("Node", api("b").list("Node")[0]["metadata"]["name"])
+    assert xpk("workload", "delete", "blocker", "--cluster", "a", "--yes").code == 0
     settled(xpk, "moved", {"a": "running", "b": "held"})
-    until(lambda: xpk("workload", "status", "moved", "--cluster", "a", "-o", "json").data["phase"] == "Succeeded",
-          seconds=120)  # fmt: skip
+    for step in range(10, STEPS + 1, 10):
+        until(lambda step=step: reached(root, "moved", step), seconds=120)  # type: ignore[misc]
+    until(lambda: xpk("workload", "status", "moved", "--cluster", "a", "-o", "json").data["phase"] == "Succeeded")
     assert losses(root, "moved") == losses(root, "calm")
     assert sorted(losses(root, "moved")) == list(range(1, STEPS + 1))
     lines = Path(root, "moved", "events", "s0-h0.jsonl").read_text(encoding="utf-8").splitlines()
