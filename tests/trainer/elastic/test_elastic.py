@@ -251,7 +251,12 @@ def test_a_slice_with_a_host_that_is_asked_to_end_leaves_at_a_step(
 def test_a_slice_that_is_asked_to_end_leaves_alone_while_another_one_restarts(
     start: functools.partial[ElasticRun],
 ) -> None:
-    run = start("disturbed", [*SETTINGS, "data.global_batch=6"], slices=3, min_slices=2, chips=1)
+    settings = [
+        *SETTINGS,
+        "data.global_batch=6",
+        "observe.checksum_every=1",
+    ]  # which the one that leaves does not wait for
+    run = start("disturbed", settings, slices=3, min_slices=2, chips=1)
     run.wait_for_step(5)
     run.kill(2)
     run.wait_for_slices([0, 1])
@@ -259,8 +264,7 @@ def test_a_slice_that_is_asked_to_end_leaves_alone_while_another_one_restarts(
     run.wait_for_slices([0])
     run.restart(2)
     run.restart(1)
-    assert set(run.exit_codes().values()) == {0}, run.logs()
-    assert run.recorded_steps() == list(range(1, STEPS + 1))
+    joins_without_a_trace(start, run, settings, slices=3, min_slices=2, chips=1)
     assert (run.out / "log-0-0-0").exists() and not (run.out / "log-0-0-1").exists()
 
 
@@ -393,6 +397,7 @@ def test_a_slice_whose_state_differs_from_the_others_ends_and_joins_again(
     assert run.processes[0, 0].wait(120) == ExitCode.CORRUPT
     (event,) = events(run, "replicas_differ")
     assert event["arrays"] == [{"array": "params.embed", "slices": [0], "sure": True}]
+    run.wait_for_slices([1, 2])
     run.restart(0)
     joins_without_a_trace(start, run, settings, slices=3, min_slices=2)
 

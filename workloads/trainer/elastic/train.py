@@ -218,12 +218,13 @@ class _Training:
         """Do what is due after the step; return False if this slice stops."""
         run, at, actions, stop = self._run, self._at, self._schedule.actions(self._at), self._flags.get("stop", [])
         stops_all = stop == "all"
+        is_compared = bool(actions & Action.CHECK_REPLICAS) or (stops_all and run.replicas.every > 0)
         if actions & (STEP_ENDING | Action.CHECK_REPLICAS) or stop:
             self._record_pending()
             saves.warm_up(run)
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
-        if actions & Action.CHECK_REPLICAS or (stops_all and run.replicas.every):
+        if is_compared and (stops_all or not self._stops):  # one that stops alone has left the others
             self._compare_states()
             actions |= Action.CHECK_REPLICAS
         if stops_all:
@@ -276,7 +277,6 @@ class _Training:
         with run.job.watchdog.waiting(f"the checksums after step {at}", at):
             sums = run.replicas.whole(at, self._state)
         result = self._meet(Seq(at, COMPARE), sums=sums)
-        self._take(result.flags)
         copies.require(run, result.flags["differ"], at)
 
     def _evaluate(self) -> float:
