@@ -217,7 +217,7 @@ class Unended(FakeApi):
 
 def test_follow_ends_although_a_host_on_a_dead_node_never_does() -> None:
     report: list[str] = []
-    lines = follow_logs(Unended(None), "w", "default", LogQuery(), tell=report.append, silence_seconds=0.3)
+    lines = follow_logs(Unended(None), "w", "default", LogQuery(), tell=report.append, silence_seconds=2.0)
     assert [line.text for line in lines] == ["the last word of pod-0"]
     assert report == ["the log of s1/h0 is incomplete: not ended, and silent since the workload has ended"]
 

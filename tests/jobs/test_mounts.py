@@ -68,7 +68,7 @@ def test_claims_and_the_driver_are_read_with_one_request_each() -> None:
 
 def test_the_error_for_a_missing_claim_lists_the_existing_ones() -> None:
     api = FakeApi([claim("other"), claim("data", namespace="ml")])
-    with pytest.raises(NotFoundError, match="no PersistentVolumeClaim 'data' in namespace 'default'") as refused:
+    with pytest.raises(NotFoundError, match="PersistentVolumeClaim 'data' not found in namespace 'default'") as refused:
         check_mounts(api, spec(DATA), cluster="c")
     assert refused.value.hint == "choose from other"
     with pytest.raises(NotFoundError) as refused:

@@ -58,6 +58,8 @@ def test_without_time_to_wait_the_status_is_read_once() -> None:
     api: Any = Limited([jobset() | {"kind": "JobSet"}])
     with pytest.raises(TimedOutError, match=r"^timed out after 0 s: workload 'w' is "):
         lifecycle.wait(api, "w", "default", timeout=0.0)
+    with pytest.raises(TimedOutError, match=r"^timed out after 60 s: "):
+        lifecycle.wait(api, "w", "default", timeout=0.0, stated_timeout=60.0)
     with pytest.raises(NotFoundError):
         lifecycle.wait(api, "x", "default", timeout=0.0)
     api.patch("JobSet", "w", {"status": {"conditions": [COMPLETED]}})

@@ -41,7 +41,7 @@ def selecting(selector: Selector | None, by: str = "labelSelector") -> dict[str,
 
 
 def _terms(key: str, value: str | In | NotIn) -> Iterator[str]:
-    """Yield the terms for a value; a field, unlike a label, has no `notin`."""
+    """Yield the terms for a value; a field, unlike a label, has no `notin`, and no `In`."""
     if isinstance(value, NotIn):
         yield from (f"{key}!={other}" for other in value.values)
     elif isinstance(value, In):

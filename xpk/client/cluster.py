@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -299,7 +299,8 @@ class WorkloadHandle:
                 on_progress(status)
 
             where, api = names.location_flags(cluster, self.namespace), self._api_of(cluster)
-            return lifecycle.wait(api, self.name, self.namespace, timeout=left, tell=tell, where=where, must_start=True)
+            wait_here = partial(lifecycle.wait, api, self.name, self.namespace, timeout=left, stated_timeout=timeout)
+            return wait_here(tell=tell, where=where, must_start=True)
 
         place, status = wait_through_moves(self.cluster.name, wait, self._placer, timeout=timeout)
         if check:

@@ -170,7 +170,7 @@ def delete_copies(
     for name in (deletion.name for deletion in deletions if deletion.clusters):
         try:
             spec = copy_spec(api.get("JobSet", name, namespace))
-        except XpkError as error:
+        except NotFoundError as error:
             warn(f"the copies of '{name}' on other clusters are not deleted: {error.message}")
             continue
         if spec is None:  # another workload has the name now

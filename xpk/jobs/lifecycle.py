@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from xpk.api.base import Change, Obj, ObjectApi
 from xpk.api.text import is_hopeless_pull, is_missing_image
-from xpk.api.timing import time_limit
+from xpk.api.timing import Backoff, time_limit
 from xpk.jobs.outage import SIGNS, Outage
 from xpk.jobs.status.fields import Snapshot, label, owned_by
 from xpk.jobs.status.reader import read, take
 from xpk.model import names
 from xpk.model.errors import (
+    AuthorizationError,
     ConflictError,
     NotFoundError,
     TimedOutError,
@@ -96,6 +96,7 @@ def wait(
     namespace: str,
     *,
     timeout: float | None,
+    stated_timeout: float | None = None,
     tell: Callable[[WorkloadStatus], None] = lambda status: None,
     where: str = "",
     must_start: bool = False,
@@ -103,8 +104,9 @@ def wait(
 ) -> WorkloadStatus:
     """Wait until a workload ends and return its status; `tell` is called with every change.
 
-    `where`: flags of commands in hints. Raises TimedOutError after `timeout` seconds and, with `must_start`,
-    WorkloadFailedError for an image that cannot be pulled. Callers check for failure by `check_succeeded`.
+    `where`: flags of commands in hints. Raises TimedOutError after `timeout` seconds, in words `stated_timeout` if the
+    wait began earlier, and, with `must_start`, WorkloadFailedError for an image that cannot be pulled. Callers check
+    for failure by `check_succeeded`.
     """
     status, last_told, refused_since = None, None, dict[str, float]()
     with time_limit(_READ_SECONDS if timeout == 0 else timeout):
@@ -115,9 +117,9 @@ def wait(
             if must_start and status.phase is not Phase.RUNNING:  # elastic slices run without those that cannot start
                 check_images(status, refused_since, where=where, grace_seconds=pull_grace_seconds)
     if status is None or not status.phase.is_final:
-        phase = status.phase if status else "unknown"
+        phase, limit = status.phase if status else "unknown", timeout if stated_timeout is None else stated_timeout
         raise TimedOutError(
-            ("" if timeout is None else f"timed out after {timeout:g} s: ") + f"workload '{name}' is {phase}",
+            ("" if limit is None else f"timed out after {limit:g} s: ") + f"workload '{name}' is {phase}",
             hint=f"`xpk workload status {name}{where}` shows the reason; the workload continues",
         )
     return status
@@ -222,15 +224,21 @@ class EndWatch:
         return status if status.phase.is_final else None
 
     def _watch(self) -> None:
+        pauses = Backoff()
         while not self._is_over.is_set():
-            with suppress(XpkError):  # the command itself reports an outage; this only adds the end
+            try:
                 self._latest = self._latest or self._api.get("JobSet", self._name, self._namespace)
                 for change, obj in _events(self._api, self._latest, None):
                     self._latest = obj
+                    pauses.reset()
                     if change == "DELETED":
                         self._is_gone.set()
                         return
-            self._is_over.wait(_PAUSE)
+            except AuthorizationError:  # without it, the end of a workload that is deleted at once is unknown
+                return
+            except XpkError:  # the command itself reports an outage
+                pass
+            self._is_over.wait(pauses.next())
 
 
 def _until_change(api: ObjectApi, jobset: Obj, seconds: float) -> Obj | None:

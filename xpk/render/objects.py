@@ -203,11 +203,11 @@ _NUMBER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[oObB]?[0-9]+|(?:[0-9]+\.?[0-9
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = "|" if text.count("\n") > 1 else "'" if _is_no_text_for_kubectl(text) else None
+    style = "|" if text.count("\n") > 1 else "'" if _needs_quotes(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _is_no_text_for_kubectl(text: str) -> bool:
+def _needs_quotes(text: str) -> bool:
     """Return whether kubectl's parser may take an unquoted text for a boolean or a number; PyYAML knows fewer."""
     return text in ("y", "Y", "n", "N") or _NUMBER.fullmatch(text.replace("_", "")) is not None
 

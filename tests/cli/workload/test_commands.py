@@ -383,12 +383,17 @@ def test_a_workload_deleted_at_its_end_still_reports_its_outcome(dev: Xpk) -> No
     assert dev(*create, "--command", "exit 3").code == 8
 
 
-def test_followed_logs_of_a_workload_deleted_at_its_end_report_its_outcome(dev: Xpk) -> None:
+def test_followed_logs_of_a_workload_deleted_at_its_end_report_its_outcome(dev: Xpk, tmp_path: Path) -> None:
+    go = tmp_path / "go"
     create = ("workload", "create", "brief", "--ttl-seconds-after-finished", "0", "--max-restarts", "0")
-    assert dev(*create, "--command", "sleep 1; exit 3").code == 0
+    assert dev(*create, "--command", f"echo runs; while [ ! -e {go} ]; do sleep 0.05; done; exit 3").code == 0
+    argv = [sys.executable, "-m", "xpk", "workload", "logs", "-f", "brief", "--cluster", "dev"]
     until(lambda: dev("workload", "status", "brief", "-o", "json").data["phase"] == "Running")
-    followed = dev("workload", "logs", "-f", "brief")
-    assert followed.code == 8 and "workload 'brief' failed" in followed.err
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout and "runs" in following.stdout.readline()
+        go.touch()
+        _, err = following.communicate(timeout=60)
+    assert following.returncode == 8 and "workload 'brief' failed" in err
 
 
 def test_a_model_larger_than_the_chips_memory_is_rejected(dev: Xpk) -> None:

@@ -136,7 +136,7 @@ def test_wait_and_followed_logs_continue_where_a_workload_is_moved(
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
         assert following.stdout and following.stderr
         begins = following.stderr if words[0] == "wait" else following.stdout
-        assert begins.readline().strip() in (" • w: Running, 1 host running".strip(), "on a")
+        assert any("Running" in line or line == "on a\n" for line in begins)
         place(pair, "w", "--to", "b")
         settled(pair, "w", {"a": "held", "b": "running"})
         go.touch()

@@ -15,7 +15,7 @@ from xpk.jobs.code import upload
 from xpk.jobs.code.archive import Archive
 from xpk.jobs.create import create
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import AuthorizationError, ConflictError, UnavailableError, UsageError
+from xpk.model.errors import AuthorizationError, Modified, UnavailableError, UsageError
 from xpk.model.specs import Target, WorkloadSpec
 from xpk.testing import FakeApi
 
@@ -95,7 +95,7 @@ class Racing(FakeApi):
             self.delete(kind, name)
         version = patch["metadata"].pop("resourceVersion", None)
         if version not in (None, self.get(kind, name)["metadata"]["resourceVersion"]):
-            raise ConflictError("changed meanwhile")
+            raise Modified("changed meanwhile")
         return super().patch(kind, name, patch, namespace)
 
 

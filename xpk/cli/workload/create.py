@@ -189,10 +189,10 @@ def _preview(console: Console, destination: Destination, resolved: Resolved, dry
     """
     is_stored, spec = dry_run == "server", resolved.spec
     cost, refusals = submit.check(resolved, destination, report=print_steps(console), price=price)
-    for error in refusals[is_stored:]:
-        console.warn(f"without --dry-run, this command would fail: {error.message}")
     if is_stored and refusals:
         raise refusals[0]
+    for error in refusals:
+        console.warn(f"without --dry-run, this command would fail: {error.message}")
     if cost:
         console.tell(f" • {cost}")
     console.objects(creating.preview(destination.reached(), spec) if is_stored else creating.manifest(spec))

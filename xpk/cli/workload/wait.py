@@ -49,12 +49,14 @@ def await_end(
     cluster: str,
     timeout: float | None,
     *,
+    stated_timeout: float | None = None,
     must_start: bool = False,
     on_status: Callable[[WorkloadStatus], None] = lambda status: None,
 ) -> WorkloadStatus:
     """Show a workload's progress until it ends; return its status. Ctrl-C stops waiting, not the workload.
 
-    `on_status` is called with every change before it is shown.
+    `on_status` is called with every change before it is shown. `stated_timeout`: the limit in words, if the wait began
+    earlier.
     Raises TimedOutError, NotFoundError if it is deleted, and with `must_start` WorkloadFailedError if its image cannot
     be pulled.
     """
@@ -75,7 +77,16 @@ def await_end(
 
     try:
         with meter:
-            return lifecycle.wait(api, name, namespace, timeout=timeout, tell=tell, where=flags, must_start=must_start)
+            return lifecycle.wait(
+                api,
+                name,
+                namespace,
+                timeout=timeout,
+                stated_timeout=stated_timeout,
+                tell=tell,
+                where=flags,
+                must_start=must_start,
+            )
     except KeyboardInterrupt:
         state = f" ({_state(last[0], meter.progress)})" if last else ""
         console.tell(f"stopped waiting; workload '{name}' continues{state}")
@@ -104,7 +115,7 @@ def wait_for(console: Console, cluster: str, name: str, namespace: str, timeout:
     def wait(here: str, left: float | None, look: Tell) -> WorkloadStatus:
         if here != cluster:
             console.tell(f"workload '{name}' was moved to cluster '{here}'")
-        return await_end(console, connect(here), name, namespace, here, left, on_status=look)
+        return await_end(console, connect(here), name, namespace, here, left, stated_timeout=seconds, on_status=look)
 
     def find_placer(here: str) -> Placer:
         return placer_of(connect(here), output_roots(here), name, namespace, connect, writes=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs.code.archive import IGNORE_FILE, Archive, format_size
 from xpk.model import names
-from xpk.model.errors import AuthorizationError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, Modified, NameTaken, NotFoundError, UsageError, XpkError
 from xpk.model.specs import Code, Target
 from xpk.storage import in_bucket, open_folder
 
@@ -86,7 +86,7 @@ def share_configmap(api: ObjectApi, configmap: Obj, have: Obj | None, owner: Obj
     Kubernetes deletes it with its last owner, including after a time to live, when xpk is not running.
     """
     meta, reference = configmap["metadata"], owner_reference(owner)
-    for _ in range(_TRIES):
+    for tries_left in reversed(range(_TRIES)):
         try:
             if have is None:
                 api.create({**configmap, "metadata": {**meta, "ownerReferences": [reference]}})
@@ -99,9 +99,10 @@ def share_configmap(api: ObjectApi, configmap: Obj, have: Obj | None, owner: Obj
             change = {"ownerReferences": owners, "resourceVersion": existing_meta["resourceVersion"]}
             api.patch("ConfigMap", meta["name"], {"metadata": change}, meta["namespace"])
             return
-        except (ConflictError, NotFoundError):
+        except (NameTaken, Modified, NotFoundError):
+            if not tries_left:
+                raise
             have = find_configmap(api, configmap)
-    raise ConflictError(f"ConfigMap '{meta['name']}' was modified concurrently", hint="run the command again")
 
 
 def owner_reference(owner: Obj) -> Obj:

@@ -141,17 +141,20 @@ def preview(api: ObjectApi, spec: WorkloadSpec) -> list[Obj]:
     return [*_protection(spec), *code, api.create(jobset, dry_run=True)]
 
 
-def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str, shipped: Sequence[Obj] | None = None) -> bool:
+def create_workload(
+    api: ObjectApi, spec: WorkloadSpec, *, cluster: str, code_configmaps: Sequence[Obj] | None = None
+) -> bool:
     """Create the objects of a checked `spec`; return whether a ConfigMap of its code is new. Raises ConflictError.
 
-    `shipped`: ConfigMaps of its code as they were read; None to read them.
+    `code_configmaps`: ConfigMaps of its code as they were read; None to read them.
     The Secret comes last: if it is missing, an earlier call was interrupted, and this one completes it. On failure, a
     JobSet that this call created is deleted.
     """
     *configmaps, jobset = render_workload(spec)
-    # Read before anything is created, to find out whether this user may.
+    # Before anything is created: this user may lack the permission to read.
     existing = [
-        _shipped(shipped, obj) if shipped is not None else upload.find_configmap(api, obj) for obj in configmaps
+        _find(code_configmaps, obj) if code_configmaps is not None else upload.find_configmap(api, obj)
+        for obj in configmaps
     ]
     is_ours = True
     try:
@@ -173,9 +176,9 @@ def create_workload(api: ObjectApi, spec: WorkloadSpec, *, cluster: str, shipped
     return None in existing
 
 
-def _shipped(shipped: Sequence[Obj], configmap: Obj) -> Obj | None:
+def _find(code_configmaps: Sequence[Obj], configmap: Obj) -> Obj | None:
     name = configmap["metadata"]["name"]
-    return next((obj for obj in shipped if obj["metadata"]["name"] == name), None)
+    return next((obj for obj in code_configmaps if obj["metadata"]["name"] == name), None)
 
 
 def _interrupted(api: ObjectApi, spec: WorkloadSpec, cluster: str, error: NameTaken) -> Obj:

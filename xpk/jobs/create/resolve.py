@@ -47,7 +47,7 @@ class Resolved:
     request: Workload
     spec: WorkloadSpec
     archive: Archive | None = None
-    shipped: tuple[Obj, ...] | None = None  # ConfigMaps that have this code, at most one; None: not read
+    code_configmaps: tuple[Obj, ...] | None = None  # ConfigMaps that have this code, at most one; None: not read
 
 
 def resolve(
@@ -79,7 +79,7 @@ def resolve(
     spec = slice_replacement.choose(spec, destination)
     if destination.api:
         spec = pod_security.fit_namespace(destination.api, spec)
-    return Resolved(request, spec, archive, choice.shipped)
+    return Resolved(request, spec, archive, choice.code_configmaps)
 
 
 def with_problems_of(request: Workload, error: XpkError, problems: Problems, runner: Runner | None = None) -> XpkError:
@@ -129,7 +129,7 @@ class _Choice:
     within: SliceShape | None
     capacity: str
     storages: tuple[Mount, ...]
-    shipped: tuple[Obj, ...] | None
+    code_configmaps: tuple[Obj, ...] | None
     image: str
 
 
@@ -146,13 +146,13 @@ def _choose(
     target, queue, cluster = destination.target, destination.queue, destination.cluster
     shape, within = create.choose_shape(queue, request.accelerator_type, target, cluster=cluster)
     request = _fit(request, target, shape, report)
-    held, shipped = wrong.read(((), None), _storages, request, destination, archive, report)
+    volumes, code_configmaps = wrong.read(((), None), _storages, request, destination, archive, report)
     choice = _Choice(
         shape=shape,
         within=within,
         capacity=wrong.read("", capacity_choice.choose, target, (within or shape).name, capacity, cluster=cluster),
-        storages=held,
-        shipped=shipped,
+        storages=volumes,
+        code_configmaps=code_configmaps,
         image=wrong.read(options.TRAINER_IMAGE, _image, request, destination, report),
     )
     return choice, request, archive
@@ -268,8 +268,8 @@ def _storages(
             report(Notice(text, is_warning=True))
         return (), None
     code = archive.name if archive and upload.fits_in_configmap(archive) else ""
-    chosen, shipped = storages.choose_with_code(destination.api, request.namespace, request.storages, code)
-    return tuple(storage.mount for storage in chosen), shipped
+    chosen, code_configmaps = storages.choose_with_code(destination.api, request.namespace, request.storages, code)
+    return tuple(storage.mount for storage in chosen), code_configmaps
 
 
 def _image(request: Workload, destination: Destination, report: Report) -> str:

@@ -150,7 +150,7 @@ def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) ->
     )
     if earlier:
         report(Notice(f"the earlier output is now '{output.move_aside(earlier, spec.name)}'"))
-    is_new |= create.create_workload(api, spec, cluster=cluster, shipped=resolved.shipped)
+    is_new |= create.create_workload(api, spec, cluster=cluster, code_configmaps=resolved.code_configmaps)
     if archive:
         report(Notice(upload.describe(archive, new=is_new)))
 

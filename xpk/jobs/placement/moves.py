@@ -35,7 +35,7 @@ def wait_through_moves(
 
     def chosen() -> str:
         if placer is not None:
-            with suppress(XpkError):  # an unreadable lease: it is asked again at the next change
+            with suppress(XpkError):  # an unreadable lease: no move, until the copy here changes or is deleted
                 return chosen_cluster(placer.observe(), placer.spec.run)
         return here
 
