@@ -47,7 +47,11 @@ def main() -> None:
     parser.add_argument("--hang-seconds", type=float, default=120.0, help="without a step, after which a run hangs")
     parser.add_argument("--concurrent", action="store_true", help=f"{FLAG}=true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the trainer")
-    parser.add_argument("--folder", type=Path, help="keeps program and losses; a whole compiled run is not repeated")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="for program and losses; a finished compiled run is reused",
+    )
     parser.add_argument("--host", nargs=4, metavar=("MODE", "ID", "PORT", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "workloads"))
@@ -57,6 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() if not options.folder else contextlib.nullcontext(options.folder) as name:
         folder = Path(name)
         folder.mkdir(parents=True, exist_ok=True)
+        check_options(options, folder / "options.json")
         _, compiled = read_run(folder / "compile.jsonl")
         for mode in [*(["compile"] if len(compiled) < options.steps else []), *(["load"] * options.loads)]:
             result = job(options, mode, folder)
@@ -65,6 +70,14 @@ def main() -> None:
             print(
                 f"{mode:<8} {result['seconds']:6.2f} s   {result['told']}; {same} of {options.steps} losses", flush=True
             )
+
+
+def check_options(options: argparse.Namespace, file: Path) -> None:
+    """Refuse a folder that has a run with other options."""
+    text = json.dumps([options.hosts, options.chips, options.steps, options.concurrent, options.set])
+    if file.exists() and file.read_text() != text:
+        sys.exit(f"error: {file.parent} has a run with other options. Use another --folder")
+    file.write_text(text)
 
 
 def read_run(file: Path) -> tuple[float, list[str]]:

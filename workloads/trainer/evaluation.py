@@ -24,8 +24,8 @@ from trainer.step.programs import State
 from trainer.telemetry import metrics
 from trainer.translation import BleuSums, bleu_sums
 
-_NEWEST_BYTES = 8 << 20  # of metrics.jsonl: those of about 20,000 steps
-_ROUNDED = 6e-6  # of a score in metrics.jsonl, at most: BLEU has three digits of a hundred
+_TAIL_BYTES = 8 << 20  # of metrics.jsonl: those of about 20,000 steps
+_ROUNDING_ERROR = 6e-6  # of a score in metrics.jsonl, at most: BLEU has three digits of a hundred
 
 
 class Evaluation:
@@ -82,13 +82,13 @@ def is_left(run: Run, step: int) -> bool:
         if job.is_first:
             content = b""
             with contextlib.suppress(OSError):  # without a record it is measured
-                content = (job.out / "metrics.jsonl").part(-_NEWEST_BYTES, _NEWEST_BYTES)
+                content = (job.out / "metrics.jsonl").part(-_TAIL_BYTES, _TAIL_BYTES)
             known = metrics.evaluation(content, step)
             # Elastic slices have stored their detections, from which the one that leads now measures the mAP.
             has_map = "eval_map" in known or job.host.is_elastic or not run.programs.detect
             is_known = "eval_loss" in known and has_map
-            is_left = not is_known or _may_end_with(known, job.config.run.target_accuracy)
-            job.peers.announce("evaluation left", is_left)
+            is_complete = is_known and not _may_end_with(known, job.config.run.target_accuracy)
+            job.peers.announce("evaluation left", not is_complete)
         return bool(job.peers.await_("evaluation left"))
 
 
@@ -97,7 +97,7 @@ def _may_end_with(known: Mapping[str, Any], target: float) -> bool:
     bleu = known.get("eval_bleu")
     scores = (known.get("eval_accuracy"), known.get("eval_map"), known.get("eval_auc"), bleu and bleu / 100)
     score = next((score for score in scores if score is not None), math.inf)
-    return 0 < target <= score + _ROUNDED
+    return 0 < target <= score + _ROUNDING_ERROR
 
 
 class Precisions:

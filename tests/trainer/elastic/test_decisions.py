@@ -121,3 +121,21 @@ def test_lost_slices_are_recorded_while_too_few_are_left_for_a_step(tmp_path: Pa
     decisions.record(6, {"active": [b, (0, "new")], "stop": []})
     lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [(line["step"], line["slices"]) for line in lines] == [(5, [1]), (6, [0, 1])]
+
+
+def test_a_reduction_between_two_steps_repeats_the_newest_decisions() -> None:
+    """Slices that stop or are granted in it would do so twice, or not at all."""
+    peers: Any = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    host = Host(num_slices=3, min_slices=2)
+    membership = Membership(host, peers, on_dropped=lambda reason: None)
+    membership.own = (0, "a")
+    flags = {"stop": [], "hold": False, "grant": [[2, "c"]], "leader": [0, "a"], "term": 3}
+    membership.adopt([(0, "a"), (1, "b"), (2, "c")], Commit(Seq(4, TRAIN), flags))
+    entries = {number: Entry(name, ACTIVE, ()) for number, name in enumerate("abc")}
+    peers.announce("slices", View(2, entries).as_json())
+    job: Any = SimpleNamespace(host=host)
+    decisions = Decisions(job, membership, FIXED)
+    same, other = {"sums": [7, 8]}, {"sums": [7, 9]}
+    assert decisions.repeat({0: same, 1: same, 2: same}) == flags | {"grant": [], "differ": []}
+    assert decisions.repeat({0: {}, 1: {}, 2: {}})["differ"] == []
+    assert decisions.repeat({0: other, 1: same, 2: same})["leader"] == [1, "b"], "the other slices save this step"

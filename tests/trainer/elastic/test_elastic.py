@@ -211,7 +211,7 @@ def test_too_few_slices_wait_for_the_registry_however_long(start: functools.part
     run.wait_for_step(5)
     run.registry.kill()
     run.kill(0)
-    time.sleep(30)
+    time.sleep(60)  # longer than the limit of a wait for other slices
     run.replace_registry()
     run.wait_for_slices([1], 30)
     run.restart(0)
@@ -397,6 +397,7 @@ def test_a_slice_whose_state_differs_from_the_others_ends_and_joins_again(
     assert run.processes[0, 0].wait(120) == ExitCode.CORRUPT
     (event,) = events(run, "replicas_differ")
     assert event["arrays"] == [{"array": "params.embed", "slices": [0], "sure": True}]
+    until(lambda: (run.out / "checkpoints" / "20").is_dir(), report=run.logs)  # the others have saved that step
     run.wait_for_slices([1, 2])
     run.restart(0)
     joins_without_a_trace(start, run, settings, slices=3, min_slices=2)

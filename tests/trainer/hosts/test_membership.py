@@ -22,6 +22,16 @@ def test_a_view_of_a_slice_itself_does_not_end_the_loss_of_the_registry() -> Non
         assert membership.is_view_current is is_current
 
 
+@pytest.mark.parametrize(("present", "may_wait"), [(1, True), (2, False), (3, False)])
+def test_the_watchdog_does_not_end_slices_that_wait_for_enough_others(present: int, may_wait: bool) -> None:
+    """A lost slice may need any time to start again, and the only copy of the state may be theirs."""
+    peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
+    membership = Membership(Host(num_slices=3, min_slices=2), peers, on_dropped=lambda reason: None)
+    peers.announce("slices", View(2, {number: Entry("a", ACTIVE, ()) for number in range(present)}).as_json())
+    assert membership.may_wait is may_wait
+    assert membership.may_finish(Seq(1, TRAIN)) is not may_wait
+
+
 def test_a_slice_that_is_silent_counts_as_lost_while_the_registry_is_lost() -> None:
     peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     membership = Membership(Host(num_slices=2, min_slices=1), peers, on_dropped=lambda reason: None)

@@ -47,6 +47,7 @@ def test_other_slices_are_awaited_for_longer_than_each_awaits_its_own_work() -> 
     """One that hangs ends after the limit of a step, and its work is done by another one, within a step's limit."""
     assert limits("step", [], hang_seconds=12.0).others() == 54.0
     assert limits("step", [60.0] * 100).others() == 630.0
+    assert limits("step", [1.0] * 100).others() == 180.0 + 300.0 + 30.0, "one that has just joined has 300 s"
 
 
 def test_an_attempt_has_the_fixed_limit_until_it_has_measured_steps_itself() -> None:

@@ -67,7 +67,7 @@ class Replicas:
         self._sums = dict([*self._sums.items(), (step, tuple(sums))][-2:])
         return differ  # type: ignore[no-any-return]
 
-    def whole(self, step: int, state: State) -> list[int]:
+    def array_checksums(self, step: int, state: State) -> list[int]:
         """Return the checksums of whole arrays after `step`. Raises CorruptError if the check is not yet begun."""
         if step not in self._sums:
             self.require(step, state)

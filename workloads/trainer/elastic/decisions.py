@@ -9,7 +9,7 @@ from trainer.checkpoint.intervals import IntervalTuner
 from trainer.elastic.copies import differences
 from trainer.elastic.reduction import Facts
 from trainer.hosts.job import Job
-from trainer.hosts.membership import Membership, Peer
+from trainer.hosts.membership import HOLD, Membership, Peer
 from trainer.setup import Run
 from trainer.telemetry.metrics import JsonLines, say
 from xpk_shared.slices.roster import READY, View
@@ -43,8 +43,8 @@ class Decisions:
         have started again. departed: slices that have stopped on request and have not started again. active: the slices
         after that. hold: wait for slices before the next step. leader: this slice, which writes the files of this step
         and hands over its state. intervals: plan of the saves after step `at`, or None if they are fixed. term: of the
-        view in which the newest step was made. differ: arrays whose copies differ between slices, after a comparison.
-        evaluates: begin with the evaluation after the step from which the run resumes.
+        view in which the newest step was made. evaluates: begin with the evaluation after the step from which the run
+        resumes.
         """
         membership, host = self._membership, self._job.host
         with membership.changed:
@@ -76,10 +76,22 @@ class Decisions:
             "saved": own["saved"],
             "intervals": self._tuner.decide(at),
             "term": view.term if at > commit.seq.step else commit.term,
-            "differ": differences({number: known["sums"] for number, known in facts.items() if "sums" in known}),
-            "evaluates": at == self.evaluates_at,
+            "evaluates": at == self.evaluates_at or (commit.seq[:2] == (at, HOLD) and commit.flags["evaluates"]),
             "data_ms": max(known.get("data_ms", 0) for known in facts.values()),
         }
+
+    def repeat(self, facts: Mapping[int, Facts]) -> dict[str, Any]:
+        """Return the newest decisions after a reduction between two steps, after which no slice stops, holds or joins.
+
+        leader: the first active slice whose state is not known to differ. differ: arrays that differ between slices, if
+        their checksums are among the facts.
+        """
+        with self._membership.changed:
+            active, flags = self._membership.active, self._membership.commit.flags
+        differ = differences({number: known["sums"] for number, known in facts.items() if "sums" in known})
+        suspects = {number for _, slices, is_sure in differ if is_sure for number in slices}
+        leader = next((peer for peer in active if peer[0] not in suspects), self._membership.own)
+        return {**flags, "grant": [], "leader": list(leader), "differ": differ}
 
     def wait_for_all(self) -> None:
         """Hold the first step until all slices that are present are active, not only enough of them."""

@@ -1,6 +1,8 @@
 """Connections of a host to the other elastic slices, and its registration with them."""
 
+import contextlib
 import functools
+import json
 import socket
 from typing import Any
 
@@ -8,8 +10,9 @@ from trainer.elastic import handover
 from trainer.elastic.connections import Connections
 from trainer.elastic.handover import Receiver
 from trainer.elastic.reduction import Reductions
+from trainer.errors import ExitCode
 from trainer.hosts import bootstrap
-from trainer.hosts.job import Job
+from trainer.hosts.job import Job, leave
 from trainer.hosts.membership import Membership, new_incarnation
 from trainer.telemetry import metrics
 from xpk_shared.links.handshake import Identity
@@ -89,3 +92,22 @@ def own_address(host: bootstrap.Host, coordinator: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # sends nothing
         probe.connect((coordinator, int(host.coordinator.rpartition(":")[2])))
         return str(probe.getsockname()[0])
+
+
+def has_finished(job: Job) -> bool:
+    """Return whether this job has written its result; then its registry may have ended, too."""
+    if job.is_first:
+        result: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            result = json.loads((job.out / "result.json").read())
+        owner = result.get("job") if isinstance(result, dict) else None
+        job.peers.announce("finished", bool(owner) and owner == job.host.job_id)
+    return bool(job.peers.await_("finished"))
+
+
+def leave_slices(job: Job, code: ExitCode) -> ExitCode:
+    """Leave the other slices and the hosts of this one; return the exit code."""
+    assert job.slices is not None
+    job.slices.leave(is_done=code == ExitCode.DONE)
+    leave(job)
+    return code

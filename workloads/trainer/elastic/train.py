@@ -2,7 +2,6 @@
 
 # mypy: disallow-untyped-calls=False
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -22,10 +21,12 @@ from trainer.elastic.detections import SharedDetections
 from trainer.elastic.handover import Position
 from trainer.elastic.reduction import Decide, Facts, Reductions, Result, Share
 from trainer.elastic.shares import Gradients, ShareBatches, place
-from trainer.elastic.slices import Slices
+from trainer.elastic.slices import Slices, has_finished, leave_slices
 from trainer.errors import ExitCode, FatalError, PeerAbsent, Problem
 from trainer.evaluation import EvalSums, Evaluation, is_left, record, sum_batches
-from trainer.hosts.job import Address, Job, leave
+from trainer.hosts import timeouts
+from trainer.hosts.job import Address, Job
+from trainer.hosts.measurements import SAVE
 from trainer.hosts.membership import (
     COMPARE,
     DONE,
@@ -59,9 +60,9 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     assert job.slices is not None
     traits, record = join(job, coordinator_future)
     slices = Slices(job, job.slices)
-    role = DONE if _has_finished(job) else slices.enter(coordinator_future.result()[0])
+    role = DONE if has_finished(job) else slices.enter(coordinator_future.result()[0])
     if role == DONE:
-        return _leave(job, ExitCode.DONE)
+        return leave_slices(job, ExitCode.DONE)
     job.slices.is_leading = role == FOUNDER
     run = prepare_run(job, traits, record, has_started=role == JOINER)
     digest = hashlib.sha256(json.dumps([traits, run.checkpoints.notes], sort_keys=True).encode()).hexdigest()
@@ -69,28 +70,10 @@ def train(job: Job, coordinator_future: "Future[Address]") -> ExitCode:
     if role == JOINER:
         role = training.join()
     if role == DONE:
-        return _leave(job, ExitCode.DONE)
+        return leave_slices(job, ExitCode.DONE)
     if role == FOUNDER:
         training.found()
     return training.loop()
-
-
-def _has_finished(job: Job) -> bool:
-    """Return whether this job has written its result; then its registry may have ended, too."""
-    if job.is_first:
-        result: Any = None
-        with contextlib.suppress(OSError, ValueError):
-            result = json.loads((job.out / "result.json").read())
-        owner = result.get("job") if isinstance(result, dict) else None
-        job.peers.announce("finished", bool(owner) and owner == job.host.job_id)
-    return bool(job.peers.await_("finished"))
-
-
-def _leave(job: Job, code: ExitCode) -> ExitCode:
-    assert job.slices is not None
-    job.slices.leave(is_done=code == ExitCode.DONE)
-    leave(job)
-    return code
 
 
 class _Training:
@@ -138,10 +121,11 @@ class _Training:
     def join(self) -> str:
         """Receive the state from an active slice; return the role of this slice, JOINER unless it has changed."""
         job, began = self._run.job, time.monotonic()
+        limit = patience.of_joiner(job, evaluates=self._schedule.of(Action.EVALUATE).every > 0)
         self._slices.await_connections()
         self._membership.set_phase(READY)
         try:
-            with job.watchdog.waiting("the state from another slice", 0, min_seconds=patience.of_joiner(job)):
+            with job.watchdog.waiting("the state from another slice", 0, min_seconds=limit):
                 received = self._slices.receiver.wait(self._run.programs.state, lambda: self._reduce.has_pieces)
         except handover.HandoverLost as error:
             raise PeerAbsent(f"lost {error} while it sent the state") from error
@@ -187,7 +171,8 @@ class _Training:
 
         def facts() -> dict[str, Any]:
             waited = {"data_ms": int(1000 * self._batches.waited_seconds)}
-            return self._decisions.facts(saves=saves_next, run=self._run) | waited
+            with job.watchdog.waiting("its disk", step + 1, is_own=lambda: True):
+                return self._decisions.facts(saves=saves_next, run=self._run) | waited
 
         decide = functools.partial(self._decisions.decide, at=step + 1)
         with self._run.profiler.step(step + 1):
@@ -224,7 +209,9 @@ class _Training:
             saves.warm_up(run)
         if actions & Action.COMPARE_HOSTS:
             run.stragglers.compare(at)
-        if is_compared and (stops_all or not self._stops):  # one that stops alone has left the others
+        if is_compared:
+            if self._stops and not stops_all:  # alone: the others compare and save, once it has left
+                return False
             self._compare_states()
             actions |= Action.CHECK_REPLICAS
         if stops_all:
@@ -267,7 +254,7 @@ class _Training:
             if self._leads and not is_saved:
                 save()
                 is_saved = True
-            result = self._meet(Seq(self._at, FINISH, nth), saved=is_saved)
+            result = self._decide(Seq(self._at, FINISH, nth), saved=is_saved)
             self._take(result.flags)
             nth += 1
 
@@ -275,9 +262,10 @@ class _Training:
         """Compare the states of all slices. Raises CorruptError if this slice's may be wrong."""
         run, at = self._run, self._at
         with run.job.watchdog.waiting(f"the checksums after step {at}", at):
-            sums = run.replicas.whole(at, self._state)
-        result = self._meet(Seq(at, COMPARE), sums=sums)
+            sums = run.replicas.array_checksums(at, self._state)
+        result = self._share(Seq(at, COMPARE), sums=sums)
         copies.require(run, result.flags["differ"], at)
+        self._follow(result.flags["leader"])
 
     def _evaluate(self) -> float:
         """Evaluate the state; each share is a part of every batch of held-out records."""
@@ -290,7 +278,7 @@ class _Training:
                 self._detections.write(at, replica, log)
             return Share(_NOTHING, sums.scalars)
 
-        result = self._meet(Seq(at, EVALUATE), compute)
+        result = self._share(Seq(at, EVALUATE), compute)
         loss = record(run, EvalSums.of(result.scalars), step=at, seconds=time.monotonic() - began)
         if program.detect and self._leads:
             self._detections.measure(at)
@@ -307,36 +295,44 @@ class _Training:
         nth = newest.nth + 1 if newest[:2] == (self._at, HOLD) else 0
         while not self._stops and ((self._is_start and not self._flags) or self._flags.get("hold")):
             self._decisions.wait_for_slices()
-            result = self._meet(Seq(self._at, HOLD, nth), grants=True)
+            result = self._decide(Seq(self._at, HOLD, nth), grants=True)
             self._take(result.flags)
             self._hand_over(result.flags)
             nth += 1
 
-    def _meet(
-        self, seq: Seq, compute: Callable[[int], Share] = _no_share, *, grants: bool = False, **facts: Any
-    ) -> Result:
-        """Exchange shares and facts between two steps."""
+    def _decide(self, seq: Seq, *, grants: bool = False, **facts: Any) -> Result:
+        """Let the leading slice decide between two steps."""
         known = self._decisions.facts(saves=False, run=self._run) | facts
         decide = functools.partial(self._decisions.decide, at=self._at, grants=grants)
-        return self._exchange(seq, compute, lambda: known, decide)
+        return self._exchange(seq, _no_share, lambda: known, decide)
+
+    def _share(self, seq: Seq, compute: Callable[[int], Share] = _no_share, **facts: Any) -> Result:
+        """Share results between two steps; the decisions stay."""
+        return self._exchange(seq, compute, lambda: facts, self._decisions.repeat)
 
     def _exchange(
         self, seq: Seq, compute: Callable[[int], Share], read_facts: Callable[[], Facts], decide: Decide
     ) -> Result:
         """Add the shares of all slices; the wait for the others ends later than those for this slice's own work."""
         run, what = self._run, f"step {seq.step}" if seq.phase == TRAIN else f"their work after step {seq.step}"
-        min_seconds = patience.of_others(run, seq, saves=Action.SAVE in self._schedule.actions(self._at))
+        may_save = Action.SAVE in self._schedule.actions(self._at) or bool(self._flags.get("stop"))
+        min_seconds = patience.of_others(run, seq, may_save=may_save)
         with run.job.watchdog.waiting(f"the other slices and {what}", seq.step, min_seconds=min_seconds):
             return self._reduce(seq, compute, read_facts, decide)
 
     def _take(self, flags: Mapping[str, Any]) -> None:
         """Act on the decisions of the leading slice."""
-        self._flags, has_led = dict(flags), self._membership.is_leading
+        self._flags = dict(flags)
+        self._follow(flags["leader"])
+        self._decisions.record(self._at, flags)
+        self._tuner.adopt(flags.get("intervals"), self._at)
+
+    def _follow(self, leader: list[Any]) -> None:
+        """Follow the slice that leads from now on."""
+        self._flags["leader"], has_led = leader, self._membership.is_leading
         self._membership.is_leading = self._leads
         if self._leads and not has_led:
             self._measure_left(self._at - 1)  # the evaluation after this step is yet to come
-        self._decisions.record(self._at, flags)
-        self._tuner.adopt(flags.get("intervals"), self._at)
 
     def _hand_over(self, flags: Mapping[str, Any]) -> None:
         """Send the state to the slices that join, if this slice is the one that leads."""
@@ -366,14 +362,17 @@ class _Training:
     def _stop(self) -> ExitCode:
         job = self._run.job
         self._run.profiler.close()
-        self._run.checkpoints.wait()
+        with timeouts.storage(
+            job, "the save in progress before this slice leaves", self._at, self._run.checkpoints, SAVE
+        ):
+            self._run.checkpoints.wait()
         self._detections.wait()
         if self._flags.get("saved"):  # else the other slices go on
             self._run.record.stop()
         job.events.write("preempt", self._at)
         metrics.say(f"slice {job.host.slice_id}: stopped after step {self._at}")
         code = job.stop.code if job.stop.requested else ExitCode.PREEMPTED
-        return _leave(job, code)
+        return leave_slices(job, code)
 
     def _finish(self) -> ExitCode:
         """End the run: the leading slice saves, evaluates and writes the result; the others wait for it."""
@@ -391,7 +390,7 @@ class _Training:
         run.profiler.close()
         run.record.stop()
         run.job.events.write("done", self._at, data_bytes=run.read.bytes if run.read else 0)
-        code = _leave(run.job, ExitCode.DONE)
+        code = leave_slices(run.job, ExitCode.DONE)
         if run.job.leads:
             metrics.say(f"done: {self._at} steps, results in {run.job.out}")
         return code

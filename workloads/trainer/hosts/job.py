@@ -172,7 +172,7 @@ def _open_slices(host: Host, peers: Peers, watchdog: Watchdog, on_dropped: Calla
     if not host.is_elastic:
         return None
     slices = Membership(host, peers, on_dropped)
-    watchdog.is_held = lambda: not slices.is_view_current  # without the registry, it may wait for a lost slice
+    watchdog.is_held = lambda: slices.may_wait
     return slices
 
 

@@ -176,7 +176,16 @@ class Membership:
 
         A network that is split may hide those from the registry, which they then continue without.
         """
-        return seq.phase != TRAIN or self.view.is_done or len(self.view.slices) >= self._host.min_slices
+        return seq.phase != TRAIN or not self._has_too_few
+
+    @property
+    def _has_too_few(self) -> bool:
+        return not self.view.is_done and len(self.view.slices) < self._host.min_slices
+
+    @property
+    def may_wait(self) -> bool:
+        """True while a step may wait for lost slices, however long: too few are present, or nobody tells of losses."""
+        return self._has_too_few or not self.is_view_current
 
     @property
     def dropped(self) -> list[str]:

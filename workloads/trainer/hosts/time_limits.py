@@ -66,8 +66,12 @@ class TimeLimits:
         return time_limit(steps, start=start, floor=floor, factor=FACTOR, enough=_STEPS)
 
     def others(self) -> float:
-        """Return the limit of a wait for other slices, of which one may be ended for a hang and its work done again."""
-        return 2 * self.step() + _ENDING
+        """Return the limit of a wait for other slices, of which one may be ended for a hang and its work done again.
+
+        One that has just joined still has the first limit of steps.
+        """
+        is_measured = self.config.observe.hang_seconds == AUTO
+        return self.step() + max(self.step(), STEP_START if is_measured else 0.0) + _ENDING
 
     def evaluation(self) -> float:
         """Return the limit of a batch of an evaluation, if it is above that of a step."""

@@ -7,7 +7,7 @@ exits with 76, those that wait for it with 75. Each host writes the stacks of al
 only after the hosts at fault are known, because the storage may be what hangs.
 
 If no Python thread can run, because C++ code holds the interpreter's lock, Python's own C thread writes the stacks and
-ends the process with 1, after twice the timeout.
+ends the process with 1, after twice the timeout, or up to ten times in a wait within a longer one.
 """
 
 import contextlib
