@@ -27,7 +27,10 @@ def test_the_watchdog_does_not_end_slices_that_wait_for_enough_others(present: i
     """A lost slice may need any time to start again, and the only copy of the state may be theirs."""
     peers = Peers(0, 1, on_lost=lambda peer: None, on_message=lambda what, by: None)
     membership = Membership(Host(num_slices=3, min_slices=2), peers, on_dropped=lambda reason: None)
+    membership.own = OWN
     peers.announce("slices", View(2, {number: Entry("a", ACTIVE, ()) for number in range(present)}).as_json())
+    assert not membership.may_wait, "before it trains with the others, it waits for its own work"
+    membership.adopt([OWN], Commit(Seq(0, TRAIN), {}))
     assert membership.may_wait is may_wait
     assert membership.may_finish(Seq(1, TRAIN)) is not may_wait
 

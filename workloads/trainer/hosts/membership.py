@@ -185,7 +185,7 @@ class Membership:
     @property
     def may_wait(self) -> bool:
         """True while a step may wait for lost slices, however long: too few are present, or nobody tells of losses."""
-        return self._has_too_few or not self.is_view_current
+        return (self._has_too_few and self.own in self._granted) or not self.is_view_current
 
     @property
     def dropped(self) -> list[str]:
