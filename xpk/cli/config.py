@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def _price_problems(value: str) -> list[str]:
         return []
     from xpk.capacity.gke.planning.cost import chip_hour_prices
 
-    if not Path(value).is_file():
+    if not os.path.isfile(value):  # Path.is_file raises in a folder that this user may not search
         return [f"prices: file {value} not found"]
     try:
         chip_hour_prices((), None, Path(value))
