@@ -17,7 +17,7 @@ from trainer.errors import ExitCode
 from trainer.hosts.bootstrap import Host
 
 pytestmark = pytest.mark.timeout(300)
-STEPS = 600  # so many that no run ends before a test has disturbed it
+STEPS = 200  # so many that no run ends before a test has disturbed it
 OTHERS = ("checkpoint.every=10", "run.eval_every=100", "data.path=stdlib", "data.max_bytes=100000")
 SETTINGS = (f"run.steps={STEPS}", *OTHERS)
 # The test ends the run, once the slices that were lost have joined again: they need seconds, whatever a step needs.
