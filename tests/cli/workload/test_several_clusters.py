@@ -140,7 +140,8 @@ def test_wait_and_followed_logs_continue_where_a_workload_is_moved(
         place(pair, "w", "--to", "b")
         settled(pair, "w", {"a": "held", "b": "running"})
         go.touch()
-        until(lambda: place(pair, "w", cluster="b")[1]["state"] == "ended")
+        # Until the copy that is left is deleted, too; one pass may only notice the end.
+        until(lambda: place(pair, "w", cluster="b")[1]["state"] == "ended" and following.poll() is not None, seconds=60)
         out, err = following.communicate(timeout=60)
     assert following.returncode == 8, err
     assert "workload 'w' was moved to cluster 'b'" in err
