@@ -47,11 +47,7 @@ def main() -> None:
     parser.add_argument("--hang-seconds", type=float, default=120.0, help="without a step, after which a run hangs")
     parser.add_argument("--concurrent", action="store_true", help=f"{FLAG}=true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the trainer")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        help="for program and losses; a finished compiled run is reused",
-    )
+    parser.add_argument("--folder", type=Path, help="for program and losses; a finished compiled run is reused")
     parser.add_argument("--host", nargs=4, metavar=("MODE", "ID", "PORT", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "workloads"))

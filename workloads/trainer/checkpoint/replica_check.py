@@ -68,7 +68,10 @@ class Replicas:
         return differ  # type: ignore[no-any-return]
 
     def array_checksums(self, step: int, state: State) -> list[int]:
-        """Return the checksums of whole arrays after `step`. Raises CorruptError if the check is not yet begun."""
+        """Return the checksums of whole arrays after `step`; check the state first, if that has not been begun.
+
+        Raises CorruptError.
+        """
         if step not in self._sums:
             self.require(step, state)
         return [int(value) for value in np.asarray(self._sums[step][1])]

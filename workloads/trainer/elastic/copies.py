@@ -20,12 +20,12 @@ Differences = list[list[Any]]  # [number of an array, slices that differ, whethe
 
 def differences(sums: Mapping[int, Sequence[int]]) -> Differences:
     """Return the arrays that differ; `sums` are the checksums of arrays by slice."""
-    found = []
+    result = []
     for number in range(min(map(len, sums.values()), default=0)):
         suspects = majority({slice_id: values[number] for slice_id, values in sums.items()})
         if suspects is not None:
-            found.append([number, list(suspects[0]), suspects[1]])
-    return found
+            result.append([number, list(suspects[0]), suspects[1]])
+    return result
 
 
 def require(run: Run, differ: Differences, step: int) -> None:
