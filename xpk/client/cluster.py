@@ -203,7 +203,7 @@ class Cluster:
                 deletions,
                 namespace,
                 OutputRoots(lambda: self.target, output_root),
-                connect=_connect,
+                connect=connect,
                 usage=lambda cluster: DeletionRecorder(Cluster(cluster)._usage, namespace, tell),
                 grace_seconds=grace_seconds,
                 timeout=seconds,
@@ -378,18 +378,19 @@ class WorkloadHandle:
         return account.figures
 
     def _api_of(self, cluster: str) -> ObjectApi:
-        return self.cluster.api if cluster == self.cluster.name else _connect(cluster)
+        return self.cluster.api if cluster == self.cluster.name else connect(cluster)
 
     def _placer(self, cluster: str) -> Placer:
         api = self._api_of(cluster)
-        return placer_of(api, self.roots, self.name, self.namespace, _connect, writes=False)
+        return placer_of(api, self.roots, self.name, self.namespace, connect, writes=False)
 
     @property
     def _where(self) -> str:
         return names.location_flags(self.cluster.name, self.namespace)
 
 
-def _connect(cluster: str) -> ObjectApi:
+def connect(cluster: str) -> ObjectApi:
+    """Return the API server of a cluster."""
     return Cluster(cluster).api
 
 

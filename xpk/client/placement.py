@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from xpk.api.base import ObjectApi
-from xpk.client.cluster import Cluster, WorkloadHandle, destination_of
+from xpk.client.cluster import Cluster, WorkloadHandle, connect, destination_of
 from xpk.cost import price
 from xpk.jobs.create import copies as creating
 from xpk.jobs.create.checks import valid_fields
@@ -63,11 +63,6 @@ def create(resolved: creating.ResolvedCopies, report: Report = ignore) -> Worklo
         raise
     cluster, root = Cluster(resolved.copy.cluster), resolved.copies[0].request.output_root
     return WorkloadHandle(cluster, resolved.spec.name, resolved.spec.namespace, output_root=root)
-
-
-def connect(cluster: str) -> ObjectApi:
-    """Return the API server of a cluster."""
-    return Cluster(cluster).api
 
 
 def place(

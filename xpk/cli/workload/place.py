@@ -14,6 +14,7 @@ from xpk.cli.terminal.output import Console, echo
 from xpk.cli.workload import views
 from xpk.client import Cluster
 from xpk.client import placement as placing
+from xpk.client.cluster import connect
 from xpk.jobs.placement.decision import Done, Stay
 from xpk.jobs.placement.placements import placements, placer_of
 from xpk.jobs.placement.placer import Pass
@@ -45,7 +46,7 @@ def place(
     """
     known, workload_name = the_cluster(cluster), the_name("workload", name, name_flag)
     console = console.choosing(output)
-    placer = placer_of(Cluster(known).api, output_roots(known), workload_name, namespace, placing.connect)
+    placer = placer_of(Cluster(known).api, output_roots(known), workload_name, namespace, connect)
     if to is not None:
         placer.move(to)
     shown = ""
