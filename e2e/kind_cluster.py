@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -223,13 +223,16 @@ class Place:
             finally:
                 process.terminate()
 
-    def kill_component(self, namespace: str, selector: str) -> None:
-        """Kill the process of a pod on the control plane with SIGKILL."""
+    def kill_component(self, namespace: str, selector: str, while_stopped: Callable[[], None] | None = None) -> None:
+        """Kill the process of a pod on the control plane with SIGKILL; before that, stop it for `while_stopped`."""
         pods = json.loads(self.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
         (pod,) = (item for item in pods if not item["metadata"].get("deletionTimestamp"))
         container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        task = ("ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", container)
-        docker("exec", f"{self.cluster}-control-plane", *task)
+        kill = ("exec", f"{self.cluster}-control-plane", "ctr", "-n", "k8s.io", "task", "kill", "-s")
+        if while_stopped:
+            docker(*kill, "SIGSTOP", container)
+            while_stopped()
+        docker(*kill, "SIGKILL", container)
 
     def await_controllers(self) -> bool:
         """Wait for the controllers; return whether they are available."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xpk.api.text import counted
+from xpk.api.text import counted, short
 from xpk.capacity.nodes.health import SliceHealth, health_of
 from xpk.capacity.quarantine.verdict import Verdict
 from xpk.client import Cluster
@@ -29,6 +29,7 @@ _KEPT_SECONDS = 3600  # for which the workload is kept if this process is killed
 _BANDWIDTHS = {"ici": "PREFLIGHT_MIN_ICI_GBPS", "dcn": "PREFLIGHT_MIN_DCN_GBPS"}
 _GRACE_SECONDS = 5  # between SIGTERM and SIGKILL: checks have nothing to save
 _SHOWN = 3  # hosts of those that failed
+_PROBLEM_LENGTH = 100  # of each of them, in characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,10 @@ def failure_of(result: Preflight) -> XpkError | None:
     """Return the error of checks that not all hosts have passed, None if all have."""
     failed = [host for host in result.hosts if host.passed is False]
     if failed:
-        labels = ", ".join(f"{host.label} on {host.node or 'no node'}" for host in failed[:_SHOWN])
+        shown = ", ".join(map(_words_on, failed[:_SHOWN]))
         more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
         return XpkError(
-            f"{len(failed)} of {counted(len(result.hosts), 'host')} failed: {labels}{more}",
+            f"{len(failed)} of {counted(len(result.hosts), 'host')} failed: {shown}{more}",
             hint="`xpk docs preflight` explains each check",
         )
     if not result.passed:
@@ -131,6 +132,10 @@ def failure_of(result: Preflight) -> XpkError | None:
             "not all hosts were checked", hint="run the command again; with --keep, `xpk workload logs` shows more"
         )
     return None
+
+
+def _words_on(host: HostChecks) -> str:
+    return f"{host.label} on {host.node or 'no node'} ({short(host.problem, _PROBLEM_LENGTH)})"
 
 
 def _check_arguments(

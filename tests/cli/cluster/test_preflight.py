@@ -133,7 +133,7 @@ def test_a_quarantined_slice_returns_after_two_checks_in_a_row(dev: Xpk) -> None
     listed = {item["name"]: item["passes"] for item in dev("node", "list", "-o", "json").data}
     assert listed == {"dev-np-0-0": 0, "dev-np-0-1": 0, "dev-np-1-0": 0, "dev-np-1-1": 0}
     failing = dev("node", "return", "dev-np-0-1", "--preflight", "--min-ici-gbps", "100000")
-    assert failing.code == 1 and "2 of 2 hosts failed: s0/h0 on dev-np-0-0" in failing.err
+    assert failing.code == 1 and "2 of 2 hosts failed: s0/h0 on dev-np-0-0 (ici: with slice 0 host 1: " in failing.err
     assert {item["state"] for item in dev("node", "list", "-o", "json").data} == {"Quarantined", "InService"}
     assert dev("cluster", "preflight", "dev", "--node", "dev-np-0-1", "-q").code == 0
     back = dev("node", "return", "dev-np-0-0", "--preflight")
