@@ -10,7 +10,7 @@ from xpk.api.base import Obj
 from xpk.jobs.create.create import read_queue
 from xpk.jobs.create.destination import Destination
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import AuthorizationError
+from xpk.model.errors import AuthorizationError, UsageError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_queues
 from xpk.testing import FakeApi
@@ -26,6 +26,32 @@ def deployment(*args: str) -> Obj:
     meta = {"name": "jobset-controller-manager", "namespace": "jobset-system"}
     pod = {"containers": [{"name": "manager", "args": list(args)}]}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": pod}}}
+
+
+class WithoutGate(FakeApi):
+    """An API server whose JobSet refuses to restart single slices, in the words of its webhook."""
+
+    refusal = (
+        "the cluster refuses JobSet 'w': RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not "
+        "allowed when RestartJob feature gate is disabled (webhook vjobset.kb.io)"
+    )
+
+    def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """See `ObjectApi.create`."""
+        rules = obj["spec"]["failurePolicy"]["rules"] if obj["kind"] == "JobSet" else ()
+        if any(rule["action"] == "RestartJobAndIgnoreMaxRestarts" for rule in rules):
+            self.calls.append(("create", "JobSet", obj["metadata"]["name"]))
+            raise UsageError(self.refusal)
+        return super().create(obj, dry_run=dry_run)
+
+
+class Older(WithoutGate):
+    """An API server with a version of JobSet that does not know the action."""
+
+    refusal = (
+        "the cluster refuses JobSet 'w': JobSet.jobset.x-k8s.io \"w\" is invalid: spec.failurePolicy.rules[0].action: "
+        'Unsupported value: "RestartJobAndIgnoreMaxRestarts": supported values: "FailJobSet", "RestartJobSet"'
+    )
 
 
 class WithoutConfig(FakeApi):

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.create.destinations import WithoutConfig, config, deployment, destination
+from tests.jobs.create.destinations import Older, WithoutGate, config, destination
 from xpk.api.base import Obj
 from xpk.jobs.create.copies import resolve_copies
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice
 from xpk.jobs.create.resolve import resolve
-from xpk.jobs.create.submit import submit
+from xpk.jobs.create.submit import preview, submit
 from xpk.jobs.create.workload import Workload
 from xpk.model.accelerators import find_shape
+from xpk.model.errors import QuotaExceeded
+from xpk.model.names import SUPERVISOR_KEY
+from xpk.render import render_peer_secret, render_workload
 from xpk.testing import FakeApi
 
 GATE = config(RestartJob=True)
@@ -43,13 +46,13 @@ def test_a_lost_host_costs_only_its_slice_new_pods(tmp_path: Path) -> None:
     place = destination(tmp_path, GATE)
     created = submit(request(), place, report=notices.append)
     assert created.spec.replaces_slices
-    assert isinstance(place.api, FakeApi) and len(place.api.calls) == 7, "one more than without this choice"
+    assert isinstance(place.api, FakeApi) and len(place.api.calls) == 6, "as many as for one slice"
     jobset = place.reached().get("JobSet", "w")
     assert {rule["name"]: rule["action"] for rule in jobset["spec"]["failurePolicy"]["rules"]} == {
         "hostDisrupted": "RestartJobAndIgnoreMaxRestarts",
         "fatalExitCode": "FailJobSet",
     }
-    assert reads(place) == 1
+    assert reads(place) == 0
     assert notices == []
 
 
@@ -103,24 +106,44 @@ def test_elastic_slices_continue_and_their_settings_are_read_once(tmp_path: Path
     assert reads(place) == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind"),
-    [
-        ([config()], FakeApi),
-        ([config(RestartJob=False)], FakeApi),
-        ([config() | {"data": None}], FakeApi),
-        ([], FakeApi),
-        ([GATE], WithoutConfig),
-        ([config(), deployment("--feature-gates=RestartJob=true")], FakeApi),
-    ],
-    ids=["absent", "off", "no configuration", "no ConfigMap", "forbidden", "argument"],
-)
-def test_without_a_known_gate_nothing_changes(tmp_path: Path, settings: list[Obj], kind: type[FakeApi]) -> None:
+@pytest.mark.parametrize("kind", [WithoutGate, Older])
+def test_a_jobset_that_cannot_restart_one_slice_gives_all_new_pods(tmp_path: Path, kind: type[FakeApi]) -> None:
     notices: list[Notice] = []
-    place = destination(tmp_path, *settings, kind=kind)
-    assert not resolve(request(), place, notices.append).spec.replaces_slices
+    place = destination(tmp_path, kind=kind)
+    created = submit(request(), place, report=notices.append)
+    assert not created.spec.replaces_slices
+    jobset = place.reached().get("JobSet", "w")
+    actions = {rule["name"]: rule["action"] for rule in jobset["spec"]["failurePolicy"]["rules"]}
+    assert actions["hostDisrupted"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert jobset["spec"] == render_workload(created.spec)[-1]["spec"], "with the variables of its own actions"
+    (expected,), (made,) = render_peer_secret(created.spec), place.reached().list("Secret")
+    assert made["data"][SUPERVISOR_KEY] == expected["data"][SUPERVISOR_KEY]
     assert notices == []
-    assert reads(place) <= 1
+    assert reads(place) == 0
+
+
+@pytest.mark.parametrize("kind", [WithoutGate, Older])
+def test_a_dry_run_shows_what_the_jobset_of_the_cluster_accepts(tmp_path: Path, kind: type[FakeApi]) -> None:
+    place = destination(tmp_path, kind=kind)
+    planned = preview(request(), place)
+    assert not planned.spec.replaces_slices
+    assert place.reached().list("JobSet") == []
+    assert preview(request(), destination(tmp_path)).spec.replaces_slices
+
+
+def test_other_refusals_are_not_tried_again(tmp_path: Path) -> None:
+    class Full(FakeApi):
+        def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
+            if obj["kind"] == "JobSet":
+                self.calls.append(("create", "JobSet", "w"))
+                raise QuotaExceeded("JobSet 'w' exceeds a quota of its namespace")
+            return super().create(obj, dry_run=dry_run)
+
+    place = destination(tmp_path, kind=Full)
+    with pytest.raises(QuotaExceeded):
+        submit(request(), place)
+    assert isinstance(place.api, FakeApi) and place.api.calls.count(("create", "JobSet", "w")) == 1
+    assert preview(request(), place).spec.replaces_slices, "a dry run shows what is tried"
 
 
 def test_of_a_cluster_that_was_not_reached_only_a_local_one_is_known(tmp_path: Path) -> None:

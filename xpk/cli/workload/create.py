@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from xpk.cli.workload.target import find_destination
 from xpk.cli.workload.wait import await_end
 from xpk.cost import price
 from xpk.jobs import lifecycle
-from xpk.jobs.create import copies, options, submit
+from xpk.jobs.create import copies, options, slice_replacement, submit
 from xpk.jobs.create import create as creating
 from xpk.jobs.create.copies import ResolvedCopies
 from xpk.jobs.create.destination import Destination
@@ -99,6 +99,8 @@ def create(ctx: click.Context, /, name: str | None, name_flag: str | None, clust
         _print_start(console, destination, resolved)
         return
     submit.preflight(resolved, print_steps(console), runner)
+    if params["dry_run"] or params["output_manifest_file"]:
+        resolved = replace(resolved, spec=slice_replacement.try_out(resolved.spec, destination.api))
     _write_manifest(creating.manifest(resolved.spec), params["output_manifest_file"])
     if params["dry_run"]:
         _preview(console, destination, resolved, params["dry_run"])

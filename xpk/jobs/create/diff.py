@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.jobs.create import slice_replacement
 from xpk.jobs.status.reader import not_found
 from xpk.model import names
 from xpk.model.errors import ConflictError, NotFoundError
@@ -56,8 +57,9 @@ def running(api: ObjectApi, name: str, namespace: str) -> Obj:
 
 
 def with_create(api: ObjectApi, have: Obj, spec: WorkloadSpec) -> Difference:
-    """Return the difference between a running JobSet and that of `create`, by one dry-run request."""
-    before, after = _stated(have), _stated(_as_stored(api, render_workload(spec)[-1]))
+    """Return the difference between a running JobSet and that of `create`, by a dry-run request."""
+    _, created = slice_replacement.accepted(spec, lambda one: _as_stored(api, render_workload(one)[-1]))
+    before, after = _stated(have), _stated(created)
     for left_pod, right_pod in zip(_templates(before), _templates(after), strict=False):
         _forget_placement(left_pod, right_pod)
     return _compare(before, after, f"running/{spec.name}", f"create/{spec.name}")

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
-from xpk.api.controller_config import JOBSET_CONFIG_MAP, JOBSET_NAMESPACE, RESTART_JOB, has_gate, read_config
+from xpk.api.base import ObjectApi
+from xpk.api.controller_config import RESTART_JOB
 from xpk.jobs.create.destination import Destination
+from xpk.model.errors import XpkError
 from xpk.model.specs import WorkloadSpec
+from xpk.render import render_workload
+
+Created = TypeVar("Created")
 
 # Programs in a command by which its image is known to have Python.
 _PYTHON = re.compile(r"""(?<![^\s/;&|("'])(?:python[\d.]*|torchrun|accelerate|deepspeed)(?![\w./-])""")
 
 
 def choose(spec: WorkloadSpec, destination: Destination) -> WorkloadSpec:
-    """Return a spec that replaces single slices if its hosts can wait for one and the cluster's JobSet can do that."""
-    return replace(spec, replaces_slices=_can_wait(spec) and _restarts_slices(destination))
+    """Return a spec that replaces single slices if its hosts can wait for one; JobSet may still refuse it."""
+    is_known = destination.api is not None or destination.target.on_this_machine
+    return replace(spec, replaces_slices=is_known and _can_wait(spec))
+
+
+def accepted(spec: WorkloadSpec, create: Callable[[WorkloadSpec], Created]) -> tuple[WorkloadSpec, Created]:
+    """Return a spec that the cluster's JobSet accepts, and what `create` has created of it.
+
+    A JobSet without the feature gate, or of a version without it, refuses a spec that replaces single slices; then all
+    slices get new pods. Nobody has to read its configuration beforehand, which few users may.
+    """
+    try:
+        return spec, create(spec)
+    except XpkError as error:
+        if not (spec.replaces_slices and RESTART_JOB in error.message):
+            raise
+    spec = replace(spec, replaces_slices=False)
+    return spec, create(spec)
+
+
+def try_out(spec: WorkloadSpec, api: ObjectApi | None) -> WorkloadSpec:
+    """Return a spec that the cluster's JobSet accepts, as a dry run says; errors for other reasons do not matter."""
+    if spec.replaces_slices and api:
+        with suppress(XpkError):
+            spec, _ = accepted(spec, lambda one: _dry_run(one, api))
+    return spec
+
+
+def _dry_run(spec: WorkloadSpec, api: ObjectApi) -> None:
+    try:
+        api.create(render_workload(spec)[-1], dry_run=True)
+    except XpkError as error:
+        if RESTART_JOB in error.message:
+            raise
 
 
 def _can_wait(spec: WorkloadSpec) -> bool:
@@ -30,14 +70,3 @@ def _can_wait(spec: WorkloadSpec) -> bool:
 def _has_python(spec: WorkloadSpec) -> bool:
     """Return whether the hosts are known to have Python: without supervisors, nobody would end the other slices."""
     return spec.target.on_this_machine or any(map(_PYTHON.search, spec.command))
-
-
-def _restarts_slices(destination: Destination) -> bool:
-    """Return whether the cluster's JobSet is known to restart single slices, by at most one request.
-
-    An argument of the controller that has the same effect would need another one: it is left out.
-    """
-    if destination.target.on_this_machine:
-        return True
-    config = read_config(destination.api, JOBSET_CONFIG_MAP, JOBSET_NAMESPACE) if destination.api else None
-    return config is not None and has_gate(config, RESTART_JOB)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from xpk.api.base import Obj, ObjectApi
 from xpk.jobs import mounts
 from xpk.jobs.code import upload
-from xpk.jobs.create import create, memory_estimate, options, trainer_preflight
+from xpk.jobs.create import create, memory_estimate, options, slice_replacement, trainer_preflight
 from xpk.jobs.create.destination import Destination
 from xpk.jobs.create.notice import Notice, Report, ignore
 from xpk.jobs.create.resolve import Resolved, resolve
@@ -74,7 +74,8 @@ def preview(
     cost, refusals = check(resolved, destination, report=report, price=price)
     if refusals:
         raise refusals[0]
-    return Preview(resolved.spec, tuple(render_workload(resolved.spec)), cost)
+    spec = slice_replacement.try_out(resolved.spec, destination.reached())
+    return Preview(spec, tuple(render_workload(spec)), cost)
 
 
 def check(
@@ -137,12 +138,11 @@ def create_resolved(
     api, cluster, spec = destination.reached(), destination.cluster, resolved.spec
     create.check_fits(api, destination.queue, spec, cluster=cluster)
     cost = price(spec, resolved.request.max_cost)
-    _create(api, resolved, cluster, report)
-    return Submitted(spec, cluster, cost)
+    return Submitted(_create(api, resolved, cluster, report), cluster, cost)
 
 
-def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> None:
-    """Create what a workload needs, and the workload last."""
+def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> WorkloadSpec:
+    """Create what a workload needs, and the workload last. Return its spec as JobSet has accepted it."""
     spec, archive = resolved.spec, resolved.archive
     earlier = check_folders(api, resolved, cluster, report)
     is_new = (
@@ -150,9 +150,13 @@ def _create(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) ->
     )
     if earlier:
         report(Notice(f"the earlier output is now '{output.move_aside(earlier, spec.name)}'"))
-    is_new |= create.create_workload(api, spec, cluster=cluster, code_configmaps=resolved.code_configmaps)
+    spec, has_new_code = slice_replacement.accepted(
+        spec,
+        lambda one: create.create_workload(api, one, cluster=cluster, code_configmaps=resolved.code_configmaps),
+    )
     if archive:
-        report(Notice(upload.describe(archive, new=is_new)))
+        report(Notice(upload.describe(archive, new=is_new or has_new_code)))
+    return spec
 
 
 def check_folders(api: ObjectApi, resolved: Resolved, cluster: str, report: Report) -> Folder | None:
