@@ -70,7 +70,8 @@ def hosts_have_the_documented_environment(ground: Ground) -> None:
     result = {label: json.loads(lines[-1]) for label, lines in ground.said("a").items()}
     assert len(result) == 4
     first = result["s0/h0"]
-    leader = first["TPU_WORKER_HOSTNAMES"].split(",")[0]
+    leader, port = first["TPU_WORKER_HOSTNAMES"].split(",")[0], first["XPK_COORDINATOR_ADDRESS"].rpartition(":")[2]
+    assert 0 < int(port) < 32_768, "no port that the system may choose for a connection"
     names: dict[str, set[str]] = {}
     for label, environment in result.items():
         slice_id, host = label[1], label[-1]
@@ -80,7 +81,7 @@ def hosts_have_the_documented_environment(ground: Ground) -> None:
             "MEGASCALE_COORDINATOR_ADDRESS": f"{leader}:8080",
             "TPU_WORKER_ID": host,
             "JOB_COMPLETION_INDEX": host,
-            "XPK_COORDINATOR_ADDRESS": f"{leader}:8476",
+            "XPK_COORDINATOR_ADDRESS": f"{leader}:{port}",
             "XPK_HOSTS_PER_SLICE": "2",
             "XPK_RESTART_ATTEMPT": "0",
             "XPK_WORKLOAD": "a",

@@ -104,6 +104,7 @@ def jobset(
         "resources": {"limits": {RESOURCE: 4}},
         "env": [
             {"name": "XPK_WORKLOAD", "value": name},
+            down("XPK_JOB_ID", label.format("jobset-uid")),
             {"name": "XPK_COORDINATOR_ADDRESS", "value": f"{name}-slice-job-0-0.{name}:8476"},
             down("XPK_RESTART_ATTEMPT", label.format("restart-attempt")),
             down("MEGASCALE_NUM_SLICES", label.format("replicatedjob-replicas")),

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.local.cases import ended, jobset, status
+from tests.local.cases import ended, jobset, running, status
 from tests.waiting import until
 from xpk.api.base import Obj
 from xpk.local.api import LocalApi
@@ -26,11 +26,12 @@ def test_host_names_are_addresses_and_internal_variables_are_hidden(api: LocalAp
     assert ended(api, "a") == "Completed"
     pods = api.list("Pod")
     result = [json.loads(lines(api, pod)[0]) for pod in pods]
+    (port,) = {environment["XPK_COORDINATOR_ADDRESS"].rpartition(":")[2] for environment, *_ in result}
     assert len({cwd for _, _, cwd, _ in result}) == len(pods), "each host has its own empty folder"
     for pod, (environment, _, cwd, executable) in zip(pods, result, strict=True):
         slice_id, host = pod["spec"]["hostname"].split("-")[-2:]
         expected = {
-            "XPK_COORDINATOR_ADDRESS": "127.16.0.1:8476",
+            "XPK_COORDINATOR_ADDRESS": f"127.16.0.1:{port}",
             "TPU_WORKER_HOSTNAMES": f"127.16.{slice_id}.1,127.16.{slice_id}.2",
         }
         ours = {k: v for k, v in environment.items() if k in expected}
@@ -41,6 +42,27 @@ def test_host_names_are_addresses_and_internal_variables_are_hidden(api: LocalAp
         assert Path(executable).parent == Path(sys.executable).parent
         assert pod["spec"]["nodeName"] == f"c-np-{slice_id}-{host}"
         assert pod["status"]["podIP"] == f"127.16.{slice_id}.{int(host) + 1}"
+
+
+LISTEN = """
+import os, socket, time
+names = "MASTER_PORT", "JAX_COORDINATOR_PORT"
+ports = [int(port) for port in (os.environ["XPK_COORDINATOR_ADDRESS"].rpartition(":")[2], os.environ[names[0]])]
+assert os.environ[names[0]] == os.environ[names[1]] and os.environ["OTHER_PORT"] == "6002"
+if os.environ["MEGASCALE_SLICE_ID"] == os.environ["TPU_WORKER_ID"] == "0":
+    kept = [socket.create_server(("", port)) for port in ports]
+print("listens", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_programs_of_two_workloads_may_listen_at_all_addresses(api: LocalApi) -> None:
+    """JAX's and PyTorch's coordinators do."""
+    env = [{"name": name, "value": "6002"} for name in ("MASTER_PORT", "JAX_COORDINATOR_PORT", "OTHER_PORT")]
+    for name in ("a", "b"):
+        api.create(jobset(name, "", slices=1, env=env, command=["python", "-S", "-c", LISTEN]))
+    pods = [pod for name in ("a", "b") for pod in running(api, name, hosts=2)]
+    until(lambda: all(lines(api, pod) == ["listens"] for pod in pods), report=lambda: [lines(api, pod) for pod in pods])
 
 
 def test_values_arrive_unchanged(api: LocalApi) -> None:

@@ -14,7 +14,7 @@ from xpk.api.base import Obj
 from xpk.local import objects as o
 from xpk.local.shim import LAST_WORD
 from xpk.model.errors import UsageError
-from xpk.model.names import PEER_SECRET_VARIABLE, SUPERVISOR_FILE
+from xpk.model.names import LAUNCH_PORT, PEER_SECRET_VARIABLE, SUPERVISOR_FILE
 from xpk_shared import supervisor
 from xpk_shared.supervisor.names import PORT as SUPERVISOR_PORT
 from xpk_shared.supervisor.names import PROGRESS, REGISTRY, SLICE_ATTEMPT
@@ -22,7 +22,9 @@ from xpk_shared.supervisor.progress import progress_path
 
 MARK = "XPK_LOCAL_POD"  # lets a host be found by its environment when its supervisor is gone
 _SUPERVISOR = str(Path(supervisor.__file__).with_name("__main__.py"))  # takes the place of the file in pods
-_SUPERVISOR_PORTS = 20_000, 32_000  # below the ports that systems choose for connections
+# Below the ports that systems choose for connections.
+_SUPERVISOR_PORTS, _PROGRAM_PORTS = range(20_000, 24_000), range(24_000, 32_000, 4)
+_COORDINATOR, _LAUNCH_PORTS = "XPK_COORDINATOR_ADDRESS", ("MASTER_PORT", "JAX_COORDINATOR_PORT")
 _EMPTY = "work"  # in the pod's folder: the default working folder of a host, as in a container
 _MODULES = "modules"  # in the pod's folder
 _INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "TZ")
@@ -82,6 +84,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     if SLICE_ATTEMPT in variables:
         addresses = {**addresses, _first_host(pod): _workload_address(job)}
     variables = {name: _resolve(value, pod, addresses) for name, value in variables.items()}
+    variables |= _own_ports(variables, job)
     inherited = {k: v for k, v in os.environ.items() if k in _INHERITED or k.startswith("LC_")}
     interpreter = os.path.dirname(sys.executable)
     # The bundled packages, and for a Python other than xpk's own a folder with nothing but xpk_run.
@@ -91,7 +94,7 @@ def launch_spec(pod: Obj, addresses: Mapping[str, str], folder: Path, workloads:
     base |= {PEER_SECRET_VARIABLE: str(secret), "XPK_TERMINATION_LOG": str(folder / LAST_WORD)}
     if REGISTRY in variables:
         variables[REGISTRY] = f"{_workload_address(job)}:{variables[REGISTRY].rpartition(':')[2]}"
-    base[SUPERVISOR_PORT] = str(_supervisor_port(job))
+    base[SUPERVISOR_PORT] = str(_port(_SUPERVISOR_PORTS, job))  # workloads of CPU types may share a host's address
     output, empty = variables.get("XPK_OUTPUT_DIR", ""), folder / _EMPTY
     if os.path.isabs(output):
         os.makedirs(output, exist_ok=True)
@@ -115,10 +118,19 @@ def _write_modules(folder: Path) -> str:
     return str(modules)
 
 
-def _supervisor_port(job: str) -> int:
-    """Return the port of a workload's supervisors: workloads of CPU types may share the address of a host."""
-    first, last = _SUPERVISOR_PORTS
-    return first + zlib.crc32(job.encode()) % (last - first)
+def _own_ports(variables: Mapping[str, str], job: str) -> dict[str, str]:
+    """Return the variables that name ports, with ports of the workload's own.
+
+    JAX and PyTorch listen at all addresses of a machine, also at those of the hosts of other workloads.
+    """
+    port, own = _port(_PROGRAM_PORTS, job), {}
+    if address := variables.get(_COORDINATOR, "").rpartition(":")[0]:
+        own[_COORDINATOR] = f"{address}:{port}"  # the bundled trainer uses the next one, too
+    return own | {name: str(port + 2) for name in _LAUNCH_PORTS if variables.get(name) == str(LAUNCH_PORT)}
+
+
+def _port(ports: range, job: str) -> int:
+    return ports[zlib.crc32(job.encode()) % len(ports)]
 
 
 def _workload_address(job: str) -> str:

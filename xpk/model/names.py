@@ -31,6 +31,7 @@ LAUNCHER_ANNOTATION = "xpk.dev/launcher"
 PEER_SECRET_VARIABLE = "XPK_PEER_SECRET_FILE"  # noqa: S105  # path of the secret that all hosts share
 PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/xpk/peers", "secret"
 SUPERVISOR_KEY = "supervisor.pyz"  # of the same Secret: the program that runs the command of a host
+LAUNCH_PORT = 6002  # of Google's xpk, for programs that coordinate by themselves; XPK_COORDINATOR_ADDRESS has another
 SUPERVISOR_FILE = f"{PEER_SECRET_FOLDER}/{SUPERVISOR_KEY}"
 PROGRESS_KEY = "xpk_run.py"  # of the same Secret: the module by which programs report their progress
 IMAGE_CACHE_LABEL = "xpk.dev/image-cache"  # on the objects that make nodes pull images

@@ -7,7 +7,6 @@ from typing import Any
 from xpk.model import names
 from xpk.model.specs import WorkloadSpec
 
-LAUNCH_PORT = 6002  # of Google's xpk, for programs that coordinate by themselves; XPK_COORDINATOR_ADDRESS has another
 _JOB_INDEX = "metadata.labels['jobset.sigs.k8s.io/job-index']"
 _POD_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -73,9 +72,9 @@ def _launch_values(spec: WorkloadSpec) -> dict[str, str]:
     env = {
         "NNODES": hosts,
         "MASTER_ADDR": first,
-        "MASTER_PORT": str(LAUNCH_PORT),
+        "MASTER_PORT": str(names.LAUNCH_PORT),
         "JAX_COORDINATOR_ADDRESS": first,
-        "JAX_COORDINATOR_PORT": str(LAUNCH_PORT),
+        "JAX_COORDINATOR_PORT": str(names.LAUNCH_PORT),
         "JAX_PROCESS_COUNT": hosts,
         "PROCESSES_IN_JOB": str(spec.shape.hosts),
     }
