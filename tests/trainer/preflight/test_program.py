@@ -8,10 +8,52 @@ import pytest
 
 from tests.trainer.preflight.hosts import run_hosts
 from tests.trainer.small import run_alone
+from trainer.hosts.bootstrap import Host
+from trainer.preflight.checks import Check, Result
+from trainer.preflight.program import record
 
 HOSTS = {"s0/h0", "s0/h1", "s1/h0", "s1/h1"}
 PRINTED = ("dns", "disk", "chips", "bf16", "int8", "memory", "ici", "dcn", "clock")
 UNFIT, PEER_LOST = 79, 75
+
+
+class Bucket:
+    """A folder whose files get their lines late, as in a bucket."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.there, self._late, self._error = b"", b"", error
+
+    def __truediv__(self, name: str) -> "Bucket":
+        """Return the only file."""
+        return self
+
+    def lines(self) -> "Bucket":
+        """See `Place.lines`."""
+        return self
+
+    def write(self, line: bytes, *, at_once: bool = False) -> None:
+        """See `Lines.write`."""
+        self._late += line
+
+    def flush(self, seconds: float) -> None:
+        """See `Lines.flush`."""
+        if self._error:
+            raise self._error
+        self.there, self._late = self.there + self._late, b""
+
+
+def test_results_are_recorded_before_a_host_can_end_because_of_them() -> None:
+    bucket = Bucket()
+    judged = [[Result(check=Check.DISK)], [Result(check=Check.DISK, problem="slow")]]
+    record(Host(hosts_per_slice=2), bucket, judged)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in bucket.there.splitlines()]
+    assert [(row["slice"], row["host"], row["passed"]) for row in rows] == [(0, 0, True), (0, 1, False)]
+
+
+def test_a_record_that_cannot_be_written_does_not_end_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = Bucket(OSError(110, "the bucket does not answer"))
+    record(Host(), bucket, [[Result(check=Check.DISK)]])  # type: ignore[arg-type]
+    assert "the results cannot be recorded: the bucket does not answer" in capsys.readouterr().out
 
 
 def test_one_host_passes_and_then_runs_the_program(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from trainer.errors import AddressError, ChipsError, ExitCode, PeerAbsent, reason
 from trainer.hosts.bootstrap import Host, join, own_address, resolve
-from trainer.hosts.job import end
+from trainer.hosts.job import FLUSH_SECONDS, end
 from trainer.hosts.peers import Peers
 from trainer.preflight import machine
 from trainer.preflight.checks import Check, Result
@@ -22,6 +22,7 @@ from trainer.preflight.pairs import Pair, rounds_between, rounds_within
 from trainer.preflight.verdict import EMULATED, Limits, Report, judge, own_results, report_from_json
 from trainer.storage import open_place
 from trainer.telemetry.metrics import JsonLines, say
+from xpk_shared.storage import Place
 from xpk_shared.supervisor import termination_message
 from xpk_shared.supervisor.names import PASSED, PREFLIGHT_FAILED
 
@@ -199,7 +200,8 @@ class _Joined:
         judged = judge(reports, limits, self._host.name)
         if self._host.processes > 1:
             judged = [[*results, clock] for results, clock in zip(judged, clocks, strict=True)]
-        _record(self._host, judged)
+        if self._host.output_dir:
+            record(self._host, open_place(self._host.output_dir), judged)
         problems = [{one.check: one.problem for one in results if not one.passed} for results in judged]
         failed = [process for process, of_host in enumerate(problems) if of_host]
         verdict = {"failed": failed, "problems": {str(n): problems[n] for n in failed[:_MAX_NAMED]}}
@@ -243,18 +245,23 @@ def _open_chips() -> Result:
     return Result(check=Check.CHIPS, value=seconds, unit="s", detail=f"{len(chips)} of {kind}")
 
 
-def _record(host: Host, judged: Sequence[Sequence[Result]]) -> None:
-    """Append the results of all hosts to the output folder; on process 0."""
-    if not host.output_dir:
-        return
-    name = f"preflight-s{host.slice_id}.jsonl" if host.is_elastic else "preflight.jsonl"
-    lines, now = JsonLines(open_place(host.output_dir) / name), round(time.time(), 3)
+def record(host: Host, folder: Place, judged: Sequence[Sequence[Result]]) -> None:
+    """Append the results of all hosts to a file of the output folder, and wait until they are there; on process 0.
+
+    Afterwards the hosts learn the verdict: the first that has failed ends, and then all others are stopped.
+    """
+    lines = JsonLines(folder / (f"preflight-s{host.slice_id}.jsonl" if host.is_elastic else "preflight.jsonl"))
+    now = round(time.time(), 3)
     for process, results in enumerate(judged):
         slice_id, host_id = divmod(process, host.hosts_per_slice)
         place = {"slice": host.slice_id if host.is_elastic else slice_id, "host": host_id}
         for result in results:
             row = {"time": now, "job": host.job_id, "attempt": host.attempt, **place, "passed": result.passed}
             lines.write(row | result.to_json())
+    try:
+        lines.flush(FLUSH_SECONDS)
+    except OSError as error:
+        say(f"preflight  the results cannot be recorded: {reason(error)}")
 
 
 def _note_passed() -> None:
