@@ -167,6 +167,26 @@ def test_an_unreachable_bucket_loses_no_line_and_no_step(
     assert not any(map(store.damage, store.steps()))
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(3600)
+def test_an_outage_that_outlasts_the_retries_costs_only_a_checkpoint(
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+) -> None:
+    job = start_in_bucket(server, tmp_path, "outage")
+    until(lambda: last_step(job) >= INTERVAL + 1, job)
+    server.pause()
+    lost = -(-last_step(job) // INTERVAL) * INTERVAL
+    until(lambda: f"checkpoint of step {lost} not saved" in job.logs(), job, 2000)
+    server.resume()
+    assert job.exit_codes(1200) == [0, 0], job.logs()
+    assert job.losses() == undisturbed
+    store = open_store(place(server, "outage/checkpoints"))
+    assert store.steps() == [STEPS - 2 * INTERVAL, STEPS - INTERVAL, STEPS]
+    assert not any(map(store.damage, store.steps()))
+    failed = [(event["step"], event["reason"]) for event in job.events(0) if event["event"] == "save_failed"]
+    assert [step for step, _ in failed] == [lost], failed
+
+
 def test_a_host_of_an_earlier_attempt_commits_nothing(server: BucketServer) -> None:
     earlier, later = open_store(place(server, "two")), open_store(place(server, "two"))
     old = earlier.begin_attempt(0)

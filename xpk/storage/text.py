@@ -13,7 +13,7 @@ MAX_BYTES = 1 << 20
 def read_text(file: Path, *, what: str = "", hint: str = "", encoding: str = "utf-8") -> str:
     """Return the text of a file. Raises FileNotFoundError if it does not exist, UsageError for any other problem.
 
-    `what` is the flag that names it. Pipes and devices are rejected: they may be endless.
+    `what` is the flag that names it, or what it is. Pipes and devices are rejected: they may be endless.
     """
     try:
         with open_regular(file) as opened:

@@ -129,7 +129,7 @@ def _table(file: Path | None) -> Mapping[str, Any]:
     default_file = resources.files("xpk.capacity.gke.planning") / "prices.yaml"
     try:
         if file:
-            text = read_text(file, what="--prices", hint="pass the path of a price table")
+            text = read_text(file, what="the price table", hint="pass the path of a price table")
         else:
             text = default_file.read_text(encoding="utf-8")
         # The parser in C is eight times as fast, but what is nested too deep ends the process.
