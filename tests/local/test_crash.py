@@ -249,13 +249,17 @@ def test_the_workloads_folder_is_kept_by_commands_without_the_option(api: LocalA
 
 
 def test_the_daemon_exits_when_idle_and_is_restarted(api: LocalApi, folder: Path) -> None:
-    api.create(jobset("a", "sleep 0.3; exit 42", slices=1, hosts=1))
+    may_end = folder / "may-end"
+    api.create(jobset("a", f"until [ -e {may_end} ]; do sleep 0.02; done; exit 42", slices=1, hosts=1))
     running(api, "a", 1)
     daemon_control.stop(folder)
     short = "import sys, pathlib, xpk.local.daemon as d; d._IDLE_SECONDS = 0.2; d.main(pathlib.Path(sys.argv[1]), '')"
     subprocess.run([sys.executable, "-c", short, str(folder)], check=True, cwd=Path(daemon_control.__file__).parents[2])
+    time.sleep(0.5)
+    assert process.is_locked(folder / daemon_control.LOCK), "it stays while a host runs"
+    may_end.touch()
     until(lambda: not process.is_locked(folder / daemon_control.LOCK))
-    assert status(api, "a")["terminalState"] == "Failed"  # it stayed while a host ran
+    assert status(api, "a")["terminalState"] == "Failed"
     api.create(jobset("b", "true"))
     assert ended(api, "b") == "Completed"
 
