@@ -75,8 +75,11 @@ def test_a_new_host_starts_only_after_the_old_one_ended(api: LocalApi, strategy:
 
 def test_no_slice_resumes_while_another_slice_is_terminating(api: LocalApi, tmp_path: Path) -> None:
     ends = f'[ "$MEGASCALE_SLICE_ID" = 0 ] || until [ -e {tmp_path}/may-end ]; do sleep 0.02; done; exit 143'
-    api.create(jobset("a", f"trap '{ends}' TERM; while :; do sleep 0.02; done", hosts=1, queued=False, grace=60))
-    before = {pod["metadata"]["uid"] for pod in running(api, "a", 2)}
+    waits = f"trap '{ends}' TERM; echo up; while :; do sleep 0.02; done"
+    api.create(jobset("a", waits, hosts=1, queued=False, grace=60))
+    pods = running(api, "a", 2)
+    until(lambda: all(list(api.logs(pod)) for pod in pods))
+    before = {pod["metadata"]["uid"] for pod in pods}
     api.patch("JobSet", "a", {"spec": {"suspend": True}})
     until(lambda: len(api.former_pods("default", {})) == 1)
     assert [condition(job, "Suspended")["status"] for job in api.list("Job")] == ["True"] * 2
@@ -153,8 +156,9 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period(api: Loca
 
 
 def test_delete_without_grace(api: LocalApi) -> None:
-    api.create(jobset("a", "trap '' TERM; while :; do sleep 0.02; done", grace=60))
-    running(api, "a")
+    api.create(jobset("a", "trap '' TERM; echo up; while :; do sleep 0.02; done", grace=60))
+    pods = running(api, "a")
+    until(lambda: all(list(api.logs(pod)) for pod in pods))
     api.delete("JobSet", "a")
     api.create(jobset("b", "exit 0"))
     time.sleep(0.2)
