@@ -28,6 +28,16 @@ HURRIED = QUICK.replace(
     "restarts.CoordinatorLimits.__init__.__defaults__ = (0.1, 1.0); sys.exit(main(",
 )
 
+# The first host prints which hosts have told it that their command has ended.
+HEARING = QUICK.replace(
+    "    def introduce",
+    """    def _take(self, end, restarts):
+        say(f"heard of the end of {end.number}")
+        super()._take(end, restarts)
+
+    def introduce""",
+)
+
 Replaced = Callable[..., Host]
 
 
@@ -166,9 +176,9 @@ def test_commands_that_do_not_end_have_the_whole_grace_period(start_host: Replac
     replace(hosts, 1, start_host, asked)
     for host in hosts:
         host.says("up 1")
+    began = time.monotonic()
     hosts[3].process.terminate()
     hosts[3].ends(143)
-    began = time.monotonic()
     replace(hosts, 1, start_host)
     hosts[0].says("up 2")
     assert time.monotonic() - began > 1.5, "no SIGKILL before"
@@ -196,7 +206,14 @@ def test_success_after_a_request_to_end_is_that_of_all_hosts(start_host: Replace
 def freeze(host: Host) -> None:
     """Stop a host, and its command."""
     kill_command(host, signal.SIGSTOP)
+    stop(host)
+
+
+def stop(host: Host) -> None:
+    """Stop the supervisor of a host, with all of its threads."""
     host.process.send_signal(signal.SIGSTOP)
+    threads = Path(f"/proc/{host.process.pid}/task")
+    until(lambda: {file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")} == {"T"})
 
 
 @pytest.mark.slow
@@ -224,13 +241,15 @@ def test_a_final_exit_code_ends_one_host_until_kubernetes_acts(start_host: Repla
 def test_a_host_that_dies_at_the_end_of_a_run_learns_that_it_has_succeeded(
     start_host: Replaced, tmp_path: Path
 ) -> None:
-    hosts = [start_host(number, WAITS if number == 2 else f"{WAITS}; sleep 2") for number in range(4)]
+    later = f"{WAITS}; until [ -e over ]; do sleep 0.2; done"
+    hosts = [start_host(number, WAITS if number == 2 else later, program=HEARING) for number in range(4)]
     connected(hosts)
     for host in hosts:
         host.says("up 0")
     (tmp_path / "end").touch()
-    time.sleep(1.0)
-    hosts[2].process.send_signal(signal.SIGSTOP)  # it receives nothing any more
+    hosts[0].says("heard of the end of 2\n")
+    stop(hosts[2])  # it receives nothing any more
+    (tmp_path / "over").touch()
     hosts[1].ends(0)
     hosts[3].ends(0)
     hosts[2].process.kill()
