@@ -40,6 +40,8 @@ peers, limits = Talkative, Limits(grace_seconds=0.5)
 sys.exit(main(sys.argv[1:], limits=limits, open_peers=peers))
 """
 PROGRAM = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, meet_seconds=0.1")
+# A command that exits with 143 waits for the message that another host was asked to end, however late it arrives.
+PATIENT = WITH_SHORT_GRACE.replace("grace_seconds=0.5", f"grace_seconds={SECONDS}")
 SECRET = "0123456789abcdef" * 4
 WAITS = "trap '' TERM; echo up; sleep 1000 & wait; wait"  # like in a collective
 OBEYS = "trap 'echo saved; exit 143' TERM; echo up; sleep 1000 & wait"

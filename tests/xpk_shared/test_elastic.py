@@ -20,6 +20,7 @@ from tests.xpk_shared.supervised import (
     IN_PLACE,
     LATER,
     OBEYS,
+    PATIENT,
     SECRET,
     WAITS,
     WITH_SHORT_GRACE,
@@ -141,7 +142,7 @@ def test_a_slice_of_one_host_restarts_in_place(start_host: SlicesStart) -> None:
 
 
 def test_a_request_to_end_stops_a_slice_and_leaves_the_others_alone(start_host: SlicesStart, tmp_path: Path) -> None:
-    slices = started_slices(start_host, OBEYS)
+    slices = started_slices(start_host, OBEYS, program=PATIENT)
     slices[1][1].says("up")
     slices[1][1].process.terminate()
     slices[1][1].ends(143)

@@ -35,13 +35,35 @@ from xpk_shared.supervisor.host import Host as Place
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
 
 
-def started(start: Start, commands: dict[int, str], **more: str) -> list[Host]:
+# An attempt begins once the standby is ready, if there is one, and not before: it may take long on a busy machine.
+AWAITS_STANDBY = WITH_SHORT_GRACE.replace(
+    "peers, limits =",
+    """
+from xpk_shared.supervisor.standby import Standby
+
+class Awaited(Standby):
+    def take(self, *arguments):
+        while self._process and self._process.poll() is None and not self.is_ready:
+            time.sleep(0.02)
+        return super().take(*arguments)
+
+import xpk_shared.supervisor.supervision as supervision
+supervision.Standby = Awaited
+peers, limits =""",
+)
+
+
+# Every attempt counts as a short one, however long a busy machine needs for it.
+ALWAYS_SHORT = WITH_SHORT_GRACE.replace(
+    "sys.exit(main(",
+    "import xpk_shared.supervisor.restarts as restarts; restarts.SHORT_SECONDS = 3600.0; sys.exit(main(",
+)
+
+
+def started(start: Start, commands: dict[int, str], *, program: str = WITH_SHORT_GRACE, **more: str) -> list[Host]:
     """Start four hosts, by default with a command that ends with the attempt, and wait until they are connected."""
     slow = f"{LATER}{WAITS}"
-    hosts = [
-        start(number, commands.get(number, slow), program=WITH_SHORT_GRACE, **{**IN_PLACE, **more})
-        for number in range(4)
-    ]
+    hosts = [start(number, commands.get(number, slow), program=program, **{**IN_PLACE, **more}) for number in range(4)]
     connected(hosts)
     return hosts
 
@@ -88,6 +110,8 @@ def test_attempts_do_not_overlap_and_leave_no_processes(start: Start, tmp_path: 
     holds = f"{FIRST} && {{ exec 9> '{tmp_path}/lock'; flock -n -s 9 || echo overlap; {strays}; }}; {LATER}{WAITS}"
     alone = f"exec 9> '{tmp_path}/lock'; {FIRST} || flock -n -x 9 || echo overlap; {FIRST} && flock -n -s 9; "
     hosts = started(start, {1: f"{alone}{LATER}{WAITS}", 2: holds})
+    for host in hosts:
+        host.says("up")
     kill_command(hosts[3])
     for host in hosts:
         host.ends(0)
@@ -114,7 +138,8 @@ def test_exhausted_restarts_have_their_own_exit_code(start: Start) -> None:
 
 def test_a_crash_loop_is_slowed_down_recorded_and_ended(start: Start, tmp_path: Path) -> None:
     commands = {2: "exit 7", **dict.fromkeys((0, 1, 3), WAITS)}
-    hosts = started(start, commands, XPK_MAX_RESTARTS="2", XPK_OUTPUT_DIR=str(tmp_path / "out"))
+    more = {"XPK_MAX_RESTARTS": "2", "XPK_OUTPUT_DIR": str(tmp_path / "out")}
+    hosts = started(start, commands, program=ALWAYS_SHORT, **more)
     hosts[2].ends(78)
     assert "2 attempts in a row have ended within 5 s; the next one starts in 2 s" in hosts[1].log.read_text()
     lines = [json.loads(text) for text in (tmp_path / "out" / "restarts.jsonl").read_text().splitlines()]
@@ -177,9 +202,12 @@ def test_a_frozen_host_is_the_cause() -> None:
 
 def test_a_frozen_command_is_named_in_the_record(start: Start, tmp_path: Path) -> None:
     words = {"XPK_TERMINATION_LOG": str(tmp_path / "words"), "XPK_OUTPUT_DIR": str(tmp_path / "out")}
-    declares_lost = f"{FIRST} || exit 0; sleep 1; echo -n lost slice 1 host 0 > {words['XPK_TERMINATION_LOG']}; exit 75"
+    waits = "until [ -e go ]; do sleep 0.05; done"
+    declares_lost = f"{FIRST} || exit 0; {waits}; echo -n lost slice 1 host 0 > {tmp_path / 'words'}; exit 75"
     hosts = [start(0, declares_lost, **words, **IN_PLACE)]
     hosts += [start(number, f"{FIRST} || exit 0; {WAITS}", **IN_PLACE) for number in (1, 2, 3)]
+    connected(hosts)
+    (tmp_path / "go").touch()
     for host in hosts:
         host.ends(0)
     record = json.loads((tmp_path / "out" / "restarts.jsonl").read_text())
@@ -233,7 +261,7 @@ def test_a_host_that_was_asked_to_end_is_not_restarted(start: Start) -> None:
 
 def test_a_request_to_end_between_attempts_ends_the_host(start: Start) -> None:
     quick = "exit 3"
-    hosts = started(start, dict.fromkeys(range(4), quick), XPK_MAX_RESTARTS="9")
+    hosts = started(start, dict.fromkeys(range(4), quick), program=ALWAYS_SHORT, XPK_MAX_RESTARTS="9")
     hosts[1].says("the next one starts in")
     hosts[1].process.terminate()
     hosts[1].process.wait(SECONDS)
@@ -255,7 +283,8 @@ def test_a_single_host_restarts_in_place(start: Start) -> None:
 
 def test_each_restart_is_a_line_of_the_record(start: Start, tmp_path: Path) -> None:
     (tmp_path / "restarts.jsonl").write_text('{"job": "one before"}\n')
-    start(0, "[ $XPK_RESTART_ATTEMPT = 2 ]", slices=1, **IN_PLACE, XPK_OUTPUT_DIR=str(tmp_path)).ends(0)
+    more = {**IN_PLACE, "XPK_OUTPUT_DIR": str(tmp_path)}
+    start(0, "[ $XPK_RESTART_ATTEMPT = 2 ]", program=ALWAYS_SHORT, slices=1, **more).ends(0)
     before, *lines = map(json.loads, (tmp_path / "restarts.jsonl").read_text().splitlines())
     assert before == {"job": "one before"}
     restarts = [line for line in lines if "attempt" in line]
@@ -268,12 +297,12 @@ def test_each_restart_is_a_line_of_the_record(start: Start, tmp_path: Path) -> N
 def test_the_next_attempt_uses_the_standby(start: Start, tmp_path: Path, command: str) -> None:
     (tmp_path / "slow.py").write_text("import os, time; time.sleep(1); AT = os.getpid()\n")
     (tmp_path / "program.py").write_text(
-        "import os, sys, time\n"
+        "import os, sys\n"
         "attempt, imported = os.environ['XPK_RESTART_ATTEMPT'], 'slow' in sys.modules\n"
         "print('attempt', attempt, imported, flush=True)\n"
-        "time.sleep(4) if attempt == '0' else None; sys.exit(9 if attempt == '0' else 0)\n"
+        "sys.exit(9 if attempt == '0' else 0)\n"
     )
-    program = WITH_SHORT_GRACE.replace("grace_seconds=0.5", "grace_seconds=0.5, standby_seconds=0.0")
+    program = AWAITS_STANDBY.replace("grace_seconds=0.5", "grace_seconds=0.5, standby_seconds=0.0")
     standby = {"XPK_STANDBY_IMPORTS": "slow", "PYTHONPATH": str(tmp_path)}
     host = start(0, command, program=program, slices=1, **IN_PLACE, **standby)
     host.ends(0)

@@ -17,7 +17,17 @@ import pytest
 
 import xpk_shared
 from tests.ports import free_port
-from tests.xpk_shared.supervised import OBEYS, PROGRAM, SECONDS, WAITS, WITH_SHORT_GRACE, Host, Start, connected
+from tests.xpk_shared.supervised import (
+    OBEYS,
+    PATIENT,
+    PROGRAM,
+    SECONDS,
+    WAITS,
+    WITH_SHORT_GRACE,
+    Host,
+    Start,
+    connected,
+)
 from xpk.render.supervisor import FILE, START, supervisor_archive
 
 
@@ -50,9 +60,11 @@ def test_a_thread_that_cannot_write_does_not_change_the_exit_code() -> None:
         assert process.wait(SECONDS) == 3, "nobody reads the pipe, and the thread waits for it"
 
 
-def test_a_failed_command_is_a_lost_host_with_its_own_exit_code(start: Start) -> None:
-    hosts = [start(number, WAITS) for number in range(2)] + [start(2, "sleep 2; exit 7")]
+def test_a_failed_command_is_a_lost_host_with_its_own_exit_code(start: Start, tmp_path: Path) -> None:
+    fails = "until [ -e end ]; do sleep 0.05; done; exit 7"
+    hosts = [start(number, fails if number == 2 else WAITS) for number in range(3)]
     connected(hosts)
+    (tmp_path / "end").touch()
     hosts[2].ends(7)
     hosts[0].says("host s1/h0 is lost")
     hosts[1].says("host s1/h0 is lost")
@@ -92,12 +104,12 @@ def test_successful_and_stopped_hosts_are_not_lost(start: Start, tmp_path: Path)
 
 
 def test_a_host_asked_to_end_has_its_grace_period(start: Start) -> None:
-    saves = "trap 'sleep 2; echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
+    saves = "trap 'echo saving; sleep 2; echo saved; exit 143' TERM; echo up; sleep 1000 & wait"
     hosts = [start(0, saves), start(1, WAITS)]
     connected(hosts)
     hosts[0].says("up")
     hosts[0].process.terminate()
-    time.sleep(0.3)
+    hosts[0].says("saving")
     hosts[1].process.kill()
     hosts[0].ends(143)
     assert "saved" in hosts[0].log.read_text()
@@ -112,12 +124,14 @@ def test_all_processes_of_a_command_are_signalled_and_awaited(start: Start) -> N
     assert "inner saved" in host.log.read_text()
 
 
-def test_a_command_with_a_trap_forwards_signals_itself(start: Start) -> None:
-    deaf = "trap 'echo heard' TERM; sleep 2; echo over"
-    host = start(0, f'bash -c "{deaf}" & trap "wait; exit 9" TERM; echo up; wait')
+def test_a_command_with_a_trap_forwards_signals_itself(start: Start, tmp_path: Path) -> None:
+    deaf = "trap 'echo heard' TERM; echo deaf; until [ -e end ]; do sleep 0.05; done; echo over"
+    host = start(0, f'bash -c "{deaf}" & trap "echo asked; wait; exit 9" TERM; echo up; wait')
     host.says("up")
-    time.sleep(0.5)
+    host.says("deaf")
     host.process.terminate()
+    host.says("asked")
+    (tmp_path / "end").touch()
     host.ends(9)
     assert "over" in host.log.read_text() and "heard" not in host.log.read_text()
 
@@ -207,7 +221,8 @@ def test_exit_code_143_is_a_failure_unless_a_host_was_asked_to_end(start: Start)
     assert "the command exited with 143, but no host was asked to end; exiting with 1" in alone.log.read_text()
     commands = [WAITS, "until [ -e end ]; do sleep 0.05; done; exit 143", OBEYS]
     words = [alone.log.parent / f"words{number}" for number in range(3)]
-    hosts = [start(number, commands[number], XPK_TERMINATION_LOG=str(words[number])) for number in range(3)]
+    logs = [{"XPK_TERMINATION_LOG": str(word)} for word in words]
+    hosts = [start(number, commands[number], program=PATIENT, **logs[number]) for number in range(3)]
     connected(hosts)
     hosts[2].says("up")
     hosts[2].process.terminate()
