@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from tests.local.cases import ended, ended_in_haste, hurry, jobset, node, pid, running, status
+from tests.local.killing import kill_daemon
 from tests.waiting import until
 from xpk.api.base import Obj
-from xpk.local import daemon_control, process
+from xpk.local import process
 from xpk.local.api import LocalApi
 from xpk.local.objects import later
+from xpk_shared.supervisor.restarts import LONGEST_PAUSE
 
 FOREVER = "trap 'echo got TERM; exit 143' TERM; echo up; while :; do sleep 0.02; done"
 
@@ -97,9 +99,12 @@ def test_repeated_failures_restart_with_backoff(api: LocalApi, folder: Path) -> 
     begin = time.monotonic()
     until(lambda: restarts(api, "a") == 3)
     assert time.monotonic() - begin >= 2  # of the second one; the first has no pause
-    process.tell(folder / daemon_control.LOCK, signal.SIGKILL)  # the pause is kept
-    time.sleep(2.5)
-    assert (status(api, "a")["restarts"], status(api, "a")["shortAttempts"]) == (3, 3)
+    assert status(api, "a")["shortAttempts"] == 3
+    api.patch("JobSet", "a", {"status": {"nextAttemptAt": later(LONGEST_PAUSE - 1)}})
+    kill_daemon(folder)  # the pause is kept
+    api.create(jobset("b", "true", slices=1, hosts=1))
+    assert ended(api, "b") == "Completed", "the next daemon has had time to end the pause"
+    assert (status(api, "a")["restarts"], api.list("Job", selector={"xpk.google.com/workload": "a"})) == (3, [])
     output = [event["message"] for event in api.list("Event") if event["reason"] == "BackOff"]
     assert output == [
         f"restart {n} waits for {s} s: the last {n} attempts ended within 5 s each" for n, s in [(2, 2), (3, 4)]

@@ -406,14 +406,15 @@ def test_an_evicted_workload_does_not_follow_its_jobset_into_another_queue(api: 
     assert workload(api, "weak")["spec"]["queueName"] == "multislice-queue"
 
 
-def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi) -> None:
+def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi, tmp_path: Path) -> None:
     whole = api.get("ClusterQueue", "cluster-queue")["spec"]
     whole["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = 8
     for name in ("half", "cluster-queue"):
         api.apply({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": whole})
     queue: Obj = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "half"}}
     api.apply(queue | {"spec": {"clusterQueue": "half"}})
-    slow = jobset("slow", "trap 'sleep 4; exit 143' TERM; echo up; while :; do sleep 0.02; done", slices=1, grace=20)
+    saves = f"until [ -e {tmp_path}/may-end ]; do sleep 0.02; done; exit 143"
+    slow = jobset("slow", f"trap '{saves}' TERM; echo up; while :; do sleep 0.02; done", slices=1, grace=600)
     slow["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "half"
     api.create(slow)
     pods = running(api, "slow", 2)
@@ -424,6 +425,7 @@ def test_leaving_a_queue_does_not_change_the_quota_of_another(api: LocalApi) -> 
     running(api, "other", 2)
     leaving = api.list("Pod", selector={"jobset.sigs.k8s.io/jobset-name": "slow"})
     assert len(leaving) == 2, "the other queue did not wait for them"
+    (tmp_path / "may-end").touch()
 
 
 def test_an_ending_workload_holds_its_quota_until_its_last_host_ends(api: LocalApi) -> None:
