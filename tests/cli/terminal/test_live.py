@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import click
@@ -101,8 +100,15 @@ def test_interrupted_wait_says_that_the_workload_continues(dev: Xpk, tmp_path: P
 
 def test_without_a_terminal_progress_is_plain_lines(dev: Xpk, tmp_path: Path) -> None:
     start(dev, tmp_path, 5)
-    threading.Timer(1.0, (tmp_path / "go").touch).start()
-    message = dev("workload", "wait", "run", "--timeout", "60")
-    assert message.code == 0
-    assert " • run: step 5 of 5, loss 1.8000, 0.2 s a step, 1,234 tokens/s" in message.err.splitlines()
-    assert "\x1b" not in message.err and "\r" not in message.err
+    argv = [sys.executable, "-m", "xpk", "workload", "wait", "run", "--timeout", "60"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr
+        message = ""
+        while "run: Running" not in message:
+            assert (line := waiting.stderr.readline()), message
+            message += line
+        (tmp_path / "go").touch()
+        message += waiting.stderr.read()
+    assert waiting.returncode == 0
+    assert " • run: step 5 of 5, loss 1.8000, 0.2 s a step, 1,234 tokens/s" in message.splitlines()
+    assert "\x1b" not in message and "\r" not in message

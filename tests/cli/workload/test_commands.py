@@ -106,11 +106,13 @@ def test_exit_codes_of_wait(dev: Xpk) -> None:
     assert dev("workload", "wait", "none").code == 3
 
 
-def test_a_failed_command_is_restarted_in_place(dev: Xpk) -> None:
-    fails = '[ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && exit 7; sleep 60'
+def test_a_failed_command_is_restarted_in_place(dev: Xpk, tmp_path: Path) -> None:
+    waits = f"until [ -e {tmp_path}/may-fail ]; do sleep 0.05; done"
+    fails = f'[ "$MEGASCALE_SLICE_ID$TPU_WORKER_ID" = 11 ] && {{ {waits}; exit 7; }}; sleep 600'
     command = f"echo attempt $XPK_RESTART_ATTEMPT; [ $XPK_RESTART_ATTEMPT = 2 ] || {{ {fails}; }}"
     dev("workload", "create", "phoenix", "--num-slices", "2", "--max-restarts", "3", "--command", command)
     before = {host["pod"] for host in described(dev, "phoenix", is_running)["hosts"]}
+    (tmp_path / "may-fail").touch()
     assert dev("workload", "wait", "phoenix", "--timeout", "60").code == 0
     status = dev("workload", "describe", "phoenix", "-o", "json").data
     assert status["restarts"] == status["restarts_counted"] == status["restarts_in_place"] == 2
@@ -185,13 +187,15 @@ def test_follow_ends_with_the_outcome_of_a_workload_that_fails(dev: Xpk) -> None
         assert followed.err.splitlines()[-1] == "  hint: `xpk workload status bad --cluster dev`"
 
 
-def test_a_preempted_workload_resumes(dev: Xpk) -> None:
+def test_a_preempted_workload_resumes(dev: Xpk, tmp_path: Path) -> None:
+    waits = f"until [ -e {tmp_path}/may-end ]; do sleep 0.05; done"
     dev("workload", "create", "small", "--num-slices", "2", "--priority", "low", "--command", "sleep 60")
     described(dev, "small", is_running)
-    dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", "sleep 5")
+    dev("workload", "create", "urgent", "--num-slices", "1", "--priority", "high", "--command", waits)
     queued = described(dev, "small", lambda found: found["position"] == 1)
     assert queued["phase"] == "Queued" and "preempt" in queued["reason"].lower()
     assert "position" in dev("workload", "status", "small").out
+    (tmp_path / "may-end").touch()
     assert dev("workload", "wait", "urgent", "--timeout", "30").code == 0
     assert described(dev, "small", is_running)["restarts"] == 0
 
