@@ -252,7 +252,7 @@ def test_a_slice_that_is_asked_to_end_leaves_alone_while_another_one_restarts(
     start: functools.partial[ElasticRun],
 ) -> None:
     settings = [
-        *SETTINGS,
+        *ENDLESS,
         "data.global_batch=6",
         "observe.checksum_every=1",
     ]  # which the one that leaves does not wait for
@@ -301,11 +301,12 @@ def test_a_run_that_is_asked_to_end_is_saved_and_resumes(start: functools.partia
 def test_another_slice_saves_a_run_that_ends_if_the_leading_one_is_lost_before(
     start: functools.partial[ElasticRun],
 ) -> None:
-    run = start("disturbed", [*ENDLESS, "checkpoint.every=100000"], min_slices=2)
+    # Slice 0 leads; it is still writing when it is killed.
+    run = start("disturbed", [*ENDLESS, "checkpoint.every=100000"], min_slices=2, faults={0: "stuck:1"})
     run.wait_for_step(13)
     run.kill(1, signal_number=signal.SIGTERM)  # too few slices are left, so all stop
-    until(lambda: events(run, "save_begin"), seconds=60, every=0.001)
-    run.kill(0)  # which leads
+    until(lambda: events(run, "save_begin"), seconds=60)
+    run.kill(0)
     assert run.exit_codes() == {(0, 0): -signal.SIGKILL, (1, 0): 143}, run.logs()
     saved = max(run.losses())
     for number in ALL:
@@ -397,7 +398,7 @@ def test_a_slice_whose_state_differs_from_the_others_ends_and_joins_again(
     assert run.processes[0, 0].wait(120) == ExitCode.CORRUPT
     (event,) = events(run, "replicas_differ")
     assert event["arrays"] == [{"array": "params.embed", "slices": [0], "sure": True}]
-    until(lambda: (run.out / "checkpoints" / "20").is_dir(), report=run.logs)  # the others have saved that step
+    until(lambda: 20 in [save["step"] for save in events(run, "save")], report=run.logs)  # of the others
     run.wait_for_slices([1, 2])
     run.restart(0)
     joins_without_a_trace(start, run, settings, slices=3, min_slices=2)
@@ -428,8 +429,8 @@ def test_a_slice_that_joins_trains_on_the_data_of_the_run(start: functools.parti
     run.kill(1)
     other = source / "2.txt"
     other.write_text("Another text, which came later. " * 2000)
-    run.restart(1)
     run.wait_for_slices([0])
+    run.restart(1)
     run.wait_for_slices(ALL)
     other.unlink()  # for the undisturbed run
     joins_without_a_trace(start, run, settings, chips=1)
