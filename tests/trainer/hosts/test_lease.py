@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -65,6 +66,14 @@ def held_elsewhere(out: Place, over: int = 0, **more: object) -> int:
     return (out / "lease.json").slot().put(json.dumps(content).encode(), over)
 
 
+def take_over(out: Place) -> None:
+    """Write a lease of another run over the newest one, whenever its holder renews it."""
+    while True:
+        with suppress(FileExistsError):
+            held_elsewhere(out, (out / "lease.json").slot().look()[0], job="uid of two", workload="two")
+            return
+
+
 def test_a_second_run_is_rejected_with_the_name_of_the_first(lease: Leases) -> None:
     """Immediately, because a live local process needs no renewal."""
     lease("one", attempt=2, beat=SECONDS)[0].take()
@@ -79,11 +88,21 @@ def test_a_second_run_is_rejected_with_the_name_of_the_first(lease: Leases) -> N
 def test_renewals_show_that_a_remote_holder_is_alive(
     out: Place, lease: Leases, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    output = list[str]()
+
+    def printed() -> str:
+        output.append(capsys.readouterr().out)
+        return "".join(output)
+
     held = held_elsewhere(out)
-    threading.Timer(0.3, held_elsewhere, [out, held]).start()
-    with pytest.raises(FatalError, match=r"in use by workload 'one' \(attempt 3 on node-7\)"):
-        lease("two")[0].take()
-    assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in capsys.readouterr().out
+    second = lease("two")[0]
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(second.take)
+        until(lambda: "is leased by workload 'one'" in printed(), seconds=SECONDS)
+        held_elsewhere(out, held)
+        with pytest.raises(FatalError, match=r"in use by workload 'one' \(attempt 3 on node-7\)"):
+            taking.result(timeout=SECONDS)
+    assert "is leased by workload 'one' (attempt 3 on node-7); waiting up to 60 s" in printed()
 
 
 def test_a_stopping_holder_is_awaited(lease: Leases, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +132,8 @@ def test_a_stopping_holder_is_awaited(lease: Leases, capsys: pytest.CaptureFixtu
 
 def test_a_stopping_holder_without_renewals_is_awaited_only_until_it_is_stale(out: Place, lease: Leases) -> None:
     held = held_elsewhere(out, ending=True)
-    threading.Timer(0.3, held_elsewhere, [out, held], {"ending": True}).start()
     began = time.monotonic()
+    threading.Timer(0.3, held_elsewhere, [out, held], {"ending": True}).start()
     lease("two", stale=1.0)[0].take()
     assert 1.3 <= time.monotonic() - began < SECONDS / 2
 
@@ -191,8 +210,7 @@ def test_a_released_lease_is_free_immediately(out: Place, lease: Leases) -> None
 def test_a_frozen_holder_ends_after_a_takeover(out: Place, lease: Leases) -> None:
     frozen, lost = lease("one", beat=0.5)
     frozen.take()
-    version, _ = (out / "lease.json").slot().look()
-    held_elsewhere(out, version, job="uid of two", workload="two")
+    take_over(out)
     holder, code = lost.get(timeout=SECONDS)
     assert (holder.workload, code) == ("two", ExitCode.CRASH)
 
@@ -255,8 +273,8 @@ def test_a_lease_is_released_after_a_renewal_without_an_answer(out: Place) -> No
 
 
 def test_a_takeover_after_a_renewal_without_an_answer_is_noticed(out: Place) -> None:
-    held, lost, server = in_doubt(out)
-    held_elsewhere(out, server.look()[0], job="uid of two", workload="two")
+    held, lost, _ = in_doubt(out)
+    take_over(out)
     holder, code = lost.get(timeout=SECONDS)
     assert (holder.workload, code) == ("two", ExitCode.CRASH)
     assert "workload 'two'" in held.check()
