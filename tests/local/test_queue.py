@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +321,7 @@ def test_lost_nodes_are_awaited_until_a_timeout(api: LocalApi) -> None:
     api.create(jobset("a", FOREVER))
     running(api, "a")
     api.delete("Node", "c-np-1-1")
-    time.sleep(1)
+    until(lambda: condition(workload(api, "a"), "PodsReady")["status"] == "False")
     assert condition(workload(api, "a"), "Evicted") == {}
     api.apply(node(1, 1))
     running(api, "a", attempt=1)

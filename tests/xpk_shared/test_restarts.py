@@ -34,7 +34,6 @@ from xpk_shared.links.hub import Hub
 from xpk_shared.supervisor.host import Host as Place
 from xpk_shared.supervisor.restarts import Coordinator, CoordinatorLimits, End
 
-
 # An attempt begins once the standby is ready, if there is one, and not before: it may take long on a busy machine.
 AWAITS_STANDBY = WITH_SHORT_GRACE.replace(
     "peers, limits =",

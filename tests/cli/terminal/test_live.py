@@ -105,7 +105,8 @@ def test_without_a_terminal_progress_is_plain_lines(dev: Xpk, tmp_path: Path) ->
         assert waiting.stderr
         message = ""
         while "run: Running" not in message:
-            assert (line := waiting.stderr.readline()), message
+            line = waiting.stderr.readline()
+            assert line, message
             message += line
         (tmp_path / "go").touch()
         message += waiting.stderr.read()
