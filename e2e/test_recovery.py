@@ -74,6 +74,20 @@ def until_step(run: Workload, step: int) -> None:
     run.await_(lambda: any(line["step"] >= step for line in run.steps) and run.saved() >= INTERVAL, SECONDS)
 
 
+@contextlib.contextmanager
+def frozen(run: Workload) -> Iterator[None]:
+    """Stop the trainers of a run until the end of the block: it would end while commands take seconds."""
+    trainers = [run.pid(slice_id, host) for slice_id in range(2) for host in range(2)]
+    try:
+        for pid in trainers:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in trainers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 # Under Ray a host other than the head is killed in the drill on kind.
 @pytest.mark.parametrize(
     ("slice_id", "host", "launcher"),
@@ -124,9 +138,9 @@ def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, un
     # Another host's is killed in the drill on kind.
     run = start(lab, "replaced", options=("--launcher", "ray"))
     run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
-    before = pids(run)
+    before, victim = pids(run), run.host(0, 0)
     until_step(run, INTERVAL + 3)
-    run.end_program(0, 0)
+    lab.kill_program(victim, run.pid(0, 0), signal.SIGKILL)
     run.await_(lambda: bool(run.steps[-1]["attempt"] >= 1), SECONDS)
     assert pids(run) == before
     assert finish(run) == undisturbed
@@ -138,10 +152,12 @@ def test_a_killed_trainer_on_the_head_is_replaced_without_a_restart(lab: Lab, un
 @pytest.mark.extended  # the simulation of checkpoints ends hosts at any write
 def test_an_interrupted_save_is_discarded(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "half-saved")
+    run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
+    victim = run.host(0, 0)
     deadline = time.monotonic() + SECONDS
     while not any(event["step"] == 2 * INTERVAL for event in run.events("save_begin")):
         assert time.monotonic() < deadline
-    run.end_host(0, 0)
+    lab.kill(victim, signal.SIGKILL)
     assert finish(run) == undisturbed
     assert run.lost_steps <= most_lost_steps(run)
 
@@ -150,7 +166,8 @@ def test_an_interrupted_save_is_discarded(lab: Lab, undisturbed: dict[int, str])
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "damaged", max_restarts=0)
     run.await_(lambda: run.saved() >= 2 * INTERVAL, SECONDS)
-    lab.xpk("workload", "suspend", run.name, "--cluster", lab.cluster)
+    with frozen(run):
+        lab.xpk("workload", "suspend", run.name, "--cluster", lab.cluster)
     run.await_(lambda: not run.describe()["hosts"], SECONDS)
     newest = run.newest_checkpoint()
     largest = largest_file(newest)
@@ -166,9 +183,10 @@ def test_the_whole_machine_dies(lab: Lab, undisturbed: dict[int, str]) -> None:
     until_step(run, INTERVAL + 3)
     victims = lab.processes()
     assert len(victims) >= 9  # four hosts, four supervisors, the daemon
-    for pid in victims:
-        with contextlib.suppress(ProcessLookupError):  # a host ends with its supervisor
-            os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none restarts what ends before it
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):  # a host ends with its supervisor
+                os.kill(pid, number)
     assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 1
     assert run.lost_steps <= most_lost_steps(run)
@@ -186,9 +204,10 @@ def test_a_killed_control_plane_does_not_affect_the_run(lab: Lab, undisturbed: d
     run.await_(lambda: len(pids(run) - {None}) == HOSTS, SECONDS)
     before = pids(run)
     until_step(run, INTERVAL + 1)
-    (daemon,) = {int((lab.folder / "state" / "clusters" / lab.cluster / "daemon.lock").read_text())}
-    os.kill(daemon, signal.SIGKILL)
-    assert pids(run) == before
+    with frozen(run):
+        (daemon,) = {int((lab.folder / "state" / "clusters" / lab.cluster / "daemon.lock").read_text())}
+        os.kill(daemon, signal.SIGKILL)
+        assert pids(run) == before
     assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 0 and run.lost_steps == 0
 
@@ -197,10 +216,11 @@ def test_a_killed_control_plane_does_not_affect_the_run(lab: Lab, undisturbed: d
 def test_a_workload_preempted_by_a_higher_priority_resumes(lab: Lab, undisturbed: dict[int, str]) -> None:
     run = start(lab, "small-fry", max_restarts=0, options=("--priority", "low"))
     until_step(run, INTERVAL + 3)
-    lab.xpk(
-        "workload", "create", "urgent", "--cluster", lab.cluster, "--num-slices", "2", "--priority", "high",
-        "--command", "sleep 2",
-    )  # fmt: skip
+    with frozen(run):
+        lab.xpk(
+            "workload", "create", "urgent", "--cluster", lab.cluster, "--num-slices", "2", "--priority", "high",
+            "--command", "sleep 2",
+        )  # fmt: skip
     lab.xpk("workload", "wait", "urgent", "--cluster", lab.cluster, "--timeout", str(SECONDS))
     assert finish(run) == undisturbed
     assert run.describe()["restarts"] == 0
