@@ -107,7 +107,7 @@ def test_after_a_kill_and_damage_training_resumes_from_the_newest_complete_check
     server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = place(server, "killed/checkpoints")
-    first = start_in_bucket(server, tmp_path, "killed")
+    first = start_in_bucket(server, tmp_path, "killed", faults={0: f"hang:{4 * INTERVAL}"})  # it cannot end before
     until(lambda: len(open_store(checkpoints).steps()) >= 2, first)
     first.processes[0].send_signal(signal.SIGKILL)
     codes = first.exit_codes()  # without its coordinator JAX may abort a host before it exits by itself
@@ -146,11 +146,14 @@ def test_after_a_kill_and_damage_training_resumes_from_the_newest_complete_check
 
 
 def test_an_unreachable_bucket_loses_no_line_and_no_step(
-    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = start_in_bucket(server, tmp_path, "away")
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("PLANTED_GATE", str(gate))
+    job = start_in_bucket(server, tmp_path, "away", faults={0: f"held:{2 * INTERVAL}"})
     until(lambda: last_step(job) >= INTERVAL + 1, job)
     server.pause()
+    gate.touch()
     due, back = -(-last_step(job) // INTERVAL) * INTERVAL, time.monotonic() + 10
     until(lambda: time.monotonic() > back and last_step(job) >= due, job, 60)
     server.resume()

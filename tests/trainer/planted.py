@@ -5,6 +5,7 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
     hang     reading a batch never ends
     lock     neither does it, in C code that holds Python's lock
     slow     reading a batch takes a second longer
+    held     reading a batch waits until the file of the variable PLANTED_GATE exists
     stuck    writing the checkpoint of STEP, and of later ones, never ends
     late     writing the checkpoint of STEP, and of later ones, takes five seconds longer
     eval     reading the STEPth batch of evaluations never ends
@@ -17,10 +18,12 @@ Hosts of a test that run this instead of `python -m trainer` do what a broken ma
 """
 
 import ctypes
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 FAULTS: dict[str, Callable[[int], None]] = {}
@@ -64,6 +67,16 @@ def _lock(step: int) -> None:
 
 def _slow(step: int) -> None:
     _on_read(step, lambda: time.sleep(1.0))
+
+
+def _held(step: int) -> None:
+    gate = Path(os.environ["PLANTED_GATE"])
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.05)
+
+    _on_read(step, wait)
 
 
 class _Stuck:
@@ -185,7 +198,7 @@ def _flip(step: int) -> None:
 
 
 FAULTS |= {"hang": _hang, "lock": _lock, "slow": _slow, "lr": _lr, "flip": _flip, "stuck": _stuck, "disk": _disk}
-FAULTS |= {"late": _late, "eval": _eval, "copy": _copy, "compile": _compile, "cut": _cut}
+FAULTS |= {"held": _held, "late": _late, "eval": _eval, "copy": _copy, "compile": _compile, "cut": _cut}
 
 
 def main() -> None:
