@@ -4,6 +4,7 @@ import json
 import math
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,12 @@ class Number:
     """A number of a step that ends `seconds` from now."""
 
     def __init__(self, value: Any, seconds: float) -> None:
-        self.value, self.end = np.asarray(value), threading.Event()
-        threading.Timer(seconds, self.end.set).start()
+        self.value, self.end, self.ended_at = np.asarray(value), threading.Event(), math.nan
+        threading.Timer(seconds, self._finish).start()
+
+    def _finish(self) -> None:
+        self.ended_at = time.monotonic()
+        self.end.set()
 
     def block_until_ready(self) -> "Number":
         """Wait like an array of JAX."""
@@ -75,13 +80,14 @@ def out_of(loss: Any, grad_norm: float = 1.0) -> dict[str, Any]:
 
 def test_step_times_do_not_depend_on_when_they_are_read(tmp_path: Path) -> None:
     progress, now = progress_of(tmp_path), time.monotonic()
-    outs = [out_of(Number(1.0, seconds)) for seconds in (0.3, 0.6, 0.9)]
-    begun = [progress.watch(step, out, now) for step, out in enumerate(outs, 1)]
+    numbers = [Number(1.0, seconds) for seconds in (0.3, 0.6, 0.9)]
+    begun = [progress.watch(step, out_of(number), now) for step, number in enumerate(numbers, 1)]
     time.sleep(1.2)  # like dispatching the next step
     for pending in begun:
         progress.finish(pending)
     record_step = [json.loads(line)["step_seconds"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert record_step == pytest.approx([0.3] * 3, abs=0.28), "not 1.2 s and twice nothing"
+    expected = [late - early for early, late in pairwise([now, *(number.ended_at for number in numbers)])]
+    assert record_step == pytest.approx(expected, abs=0.28), "not 1.2 s and twice nothing"
 
 
 @pytest.mark.parametrize(
