@@ -237,9 +237,11 @@ def test_a_run_moves_after_a_stock_out_and_goes_on_bit_exactly(placing: Xpk, roo
     created = xpk("workload", "create", "moved", *options, "--", *TRAINER)
     assert created.code == 0, created.err
     settled(xpk, "moved", {"a": "held", "b": "running"})
+    place_of_run = api("b")
+    (node,) = place_of_run.list("Node")
     until(lambda: reached(root, "moved", 12), seconds=120)
     # The place fails: its node is gone, and the other one is free again.
-    api("b").delete("Node", api("b").list("Node")[0]["metadata"]["name"])
+    place_of_run.delete("Node", node["metadata"]["name"])
     assert xpk("workload", "delete", "blocker", "--cluster", "a", "--yes").code == 0
     settled(xpk, "moved", {"a": "running", "b": "held"})
     for step in range(10, STEPS + 1, 10):

@@ -63,7 +63,8 @@ def joins_without_a_trace(
     assert set(run.exit_codes().values()) == {143}, run.logs()
     assert run.recorded_steps() == list(range(1, max(run.losses()) + 1)), "each step is recorded once"
     calm = start("undisturbed", settings, **sizes)
-    calm.wait_for_step(max(run.losses()))
+    for step in [*range(100, max(run.losses()), 100), max(run.losses())]:  # how many they are depends on the machine
+        calm.wait_for_step(step)
     calm.close()
     expected = calm.losses()
     assert run.losses() == {step: expected[step] for step in run.losses()}
