@@ -26,10 +26,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
+
 FAULTS: dict[str, Callable[[int], None]] = {}
 
 
-def _on_read(step: int, act: Callable[[], None], *, of_evaluations: bool = False) -> None:
+def _on_read(step: int, act: Callable[[], object], *, of_evaluations: bool = False) -> None:
     """Call a function before each batch is read, starting with that of `step` (from 1), or only before evaluations'."""
     from trainer.data import batches as data
 
@@ -71,12 +73,7 @@ def _slow(step: int) -> None:
 
 def _held(step: int) -> None:
     gate = Path(os.environ["PLANTED_GATE"])
-
-    def wait() -> None:
-        while not gate.exists():
-            time.sleep(0.05)
-
-    _on_read(step, wait)
+    _on_read(step, lambda: until(gate.exists, seconds=3600))
 
 
 class _Stuck:
