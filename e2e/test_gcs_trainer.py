@@ -173,12 +173,14 @@ def test_an_unreachable_bucket_loses_no_line_and_no_step(
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
 def test_an_outage_that_outlasts_the_retries_costs_only_a_checkpoint(
-    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = start_in_bucket(server, tmp_path, "outage")
-    until(lambda: last_step(job) >= INTERVAL + 1, job)
+    lost, gate = 2 * INTERVAL, tmp_path / "gate"
+    monkeypatch.setenv("PLANTED_GATE", str(gate))
+    job = start_in_bucket(server, tmp_path, "outage", faults={0: f"held:{lost}"})
+    until(lambda: last_step(job) > INTERVAL and open_store(place(server, "outage/checkpoints")).steps(), job)
     server.pause()
-    lost = -(-last_step(job) // INTERVAL) * INTERVAL
+    gate.touch()
     until(lambda: f"checkpoint of step {lost} not saved" in job.logs(), job, 2000)
     server.resume()
     assert job.exit_codes(1200) == [0, 0], job.logs()
