@@ -170,6 +170,36 @@ def test_an_unreachable_bucket_loses_no_line_and_no_step(
     assert not any(map(store.damage, store.steps()))
 
 
+class _Silent(Forwarding):
+    """Never responds to the first write of an array, although the bucket has done it."""
+
+    silent: ClassVar[list[str]] = []
+
+    def treat(self, body: bytes) -> None:
+        answer = self.forward(body)
+        if "/upload/" in self.path and "ocdbt" in self.path and not self.silent:
+            self.silent.append(self.path)
+            self.rfile.read(1)  # returns when the client closes the connection
+        else:
+            self.respond(*answer)
+
+
+def test_an_answer_that_never_comes_delays_a_checkpoint_and_loses_nothing(
+    server: BucketServer, undisturbed: dict[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server, _Silent) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        job = start_in_bucket(server, tmp_path, "silent")
+        assert job.exit_codes(600) == [0, 0], job.logs()
+        proxy.shutdown()
+    assert _Silent.silent
+    assert job.losses() == undisturbed
+    store = open_store(place(server, "silent/checkpoints"))
+    assert store.steps() == [STEPS - 2 * INTERVAL, STEPS - INTERVAL, STEPS]
+    names = [event["event"] for event in job.events(0)]
+    assert names.count("save") == STEPS // INTERVAL and "save_failed" not in names
+
+
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
 def test_an_outage_that_outlasts_the_retries_costs_only_a_checkpoint(
@@ -181,7 +211,7 @@ def test_an_outage_that_outlasts_the_retries_costs_only_a_checkpoint(
     until(lambda: last_step(job) > INTERVAL and open_store(place(server, "outage/checkpoints")).steps(), job)
     server.pause()
     gate.touch()
-    until(lambda: f"checkpoint of step {lost} not saved" in job.logs(), job, 2000)
+    until(lambda: f"checkpoint of step {lost} not saved" in job.logs(), job, 3000)
     server.resume()
     assert job.exit_codes(1200) == [0, 0], job.logs()
     assert job.losses() == undisturbed

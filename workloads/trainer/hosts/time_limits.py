@@ -30,7 +30,7 @@ FACTOR = 5.0  # times the 99th percentile
 # Until enough is measured:
 STEP_START, SAVE_START, COMPILE_START, JOIN_START, CHIPS_START = 300.0, 1800.0, 7200.0, 300.0, 900.0
 SAVE_FLOOR, COMPILE_FLOOR, JOIN_FLOOR, CHIPS_FLOOR = 300.0, 900.0, 60.0, 180.0
-BUCKET_FLOOR = 1800.0  # TensorStore retries a request for a quarter of an hour, and the commit retries several
+BUCKET_FLOOR = 2400.0  # TensorStore retries a request for up to 26 minutes, and the commit retries several
 _IN_STORE = (SAVE, restoration("checkpoint"))
 _STEPS, _OWN_STEPS, _BATCHES, _SAVES, _RESTORES, _JOINS = 100, 20, 20, 5, 3, 3  # durations that are enough
 _RECENT = 20  # steps
@@ -90,7 +90,7 @@ class TimeLimits:
         times = self.measured.seconds(kind) if self.measured.trusts_former else []
         enough = _SAVES if kind in (SAVE, LOCAL_SAVE) else _RESTORES
         floor = BUCKET_FLOOR if self.in_bucket and kind in _IN_STORE else SAVE_FLOOR
-        return time_limit(times, start=SAVE_START, floor=floor, factor=FACTOR, enough=enough)
+        return time_limit(times, start=max(SAVE_START, floor), floor=floor, factor=FACTOR, enough=enough)
 
     def compilation(self, program: str = "") -> float:
         """Return the limit of compiling a program."""
