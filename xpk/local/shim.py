@@ -111,9 +111,7 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
     _prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(137)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
+    _reset_signals()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -126,6 +124,15 @@ def _become_host(spec: dict[str, object], out: int, err: int, report: int, paren
     except OSError as error:
         os.write(report, f"{failure}: {error.strerror}".encode())
         os._exit(128)  # container runtimes' code for a failed start; 126 and 127 are a shell's
+
+
+def _reset_signals() -> None:
+    """Restore the defaults of all signals, as in a container: the daemon, or what started it, may ignore some."""
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):  # not those of the system
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.set_wakeup_fd(-1)
 
 
 def _spawn(spec: dict[str, object], record: Callable[[int], None]) -> tuple[int, dict[int, bytes], str]:
@@ -200,9 +207,11 @@ class Supervisor:
         self._passed, self._told = set[int](), set[int]()
 
     def deliver(self) -> None:
-        """Forward signals to the host's group."""
+        """Forward signals to the host's group, SIGTERM once: a daemon that was killed does not know that it sent it."""
         while self.asked:
             number = self.asked.pop(0)
+            if number == signal.SIGTERM and number in self._passed:
+                continue
             self._passed.add(number)
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL if number == signal.SIGUSR1 else number)
