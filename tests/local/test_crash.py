@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -309,3 +310,37 @@ def test_clusters_come_and_go(tmp_path: Path) -> None:
     delete_cluster(tmp_path / "a")
     delete_cluster(tmp_path / "b")
     assert list_clusters(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["start.json", "exit.json"])
+def test_records_that_a_crash_of_the_machine_has_emptied_are_those_of_a_lost_host(tmp_path: Path, name: str) -> None:
+    """Without fsync, a file that was renamed shortly before a power failure may be empty afterwards."""
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    (folder / "spec.json").touch()
+    shim.write(str(folder), "start.json", {"startedAt": "2026-11-01T00:00:00.000000000Z", "pid": 1})
+    (folder / name).write_text("")
+    assert process.observe(folder).state in ("lost", "prepared")
+    process.record_end(folder, "ContainerStatusUnknown", "the supervisor of the host was killed")
+    assert process.observe(folder).facts["exitCode"] == 137
+
+
+DIES = """
+import os, pathlib, sys
+from xpk.local import daemon
+os.register_at_fork(after_in_parent=lambda: os._exit(9))
+daemon.main(pathlib.Path(sys.argv[1]), "")
+"""
+
+
+def test_a_daemon_whose_launching_process_was_killed_can_be_stopped(api: LocalApi, folder: Path) -> None:
+    daemon_control.stop(folder)
+    api.create(jobset("a", FOREVER))  # the daemon does not end by itself
+    running(api, "a")
+    daemon_control.stop(folder)
+    assert subprocess.run([sys.executable, "-c", DIES, str(folder)], check=False).returncode == 9
+    assert process.is_locked(folder / daemon_control.LOCK)
+    stop = threading.Thread(target=daemon_control.stop, args=[folder], daemon=True)
+    stop.start()
+    stop.join(30)
+    assert not stop.is_alive() and not process.is_locked(folder / daemon_control.LOCK)

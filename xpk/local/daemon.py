@@ -188,8 +188,8 @@ def main(folder: Path, workloads: str) -> int:
     with os.fdopen(open_file(folder / INFO, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(fingerprint(workloads))
     child = os.fork()
+    os.pwrite(lock, str(child or os.getpid()).encode(), 0)  # both do, because the first one may be killed here
     if child:
-        os.write(lock, str(child).encode())
         return 0
     os.setsid()
     handler = logging.handlers.RotatingFileHandler(folder / LOG, maxBytes=4 << 20, backupCount=1)

@@ -40,10 +40,11 @@ class Host:
 
 
 def _read(path: Path) -> Obj:
+    """Return the content of a file, nothing without it, or if a crash of the machine has emptied it."""
     try:
         content: Obj = json.loads(path.read_text(encoding="utf-8"))
         return content
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return {}
 
 
@@ -137,7 +138,7 @@ def terminate(folder: Path, grace: float) -> None:
 def record_end(folder: Path, reason: str, message: str) -> None:
     """Record the end of a host whose supervisor is gone or never started, and kill its remaining processes."""
     with locked(folder / "lock") as fd:
-        if fd is not None and not (folder / "exit.json").exists():
+        if fd is not None and not _read(folder / "exit.json"):
             kill_strays(folder)
             started = _read(folder / "start.json").get("startedAt", shim.stamp())
             end = {"exitCode": 137, "reason": reason, "message": message}
