@@ -81,6 +81,25 @@ class Ray:
         """Do nothing: the actor is dead."""
 
 
+class MovedRay(Ray):
+    """Ray of a run that continues on another cluster: its trainers end at once."""
+
+    def _start(self, **_: object) -> Any:
+        super()._start()
+        end = Report(0, ExitCode.MOVED, "the run continues on cluster 'b'")
+        return SimpleNamespace(
+            choose_coordinator=SimpleNamespace(remote=lambda: "127.0.0.1:1"),
+            begin=SimpleNamespace(remote=lambda *_: end),
+        )
+
+    def get(self, call: object) -> Any:
+        return call
+
+    def wait(self, calls: list[object], **_: object) -> tuple[list[object], list[object]]:
+        """Return the first call as finished."""
+        return calls[:1], calls[1:]
+
+
 def run(folder: Path, most: int, **doubles: Any) -> tuple[int, int]:
     """Run a driver whose trainers die; return its exit code and the number of attempts."""
     ray = Ray()
@@ -98,6 +117,14 @@ def test_the_driver_ends_when_the_budget_is_used_up(tmp_path: Path, capsys: pyte
     assert run(tmp_path, 3) == (42, 0)
 
 
+def test_a_run_that_continues_elsewhere_ends_uncounted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        ray = MovedRay()
+        assert run(tmp_path, 1, connect=lambda launcher, ray=ray: ray) == (ExitCode.MOVED, 0) and ray.attempts == 1
+    assert "slice 0 host 0: the run continues on cluster 'b'" in "".join(capsys.readouterr())
+    assert budget(tmp_path, 1).restarts == 0
+
+
 def test_a_forbidden_output_folder_is_reported(tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -112,6 +139,7 @@ def test_a_forbidden_output_folder_is_reported(tmp_path: Path) -> None:
         ({0: 75, 1: 76}, Failure(1, "slice 0 host 1: its trainer hung; see its log")),
         ({0: 75, 1: 75}, Failure(1, "slice 0 host 0: its trainer exited with 75; see its log")),
         ({0: 75, 1: 42}, Failure(42, "slice 0 host 1: its trainer exited with 42; see its log")),
+        ({0: 75, 1: 80}, Failure(80, "slice 0 host 1: its trainer exited with 80; see its log")),
     ],
 )
 def test_a_trainer_that_failed_without_a_cause_is_named(

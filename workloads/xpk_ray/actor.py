@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from trainer.config import Config
-from trainer.errors import ExitCode
+from trainer.errors import ExitCode, FatalError
 from trainer.hosts import job as jobs
 from trainer.hosts.bootstrap import Host, bracketed, read_host, resolve
 from trainer.telemetry import metrics
@@ -75,7 +75,7 @@ class Trainer:
             self._end(self._train(config, host))
         except BaseException as error:
             if self._job is None:
-                self._end(ExitCode.FATAL, cause=str(error))
+                self._end(early_exit_code(error), cause=str(error))
             else:
                 code = jobs.report_error(self._job, error)
                 self._end(code, cause=" ".join(str(error).split())[:300] or type(error).__name__)
@@ -108,6 +108,11 @@ class Trainer:
             if self._report.code is None:
                 self._report = dataclasses.replace(self._report, code=int(code), cause=cause)
             self._changed.notify_all()
+
+
+def early_exit_code(error: BaseException) -> ExitCode:
+    """Return the exit code for an error before the records are open, which is that of the trainer without Ray."""
+    return error.exit_code if isinstance(error, FatalError) else ExitCode.CRASH
 
 
 def two_free_ports(address: str, ports: Sequence[int] = _PORTS) -> int:

@@ -99,7 +99,9 @@ class Driver:
             say(f"driver: {outcome.message}")
             if self._is_asked_to_stop():
                 return ExitCode.PREEMPTED
-            if outcome.code in (ExitCode.FATAL, ExitCode.PREEMPTED):
+            if outcome.code == ExitCode.MOVED:
+                self._budget.record_stop_request()  # not counted by the JobSet either
+            if outcome.code in (ExitCode.FATAL, ExitCode.MOVED, ExitCode.PREEMPTED):
                 return outcome.code
             if not self._budget.replace():
                 # Without replacements the JobSet's own count is the same, and more accurate.
@@ -177,6 +179,9 @@ class Driver:
 
     def _find_cause(self, reports: dict[int, Report], errors: dict[int, str]) -> Failure:
         """Return the failure that caused the others."""
+        for process, report in sorted(reports.items()):
+            if report.code == ExitCode.MOVED:
+                return Failure(ExitCode.MOVED, f"{self._host.name(process)}: {_cause(report)}")
         for process, report in sorted(reports.items()):
             if report.code == ExitCode.FATAL and report.cause:
                 return Failure(ExitCode.FATAL, f"{self._host.name(process)}: {report.cause}")
