@@ -93,6 +93,33 @@ def test_ray_ending_with_its_host_is_not_an_error() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
+HANGS = """
+import subprocess
+from pathlib import Path
+from trainer.hosts.bootstrap import Host
+from xpk_ray import launcher, raylet
+
+class Ray(raylet.Raylet):
+    def has_started(self): return False
+
+raylet.start = lambda *_, **__: Ray(subprocess.Popen(["sleep", "60"], process_group=0), Path("start.log"), None)
+host = launcher.Launcher(Host(), raylet.Shape(), raylet.Services(), 0.9, {})
+try:
+    host._start_raylet()
+except RuntimeError as error:
+    print(error)
+    host.end(1)
+"""
+
+
+def test_a_ray_that_does_not_start_in_time_ends_its_host(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HANGS]
+    environ = os.environ | {"PYTHONPATH": str(WORKLOADS)}
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "Ray did not start within 1 s (start.log)\n"
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [

@@ -162,10 +162,12 @@ class Launcher:
             ray = self._ray = raylet.start(
                 self.host, self.shape, self.services, address=self.address, head=self.head, environ=self.environ
             )
-            while ray.process.poll() is None and not ray.has_started():
+            while ray.process.poll() is None and not ray.has_started() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
             if ray.has_started():
                 break
+            if ray.process.poll() is None:
+                raise RuntimeError(f"Ray did not start within {self.join_seconds:.0f} s ({ray.log})")
             if time.monotonic() > deadline or not ray.may_start_later():
                 raise RuntimeError(f"Ray did not start: {ray.last_words()} ({ray.log})")
             say(f"{self.name}: this machine is too busy to start Ray; retrying")

@@ -59,7 +59,7 @@ def slices(timeout: float = 60.0) -> list[Slice]:
     Raises TimeoutError if other tasks or actors hold hosts for longer than `timeout` seconds.
     """
     import ray
-    from ray.util.placement_group import placement_group
+    from ray.util.placement_group import placement_group, remove_placement_group
 
     count, hosts = (int(os.environ[name]) for name in ("MEGASCALE_NUM_SLICES", "XPK_HOSTS_PER_SLICE"))
     chips = _chips(ray.nodes())
@@ -68,10 +68,23 @@ def slices(timeout: float = 60.0) -> list[Slice]:
         bundles = [{host_resource(index, host): 1, **chips} for host in range(hosts)]
         # Each host's resource is on one node only, so that bundle H is host H.
         reserved.append(Slice(index, hosts, chips, placement_group(bundles, strategy="STRICT_SPREAD")))
-    for reserved_slice in reserved:
-        if not reserved_slice.placement_group.wait(timeout):
-            raise TimeoutError(f"slice {reserved_slice.index}: timed out after {timeout:.0f} s waiting for free hosts")
+    await_hosts(reserved, timeout, remove_placement_group)
     return reserved
+
+
+def await_hosts(reserved: Sequence[Slice], timeout: float, remove: Callable[[Any], object]) -> None:
+    """Wait until all hosts are reserved. Raises TimeoutError naming the slice.
+
+    If it fails, it calls `remove` for the placement groups, so that a later call can have the hosts.
+    """
+    try:
+        for one in reserved:
+            if not one.placement_group.wait(timeout):
+                raise TimeoutError(f"slice {one.index}: timed out after {timeout:.0f} s waiting for free hosts")
+    except BaseException:
+        for one in reserved:
+            remove(one.placement_group)
+        raise
 
 
 def each_host(function: Callable[..., Any], *arguments: Any, on: Sequence[Slice] | None = None) -> list[Any]:
