@@ -56,6 +56,17 @@ def test_the_page_of_a_run_has_curves_goodput_hosts_restarts_and_log(console: Co
     assert "s0/h0" in listener.parts["log"] and "runs" not in listener.parts
 
 
+def test_a_workload_of_the_same_name_does_not_show_the_curves_of_the_former_one(console: Console) -> None:
+    train(submit(), 30)
+    listener, _ = console.open(RUN)
+    until(shows(listener, "loss", "curve steps"))
+    until(shows(listener, "goodput", "Productive steps"))
+    Cluster(CLUSTER).workload("lm").delete(with_output=True)
+    submit()
+    until(lambda: not listener.parts["loss"])
+    assert not listener.parts["goodput"] and "Running" in listener.parts["head"]
+
+
 def test_runs_are_compared_with_curves_over_each_other(console: Console) -> None:
     train(submit(), 30)
     train(submit("other"), 10)

@@ -23,6 +23,7 @@ from xpk.model.terminal import printable
 
 _LOG_WIDTH = 500  # characters of a log line
 _NAMED_HOSTS = 12  # that are not up
+_RECORD_PARTS = ("loss", "signals", "hosts", "goodput", "slow", "restarts")  # of a page, which records tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,8 @@ def run_parts(markup: Any, view: RunView, is_narrow: bool) -> dict[str, Any]:
         "head": markup.head(view, view.status, figures, _facts(markup, view, view.status)),
         "log": markup.log(view, [printable(line.text, limit=_LOG_WIDTH) for line in view.log]),
     }
-    if run is None:
-        return parts
+    if run is None:  # those of an earlier workload of this name would stay on the page
+        return parts | dict.fromkeys(_RECORD_PARTS, "")
     wide, small = (NARROW, LOW) if is_narrow else (WIDE, HALF)
     has_steps = bool(run.record.steps or run.record.lost_steps)
     hosts = count(len(run.record.events), "host")
