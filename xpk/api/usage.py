@@ -85,6 +85,18 @@ def chips_of_pod(pod_spec: Obj) -> int:
     return int(sum(amounts.get(resource, 0) for resource in CHIP_RESOURCES)) or 1
 
 
+def quota_names(local_queues: Iterable[Obj]) -> dict[tuple[str, str], str]:
+    """Return the name of the quota that workloads of a queue use, by the namespace and name of the LocalQueue.
+
+    They differ for queues of other tools.
+    """
+    return {
+        (str(queue["metadata"].get("namespace") or ""), str(queue["metadata"]["name"])): _quota_name(cluster_queue)
+        for queue in local_queues
+        if (cluster_queue := str((queue.get("spec") or {}).get("clusterQueue") or ""))
+    }
+
+
 def supply_of(nodes: Iterable[Obj], cluster_queues: Iterable[Obj]) -> Supply:
     """Return the chips of the nodes of slices, and the quotas of queues."""
     chips: dict[str, int] = {}
@@ -144,5 +156,9 @@ def _quotas(cluster_queues: Iterable[Obj]) -> dict[str, int]:
             for (_, resource), allotment in allotments(queue).items()
             if resource in CHIP_RESOURCES
         ]
-        quotas[names.QUEUE if name == names.CLUSTER_QUEUE else name] = sum(amounts)
+        quotas[_quota_name(name)] = sum(amounts)
     return quotas
+
+
+def _quota_name(cluster_queue: str) -> str:
+    return names.QUEUE if cluster_queue == names.CLUSTER_QUEUE else cluster_queue

@@ -121,6 +121,17 @@ def test_conditions_tell_how_long_a_workload_waited_started_and_ran(cluster: Clu
     assert usage.problems == () and usage.unrecorded_seconds == 0
 
 
+def test_the_quota_of_another_tools_queue_is_used_by_its_local_queues(cluster: Cluster) -> None:
+    """Their names may differ, and several LocalQueues may use one quota."""
+    resource = {"name": "google.com/tpu", "nominalQuota": 16}
+    group = {"coveredResources": ["google.com/tpu"], "flavors": [{"name": "f", "resources": [resource]}]}
+    cluster.put({"kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": {"resourceGroups": [group]}})
+    cluster.put(jobset(), workload(QuotaReserved=RESERVED, PodsReady=(True, "Started", 2.0)))
+    (quota,) = cluster.usage(4, since=2).quotas
+    assert (quota.queue, quota.quota_chip_hours, quota.held_chip_hours) == ("q", 2 * 16, 2 * 8)
+    assert quota.idle_quota_chip_hours == 2 * 8
+
+
 def test_readings_continue_each_other(cluster: Cluster) -> None:
     cluster.put(jobset(), workload(QuotaReserved=RESERVED, PodsReady=(True, "Started", 2.5)))
     cluster.usage(3)

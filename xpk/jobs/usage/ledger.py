@@ -36,12 +36,20 @@ Interval = TypeVar("Interval", Hold, Capacity)
 
 @dataclass(slots=True)
 class Ledger:
-    """Records in the order of their times, without overlaps. `problems`: one line for each kind of damage."""
+    """Records in the order of their times, without overlaps. `problems`: one line for each kind of damage.
+
+    `quota_names`: see `xpk.api.usage.quota_names`.
+    """
 
     holds: list[Hold] = field(default_factory=list)
     capacities: list[Capacity] = field(default_factory=list)
     causes: dict[str, Causes] = field(default_factory=dict)  # by the UID of the workload
     problems: list[str] = field(default_factory=list)
+    quota_names: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def quota_of(self, hold: Hold) -> str:
+        """Return the name of the quota that a workload uses."""
+        return self.quota_names.get((hold.namespace, hold.queue), hold.queue)
 
     def holds_of(self) -> dict[str, list[Hold]]:
         """Return the holds of each workload, by its UID."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xpk.api.base import ObjectApi
 from xpk.api.text import counted
-from xpk.api.usage import RecordsUsage
+from xpk.api.usage import RecordsUsage, quota_names
 from xpk.jobs.output.program_log import ProgramLog
 from xpk.jobs.output.roots import OutputRoots
 from xpk.jobs.report.programs import read_run
@@ -17,7 +18,7 @@ from xpk.jobs.usage import ledger as ledgers
 from xpk.jobs.usage.causes import ABSENT, causes_of
 from xpk.jobs.usage.ledger import Ledger
 from xpk.jobs.usage.observation import Observation, observe_capacity, observe_workloads
-from xpk.model.errors import AuthorizationError, XpkError
+from xpk.model.errors import AuthorizationError, MissingToolError, XpkError
 from xpk.model.usage import MICROSECONDS, Causes, Hold, Record, State
 from xpk.storage import Folder, in_bucket, open_folder
 
@@ -91,10 +92,17 @@ def read(source: Source, *, since: int, until: int) -> Ledger:
         fresh = [*observation.records, *filled, *final]
         ledger = _joined(ledger, filled)
     ledger.causes |= {item.uid: item for item in causes}
+    ledger.quota_names = _quota_names(source.api)
     if unread:
         ledger.problems.append(_named("the output of {} cannot be read: its causes are unknown", unread))
     _write(folder, fresh, ledger, at)
     return ledger
+
+
+def _quota_names(api: ObjectApi) -> dict[tuple[str, str], str]:
+    with suppress(AuthorizationError, MissingToolError):
+        return quota_names(api.list("LocalQueue", None))
+    return {}
 
 
 def record_output(source: Source, names: Collection[str], namespace: str) -> None:

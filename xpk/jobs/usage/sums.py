@@ -146,7 +146,7 @@ def balance(ledger: Ledger, since: int, until: int) -> Balance:
 def _moments(
     ledger: Ledger, since: int, until: int
 ) -> Iterator[tuple[int, int, Capacity | None, Mapping[str, int], Mapping[str, int]]]:
-    """Yield intervals without a change: begin, end, capacity, and the chips that are held and queued, by queue."""
+    """Yield intervals without a change: begin, end, capacity, and the chips that are held and queued, by quota."""
     changes: list[tuple[int, int, Hold | Capacity]] = []
     items: Iterable[Hold | Capacity] = [*ledger.holds, *ledger.capacities]
     for item in items:
@@ -164,7 +164,7 @@ def _moments(
         if isinstance(item, Capacity):
             supply = item if sign > 0 else None
         else:
-            _increase(queued if item.state is State.QUEUED else held, item.queue, sign * item.chips)
+            _increase(queued if item.state is State.QUEUED else held, ledger.quota_of(item), sign * item.chips)
     if until > at:
         yield at, until, supply, held, queued
 
