@@ -19,6 +19,7 @@ from xpk.jobs.usage.reading import Source
 from xpk.jobs.usage.trace import Trace
 from xpk.model.errors import NotFoundError, UsageError
 from xpk.model.specs import Target
+from xpk.model.usage import MICROSECONDS
 
 _DAYS = 7  # by default
 
@@ -39,7 +40,7 @@ def usage_of(
 ) -> Usage:
     """Return the use of a cluster's chips; see `xpk.Cluster.usage`."""
     columns = figures.parse_columns(by if isinstance(by, str) else ",".join(by))
-    first, last = _interval(since, until)
+    first, last = _interval(since, until, source.clock())
     target = source.roots.target()
     chip_hour_prices((), prices, target)  # refuses a file that is not a price table before anything is read
     ledger = reading.read(source, since=first, until=last)
@@ -58,7 +59,7 @@ def trace_of(
 
     Raises NotFoundError if there were none.
     """
-    first, last = _interval(since, until)
+    first, last = _interval(since, until, source.clock())
     ledger = reading.read(source, since=first, until=last)
     trace = traces.trace_of(ledger, first, last)
     if not trace.lines:
@@ -69,10 +70,11 @@ def trace_of(
     return trace, ledger.problems
 
 
-def _interval(since: datetime | None, until: datetime | None) -> tuple[int, int]:
-    """Return begin and end in Unix microseconds. Raises UsageError for an empty interval."""
-    end = (until or datetime.now(UTC)).astimezone()
+def _interval(since: datetime | None, until: datetime | None, now: int) -> tuple[int, int]:
+    """Return begin and end in Unix microseconds, the end not after `now`. Raises UsageError for an empty interval."""
+    present = datetime.fromtimestamp(now / MICROSECONDS, UTC)
+    end = min((until or present).astimezone(), present)
     begin = (since or end - timedelta(days=_DAYS)).astimezone()
     if begin >= end:
-        raise UsageError("since must be before until")
-    return round(begin.timestamp() * 1e6), round(end.timestamp() * 1e6)
+        raise UsageError("since must be before until and before now")
+    return round(begin.timestamp() * MICROSECONDS), round(end.timestamp() * MICROSECONDS)

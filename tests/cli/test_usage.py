@@ -103,6 +103,8 @@ def test_the_python_api_returns_the_same(dev: Xpk) -> None:
     usage = api.Cluster("dev").usage(by=("workload",))
     assert usage.rows[0].workload == "run" and usage.rows[0].held_chip_hours == usage.total.held_chip_hours
     now = datetime.now(UTC)
+    until_tomorrow = api.Cluster("dev").usage(since=now - timedelta(hours=1), until=now + timedelta(days=1))
+    assert until_tomorrow.unrecorded_seconds <= 3600 and until_tomorrow.until < f"{now + timedelta(hours=1):%FT%TZ}"
     with pytest.raises(api.UsageError, match="since must be before until"):
         api.Cluster("dev").usage(since=now + timedelta(hours=1), until=now)
 
