@@ -53,6 +53,15 @@ def _fields(one: Hold) -> Mapping[str, Any]:
     return {name: getattr(one, name) for name in Hold.__dataclass_fields__}
 
 
+def test_hosts_that_end_one_after_the_other_leave_the_number_of_slices_as_it_was() -> None:
+    """A local cluster records the chips of those that are still ending."""
+    running = hold("w", State.RUNNING, 0, 100)
+    last = Hold(**{**_fields(hold("w", State.STOP, 100, 110)), "chips": 1, "created": running.created})
+    rows, assumptions = traced(assemble([running, last]), -10, 200)
+    assert [(row["slices"], row["seconds"]) for row in rows] == [(1, 110)]
+    assert "left out" not in assumptions
+
+
 def test_a_replayed_trace_has_the_waits_of_the_week_that_it_was_made_from(tmp_path: Path) -> None:
     rng, scenario = Random(3), scenario_of(cluster(own=6, red=0), NOW)
     jobs, slices_of = list[Job](), dict[str, int]()

@@ -39,7 +39,7 @@ def trace_of(ledger: Ledger, since: int, until: int) -> Trace:
             continue
         held = [hold for hold in part if hold.state is not State.QUEUED]
         is_waiting = not held and part[-1].end >= until - MICROSECONDS
-        slices = _slices(part[-1])
+        slices = _slices(holds)
         reason = "" if held or is_waiting else "canceled"
         reason = "queue" if not part[-1].queue else "type" if not slices else reason
         if reason:
@@ -68,10 +68,11 @@ def _line(first: Hold, slices: int, held: Sequence[Hold], since: int, until: int
     return json.dumps(row)
 
 
-def _slices(hold: Hold) -> int:
-    """Return the slices of a hold, 0 for an unknown accelerator type."""
+def _slices(holds: Sequence[Hold]) -> int:
+    """Return the slices of a workload, 0 for an unknown accelerator type. While it stops, it holds fewer and fewer."""
+    largest = max(holds, key=lambda hold: hold.chips)
     try:
-        return hold.chips // find_shape(hold.accelerator_type).chips
+        return largest.chips // find_shape(largest.accelerator_type).chips
     except UsageError:
         return 0
 
