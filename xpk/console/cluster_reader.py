@@ -164,8 +164,8 @@ class ClusterReader:
         known.account_at = self.clock()
         try:
             known.progress = with_goodput(known.progress, self.roots.to_read(status), status)
-        except XpkError:
-            return
+        except XpkError:  # of a run that has ended, all is read again
+            known.was_final = False
 
 
 def waiting_in(view: ClusterView, queue: QueueInfo) -> list[WorkloadStatus]:
