@@ -9,9 +9,11 @@ from pathlib import Path
 from tests.console.hosts import api_of
 from tests.jobs.objects import ROOTS
 from tests.jobs.report.runs import RunWriter
-from xpk.console.cluster_reader import ClusterReader
+from tests.jobs.simulation.queues import queued_status
+from xpk.console.cluster_reader import ClusterReader, obstacles
 from xpk.jobs.output.roots import Claim, OutputRoots
 from xpk.model.errors import UnavailableError
+from xpk.model.forecast import StartEstimate
 from xpk.model.status import Phase
 
 
@@ -44,3 +46,11 @@ def test_the_goodput_of_an_ended_run_is_read_again_after_a_failure(tmp_path: Pat
     reader.read()
     (last,) = reader.read().runs
     assert last.progress and last.progress.goodput is not None
+
+
+def test_workloads_of_one_name_that_wait_for_one_reason_are_explained_by_one_line() -> None:
+    """They are in several namespaces."""
+    reason = "admission checks are not simulated"
+    unknown = StartEstimate(earliest=None, expected=None, latest=None, rests_on=(), preempts=(), reason=reason)
+    waiting = [queued_status(namespace=namespace, start=unknown) for namespace in ("red", "blue")]
+    assert obstacles(waiting) == (reason,)

@@ -178,10 +178,10 @@ def waiting_in(view: ClusterView, queue: QueueInfo) -> list[WorkloadStatus]:
 
 def obstacles(waiting: Sequence[WorkloadStatus]) -> tuple[str, ...]:
     """Return why workloads of a queue have no estimated start, one line each; one line if it is the same for all."""
-    reasons = {one.name: one.start.reason for one in waiting if one.start and one.start.reason}
-    if len(reasons) == len(waiting) and len(set(reasons.values())) == 1:
-        return tuple(set(reasons.values()))
-    return tuple(f"{name}: {reason}" for name, reason in list(reasons.items())[:_NAMED_OBSTACLES])
+    reasons = [(one.name, one.start.reason) for one in waiting if one.start and one.start.reason]
+    if len(reasons) == len(waiting) and len({reason for _, reason in reasons}) == 1:
+        return (reasons[0][1],)
+    return tuple(f"{name}: {reason}" for name, reason in reasons[:_NAMED_OBSTACLES])
 
 
 def _key_of(status: WorkloadStatus) -> tuple[str, str, str]:
