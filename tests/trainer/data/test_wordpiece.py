@@ -69,6 +69,16 @@ def test_a_document_ends_with_a_separator(tmp_path: Path) -> None:
     assert identity(str(tmp_path / "vocab.txt")).startswith("wordpiece:")
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x1c", "\x0c"])
+def test_a_piece_that_unicode_takes_for_a_line_end_moves_no_other(separator: str) -> None:
+    assert tokenizer("a", separator, "b").ids("a b") == [4, 6]
+    assert tokenizer("a", separator, "b").vocab == 7
+
+
+def test_a_vocabulary_may_have_line_ends_of_windows() -> None:
+    assert WordPiece("vocab.txt", "\r\n".join([*SPECIAL, "a", ""]).encode()).ids("a") == [4]
+
+
 def test_a_file_that_is_no_vocabulary_is_reported() -> None:
     with pytest.raises(FatalError, match=r"'notes.txt' is not a WordPiece vocabulary: it has no \[CLS\]"):
         WordPiece("notes.txt", b"[UNK]\nsome text")

@@ -23,7 +23,8 @@ class WordPiece:
 
     def __init__(self, path: str, content: bytes) -> None:
         """Read a vocabulary. Raises FatalError if it is not one."""
-        pieces = content.decode(errors="replace").splitlines()
+        # Not `splitlines`: a piece may be a character that it takes for a line end, such as U+2028.
+        pieces = content.decode(errors="replace").removesuffix("\n").split("\n")
         self._pieces = [piece.strip() for piece in pieces]
         self._ids = {piece.strip(): number for number, piece in enumerate(pieces)}
         missing = [piece for piece in (_UNKNOWN, _START, _SEPARATOR, _MASK) if piece not in self._ids]
