@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainer.config import Config, Model
 from trainer.errors import Problem
 
-LENGTHS = tuple(sorted({2**n for n in range(3, 13)} | {3 * 2**n for n in range(3, 12)}))  # 8, 16, 24, 32, 48, ... 4096
+LENGTHS = tuple(sorted({2**n for n in range(3, 13)} | {3 * 2**n for n in range(3, 12)}))  # 8, 16, 24, 32, 48, ... 6144
 
 
 def file_length(tokens: int) -> int | None:

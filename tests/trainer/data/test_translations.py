@@ -14,6 +14,7 @@ from trainer.data import bucket_order, checks, prepare, synthetic_translations, 
 from trainer.data import reader as reading
 from trainer.data.bucket_order import BucketOrder
 from trainer.data.dataset import Corpus
+from trainer.data.preparation import summary
 from trainer.data.records import END, FIRST_TOKEN
 from trainer.errors import FatalError
 from trainer.parallel import layout
@@ -73,6 +74,16 @@ def test_a_tsv_file_gives_the_same_data(corpus: Corpus, files: tuple[Path, Path]
     from_columns = translations.prepare(str(tsv), "", open_place(tmp_path))
     assert (from_columns.digest, from_columns.tokens) == (corpus.digest, corpus.tokens)
     assert translations.prepare(str(tsv), "", open_place(tmp_path)) == from_columns, "it is reused"
+
+
+@pytest.mark.parametrize(("tokens", "is_kept"), [(5000, True), (6144, True), (6145, False)])
+def test_the_longest_sentences_that_are_kept_are_those_that_are_said(
+    tokens: int, is_kept: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" + "x" * (tokens - 1) + "\tc\n")
+    corpus = translations.prepare(str(tmp_path / "pairs.tsv"), "", open_place(tmp_path / "out"))
+    assert (corpus.documents // 2, corpus.skipped) == ((2, 0) if is_kept else (1, 1))
+    assert ("1 pairs of more than 6,144 tokens skipped" in summary(corpus, MODEL)) == (not is_kept)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from trainer.data.prepare import FILE_TOKENS
 from trainer.data.records import Kind, record
 from trainer.errors import FatalError
 from trainer.former_names import SYNTHETIC
+from trainer.pair_lengths import LENGTHS
 from xpk_shared.storage import Place
 
 
@@ -79,7 +80,7 @@ def summary(corpus: Corpus, model: Model) -> str:
         pairs = f"{corpus.documents:,} pairs of {corpus.segments} tokens{files}"
         return f"{pairs}\nmask token {corpus.mask_token}, vocabulary {corpus.vocab}"
     count = f"{corpus.documents // 2:,} pairs" if corpus.has_translations else f"{corpus.documents:,} documents"
-    left_out = "pairs of more than 4,096 tokens" if corpus.has_translations else "binary or unreadable files"
+    left_out = f"pairs of more than {LENGTHS[-1]:,} tokens" if corpus.has_translations else "binary or unreadable files"
     skipped = f", {corpus.skipped} {left_out} skipped" if corpus.skipped else ""
     tokens = f"{corpus.tokens:,} tokens of {count}{files}{skipped}"
     return f"{tokens}\ntokenizer {corpus.tokenizer}, vocabulary {corpus.vocab}"
