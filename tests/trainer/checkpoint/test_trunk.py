@@ -6,6 +6,7 @@ import itertools
 import shutil
 import types
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.http_server import http_server, url_of
 from tests.trainer.checkpoint.stores import Store
 from tests.trainer.emulated import Trainer
 from trainer import config
@@ -28,6 +30,7 @@ from trainer.resume import start_trunk
 from trainer.step.compile_cache import CompileCache
 from trainer.step.compiler import Compiler
 from trainer.storage import open_place
+from xpk_shared.storage.errors import Unreachable
 
 RESNET = Model(family="resnet", image=32, classes=7, width=4, blocks="1,2,1", compute_dtype="float32")
 SIZES = ("model.width=4", "model.compute_dtype=float32", "model.classes=3", "model.max_boxes=4")
@@ -157,6 +160,30 @@ def test_a_path_without_a_checkpoint_is_one_line(change: Callable[[Path], Path],
     with pytest.raises(FatalError) as error:
         trunk.find_checkpoint(str(change(tmp_path / "resnet")))
     assert says in str(error.value.problems[0]) and len(error.value.problems) == 1
+
+
+class Failing(BaseHTTPRequestHandler):
+    """A storage server that fails in a way that the client does not retry by itself."""
+
+    def do_GET(self) -> None:
+        """Answer that the request failed."""
+        self.send_response(400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Do nothing."""
+
+
+def test_a_bucket_that_fails_does_not_end_the_run_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TENSORSTORE_GCS_HTTP_URL", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):  # which `open_place` sets
+        monkeypatch.setenv(name, "emulator")
+    with http_server(Failing) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
+        with pytest.raises(Unreachable, match="the server failed"):
+            trunk.find_checkpoint("gs://bucket/resnet")
+        (problem,) = trunk.check("gs://bucket/resnet")
+    assert "checkpoint.trunk_path='gs://bucket/resnet' cannot be read: the server failed" in problem.message
 
 
 def test_only_a_resnet_has_a_trunk(tmp_path: Path) -> None:

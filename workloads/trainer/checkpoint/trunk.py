@@ -11,6 +11,7 @@ from trainer.checkpoint.stores.folder import FolderStore
 from trainer.errors import FatalError, Problem, reason
 from trainer.storage import open_place
 from xpk_shared.storage import Place, in_bucket
+from xpk_shared.storage.errors import Unreachable
 
 if TYPE_CHECKING:
     from xpk_shared.storage.bucket import Bucket  # heavy, and an extra
@@ -38,12 +39,14 @@ class TrunkCheckpoint(NamedTuple):
 def find_checkpoint(path: str) -> TrunkCheckpoint:
     """Return the checkpoint that `path` names: itself, or the newest complete one of a run's output folder.
 
-    Raises FatalError if there is none, or if it is not of a ResNet.
+    Raises FatalError if there is none, or if it is not of a ResNet, and Unreachable, as a retry may succeed.
     """
     try:
         checkpoint = _find(path)
+    except Unreachable:
+        raise
     except OSError as error:
-        raise FatalError(Problem(f"{SETTING}={path!r} cannot be read: {reason(error)}", _HINT)) from error
+        raise FatalError(_unreadable(path, error)) from error
     family = checkpoint.notes.get("model", {}).get("family", "decoder")
     if family != "resnet":
         raise FatalError(Problem(f"{SETTING}={path!r} is of {family}, not of resnet", _HINT))
@@ -58,7 +61,13 @@ def check(path: str) -> list[Problem]:
             find_checkpoint(path)
     except FatalError as error:
         return list(error.problems)
+    except OSError as error:
+        return [_unreadable(path, error)]
     return []
+
+
+def _unreadable(path: str, error: OSError) -> Problem:
+    return Problem(f"{SETTING}={path!r} cannot be read: {reason(error)}", _HINT)
 
 
 def _find(path: str) -> TrunkCheckpoint:
