@@ -119,3 +119,20 @@ def test_settings_of_the_command_line_are_kept(capsys: pytest.CaptureFixture[str
     (best,) = json.loads(capsys.readouterr().out)["best"]
     assert best["settings"] == [] and best["global_batch"] == 512
     assert best["mesh"] == {"dp": 2, "stages": 1, "fsdp": 64, "tp": 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--num-slices", "0"], "--num-slices must be at least 1, got 0"),
+        (["--num-slices=1,-1"], "--num-slices must be at least 1, got -1"),
+        (["--num-slices", "1", "--products", "forwards"], "quant.matmuls has 'forwards', which is not a product"),
+    ],
+)
+def test_values_that_cannot_be_searched_are_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["search", "--config", "16b", "--tpu-types", "v5litepod-256", *words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 42 and line.startswith(f"error: {says}. ")

@@ -59,7 +59,7 @@ def _numbers(text: str) -> list[int]:
 def _search(options: argparse.Namespace) -> int:
     from trainer.estimate.search import Grid, search
 
-    problems: list[Problem] = []
+    problems = [_too_few_slices(number) for number in options.num_slices if number < 1]
     slices = []
     for tpu_type in options.tpu_types:
         try:
@@ -110,7 +110,7 @@ def _read_options(options: argparse.Namespace, min_slices: int = 0) -> tuple[Con
     """Return the configuration and sizes given on the command line. Raises FatalError with all their problems."""
     problems: list[Problem] = []
     if options.num_slices < 1:
-        problems.append(Problem(f"--num-slices must be at least 1, got {options.num_slices}", "Use 1 or more"))
+        problems.append(_too_few_slices(options.num_slices))
     elif not 0 <= min_slices <= options.num_slices:
         message = f"--min-slices must be from 1 to --num-slices = {options.num_slices}, got {min_slices}"
         problems.append(Problem(message, "Use a valid number, or omit it"))
@@ -130,6 +130,10 @@ def _read_options(options: argparse.Namespace, min_slices: int = 0) -> tuple[Con
     if problems:
         raise FatalError(*problems)
     return config, slice_, options.num_slices
+
+
+def _too_few_slices(number: int) -> Problem:
+    return Problem(f"--num-slices must be at least 1, got {number}", "Use 1 or more")
 
 
 def _unwritable(executable: Path | None) -> list[Problem]:

@@ -69,8 +69,9 @@ def search(config: Config, grid: Grid) -> dict[str, Any]:
     if config.model.family != "decoder":
         message = f"estimates require model.family=decoder, got {config.model.family}"
         raise FatalError(Problem(message, "Use a decoder"))
-    if problems := list(layout.range_problems(config)):
-        raise FatalError(*problems)
+    variants = [_with_products(config, products) for products in grid.products]
+    if problems := [problem for variant in variants for problem in layout.range_problems(variant)]:
+        raise FatalError(*dict.fromkeys(problems))
     best = [
         found
         for slice_, number in grid.sizes()
@@ -92,6 +93,10 @@ def _best(config: Config, slice_: Slice, number: int, products: str, grid: Grid)
     return max(estimates, key=lambda one: [one["global_batch"] / one[key] for key in keys], default=None)
 
 
+def _with_products(config: Config, products: str) -> Config:
+    return dataclasses.replace(config, quant=dataclasses.replace(config.quant, matmuls=products))
+
+
 def _with_settings(figures: dict[str, Any], config: Config, variant: Config) -> dict[str, Any]:
     tokens = figures["global_batch"] * config.model.seq_len
     return figures | {"settings": _settings(config, variant), "tokens_per_step": tokens}
@@ -104,7 +109,7 @@ def _fitting(config: Config, slice_: Slice, number: int, products: str, grid: Gr
     """
     chips = layout.Chips(number, slice_.hosts, slice_.chips_per_host)
     available = slice_.chip.hbm_gib * 2**30
-    quant = dataclasses.replace(config.quant, matmuls=products)
+    config = _with_products(config, products)
     for tp, replicas in itertools.product(grid.tp, grid.replicas):
         mesh = config.mesh
         if tp:
@@ -113,7 +118,7 @@ def _fitting(config: Config, slice_: Slice, number: int, products: str, grid: Gr
             mesh = dataclasses.replace(mesh, dp=number * replicas if replicas > 1 or mesh.dp else 0)
         for batch in grid.batch_per_chip:
             data = dataclasses.replace(config.data, global_batch=0, batch_per_chip=batch) if batch else config.data
-            variant = dataclasses.replace(config, mesh=mesh, data=data, quant=quant)
+            variant = dataclasses.replace(config, mesh=mesh, data=data)
             sizes = layout.layout(variant, chips)
             if sizes.global_batch > grid.max_global_batch or layout.size_problems(variant, chips):
                 continue
