@@ -58,3 +58,17 @@ def test_memory_grows_with_the_batch_and_what_is_saved() -> None:
             for remat, rows in (("full", 8), ("none", 8), ("none", 32))
         ]
         assert peaks[0]["peak_gib"] < peaks[1]["peak_gib"] < peaks[2]["peak_gib"]
+
+
+def test_parts_of_a_batch_and_an_explicit_reduction_change_what_is_sent() -> None:
+    names = ("whole", "parts", "explicit")
+    settings = ((), ("optim.grad_accum_steps=2",), ("mesh.grad_reduction=explicit", "optim.grad_accum_steps=2"))
+    shared = ["model.compute_dtype=float32", "optim.update_axes=", "data.batch_per_chip=16"]
+    sent = {
+        name: translation.estimate(config.load("transformer", [*shared, *own]), SLICE, 2)
+        for name, own in zip(names, settings, strict=True)
+    }
+    dcn, ici = ({name: one[key] for name, one in sent.items()} for key in ("dcn_gib_per_step", "ici_gib_per_step"))
+    assert dcn["parts"] == pytest.approx(2 * dcn["whole"], rel=0.01), "gradients are sent for every part"
+    assert dcn["explicit"] == pytest.approx(dcn["whole"] / 2, rel=0.01), "once, in bfloat16"
+    assert ici["parts"] == ici["explicit"] == pytest.approx(2 * ici["whole"], rel=0.01)

@@ -48,6 +48,8 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         ici=sent.fsdp + sent.tp,
         ici_seconds=sent.ici_seconds(slice_, sizes),
         dcn=sent.dcn,
+        int8_flops=len(config.quant.products) * layer_products(config.model) * tokens,
+        computed_int8_flops=_int8_flops_per_token(config) * tokens,
     )
     parameters = sum(numbers(config.model))
     return {
@@ -84,10 +86,20 @@ def computed_flops_per_token(model: Model) -> float:
 
     As of the decoder, but a layer's last product is recomputed too: the norm after it needs the result.
     """
-    mlp = 4.0 * model.layers * model.embed * model.mlp
-    recomputed = {"none": 0.0, "dots": 0.0, "attention": mlp, "full": layer_products(model)}[model.remat]
     passes = (1 if model.remat != "none" else 0) + (1 if model.attention_chunk else 0)
-    return flops_per_token(model) + recomputed + passes * _score_flops(model)
+    return flops_per_token(model) + _recomputed_products(model) + passes * _score_flops(model)
+
+
+def _recomputed_products(model: Model) -> float:
+    """Return the FLOPs per token of the products with a layer's weights that are recomputed."""
+    mlp = 4.0 * model.layers * model.embed * model.mlp
+    return {"none": 0.0, "dots": 0.0, "attention": mlp, "full": layer_products(model)}[model.remat]
+
+
+def _int8_flops_per_token(config: Config) -> float:
+    """Return the FLOPs computed per token in int8; recomputed products are those of the forward pass."""
+    again = _recomputed_products(config.model) if "forward" in config.quant.products else 0.0
+    return len(config.quant.products) * layer_products(config.model) + again
 
 
 def _score_flops(model: Model) -> float:

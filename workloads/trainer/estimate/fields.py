@@ -22,6 +22,8 @@ class Work:
     ici: float
     ici_seconds: float
     dcn: float
+    int8_flops: float = 0.0  # of `flops`
+    computed_int8_flops: float = 0.0  # of `computed_flops`
 
 
 class Sent(NamedTuple):
@@ -68,8 +70,9 @@ def work_fields(work: Work, of_chip: Memory, chip: Chip, chips: int, *, is_hidde
     The bound of the time is that of the slowest of arithmetic and links, and of the update, for which a chip reads and
     writes its whole state. The expected time equals it if transfers are hidden behind arithmetic; else it is the sum.
     """
+    int8 = work.computed_int8_flops
     seconds = {
-        "compute": work.computed_flops / chips / chip.peak_bf16,
+        "compute": ((work.computed_flops - int8) / chip.peak_bf16 + int8 / chip.peak_int8) / chips,
         "ici": work.ici_seconds,
         "dcn": work.dcn / chip.dcn_bandwidth,
     }
@@ -77,9 +80,11 @@ def work_fields(work: Work, of_chip: Memory, chip: Chip, chips: int, *, is_hidde
     update = 2 * of_chip.state / chip.hbm_bandwidth
     bound = seconds[bound_by] + update
     expected = bound if is_hidden else sum(seconds.values()) + update
+    share = work.int8_flops / work.flops
 
-    def utilization(seconds: float) -> float | None:
-        return mfu(work.flops / work.items, work.items / seconds, chips, chip.peak_bf16)
+    def utilization(seconds: float, int8_share: float = 0.0) -> float | None:
+        flops_per_item, rate = work.flops / work.items, work.items / seconds
+        return mfu(flops_per_item, rate, chips, chip.peak_bf16, int8_share, chip.peak_int8)
 
     return {
         "flops_per_step": work.flops,
@@ -89,10 +94,10 @@ def work_fields(work: Work, of_chip: Memory, chip: Chip, chips: int, *, is_hidde
         "step_seconds": significant(bound),
         "bound_by": bound_by,
         "tokens_per_second": round(work.items / bound),
-        "mfu_bound": utilization(bound),
+        "mfu_bound": utilization(bound, share),
         "emfu_bound": utilization(bound),
         "expected_step_seconds": significant(expected),
-        "expected_mfu": utilization(expected),
+        "expected_mfu": utilization(expected, share),
         "expected_emfu": utilization(expected),
     }
 

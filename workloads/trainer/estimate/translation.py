@@ -32,19 +32,26 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
     of_chip, global_batch = memory(config, sizes, is_elastic=is_elastic), sizes.global_batch * replicas
     flops = registry.flops_per_record(config.model) * global_batch
     slices, params = replicas if is_elastic else sizes.dp_slices, _on_a_chip(config, sizes)
-    width = vector_width(config) if is_elastic else _width(config.model)
+    # Left to XLA, gradients are sent for every part of an accumulated batch, as those inside a slice are.
+    is_explicit, parts = config.mesh.grad_reduction == "explicit", config.optim.grad_accum_steps
+    width = vector_width(config) if is_elastic or is_explicit else parts * _width(config.model)
     # Replicas of a slice divide its gradients; an update that is sharded over dp gathers the others' new parameters.
     dcn = 2 * (slices - 1) / slices * width * params / (1 if is_elastic else sizes.dp // slices)
     if "dp" in config.optim.axes and not is_elastic:
         dcn += (slices - 1) * 4 * params / sizes.dp
-    sent = Traffic(fsdp=3 * _width(config.model) * params * (sizes.fsdp - 1), tp=0.0, dcn=dcn)
+    sent = Traffic(fsdp=parts * 3 * _width(config.model) * params * (sizes.fsdp - 1), tp=0.0, dcn=dcn)
+    is_recomputed = config.model.remat == "full"
+    products = global_batch * _layer_products(config.model)  # in each of the three passes
+    int8_passes = len(config.quant.products)
     work = Work(
         items=global_batch * config.model.seq_len,
         flops=flops,
-        computed_flops=flops * (4 / 3 if config.model.remat == "full" else 1),
+        computed_flops=flops * (4 / 3 if is_recomputed else 1),
         ici=sent.fsdp,
         ici_seconds=sent.ici_seconds(slice_, sizes),
         dcn=dcn,
+        int8_flops=int8_passes * products,
+        computed_int8_flops=(int8_passes + (is_recomputed and "forward" in config.quant.products)) * products,
     )
     return {
         **size_fields(config, slice_, num_slices, sizes, chips=all_chips, parameters=registry.parameters(config.model)),
@@ -52,6 +59,12 @@ def estimate(config: Config, slice_: Slice, num_slices: int, *, is_elastic: bool
         **memory_fields(of_chip, slice_.chip),
         **work_fields(work, of_chip, slice_.chip, all_chips, is_hidden=True),
     }
+
+
+def _layer_products(model: Model) -> float:
+    """Return the FLOPs of a pair's products with the Transformer's weights of layers, in one of the three passes."""
+    width = model.heads * model.head_dim
+    return 2.0 * model.seq_len * model.layers * (12 * model.embed * width + 4 * model.embed * model.mlp)
 
 
 def memory(config: Config, sizes: Layout, *, is_elastic: bool = False) -> Memory:
