@@ -157,14 +157,18 @@ class _Functions:
         automatic = Automatic(self.execution, functools.partial(self.model.sums, self.config.model))
         parts = self.config.optim.grad_accum_steps
         loss, weight, grads, averages = sum_gradients(automatic, state["params"], context, self.gather(blocks), parts)
-        return flattening.flatten({"grads": grads, "averages": averages}), {"loss": loss, "weight": weight}
+        # The changes alone: vectors may be bfloat16, in which averages would lose most changes.
+        changes = jax.tree.map(jnp.subtract, averages, state.get("averages", {}))
+        return flattening.flatten({"grads": grads, "averages": changes}), {"loss": loss, "weight": weight}
 
     def update_from_sum(
         self, flattening: Flattening, state: State, flat_DN: Array, loss: Array, weight: Array
     ) -> tuple[State, dict[str, Array]]:
         tree, weight = flattening.unflatten(flat_DN), jnp.maximum(weight, 1.0)
         grads = jax.tree.map(lambda g: g / weight, tree["grads"])
-        averages = jax.tree.map(lambda a: a / self.replicas, tree["averages"])
+        averages = jax.tree.map(
+            lambda average, change: average + change / self.replicas, state.get("averages", {}), tree["averages"]
+        )
         return self._update(state, loss / weight, grads, averages)
 
     def evaluate(self, params: Params, blocks: Blocks, averages: Params | None = None) -> Sums:
