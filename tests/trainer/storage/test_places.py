@@ -154,3 +154,31 @@ def test_the_oldest_lines_are_dropped_if_a_disk_stays_full(tmp_path: Path) -> No
                 lines.write(b"line %d\n" % number)
     lines.flush(1.0)
     assert path.read_bytes() == b"line 7\nline 8\n"
+
+
+@contextmanager
+def no_file_opens() -> Iterator[None]:
+    """Let this process open no further file or folder."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path) -> None:
+    place = open_place(tmp_path)
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "a.txt").write_text("text")
+    entries = place.walk(frozenset())
+    with no_file_opens(), pytest.raises(OSError, match="Too many open files"):
+        list(entries)
+    assert [entry.name for entry in place.walk(frozenset())] == ["part/a.txt"]
+    assert list((place / "none").walk(frozenset())) == []
+
+
+def test_the_folder_that_a_file_system_has_for_itself_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir(mode=0o700)
+    (tmp_path / "lost+found" / "#12").write_text("text")
+    assert list(open_place(tmp_path).walk(frozenset())) == []

@@ -20,6 +20,7 @@ from xpk_shared.storage.place import Entry, Place, check_size
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _BLOCK = 1 << 16  # bytes
+_RECOVERED = "lost+found"  # at the root of a file system; only its administrator can list it
 _MAX_DEPTH = 5  # of folders that `find` searches
 _MAX_WAITING = 4 << 20  # bytes of lines that did not fit on a full disk
 
@@ -72,9 +73,9 @@ class Disk(Place):
         return entries
 
     def walk(self, skip: frozenset[str]) -> Iterator[Entry]:
-        """Yield regular files and links to them."""
-        for root, folders, names in os.walk(self.path):
-            folders[:] = sorted(f for f in folders if f not in skip and not f.startswith("."))
+        """Yield regular files and links to them. Raises OSError for a folder that cannot be listed."""
+        for root, folders, names in os.walk(self.path, onerror=_raise_unless_absent):
+            folders[:] = sorted(f for f in folders if f not in skip and not f.startswith(".") and f != _RECOVERED)
             for name in sorted(names):
                 path = Path(root, name)
                 if not name.startswith(".") and path.is_file():
@@ -207,6 +208,11 @@ def open_regular(path: Path) -> BinaryIO:
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise Refused(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, _ABSENT):
+        raise error
 
 
 def _entry(name: str, status: os.stat_result) -> Entry:
