@@ -1,5 +1,6 @@
 """Prepared data sets: files, tokenizers, and errors for damage and for other models."""
 
+import errno
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ from trainer.data import reader as reading
 from trainer.data.dataset import BLOCK, Corpus
 from trainer.errors import FatalError
 from trainer.storage import open_place
+from xpk_shared.storage.disk import Disk
 
 ROOT = Path(__file__).parents[3]
 SMALL = Model(seq_len=16)
@@ -257,6 +259,35 @@ def test_an_invalid_tokenizer_is_reported(content: bytes | None, says: str, text
         file.write_bytes(content)
     with pytest.raises(FatalError, match=says):
         prepare.prepare(str(texts), open_place(tmp_path / "out"), tokenizer=str(file))
+
+
+class FailingDisk(Disk):
+    """A folder with a file that fails to be read in this way."""
+
+    error = errno.EIO
+
+    def __truediv__(self, name: str) -> Disk:
+        return type(self)(self.path / name)
+
+    def read(self, limit: int | None = None) -> bytes:
+        """Fail for one file."""
+        if self.path.name == "b.txt":
+            raise OSError(self.error, os.strerror(self.error), str(self.path))
+        return super().read(limit)
+
+
+class ForbiddenDisk(FailingDisk):
+    """The same, of which the user may not read one."""
+
+    error = errno.EACCES
+
+
+def test_a_file_that_a_disk_fails_to_read_is_not_left_out_for_good(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        list(prepare.source_documents(FailingDisk(tmp_path), ""))
+    assert [text for _, text in prepare.source_documents(ForbiddenDisk(tmp_path), "")] == [b"a", None, b"c"]
 
 
 def test_prepare_prints_the_manifest_and_a_summary(tokenizer: str, tmp_path: Path) -> None:

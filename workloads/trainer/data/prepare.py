@@ -192,8 +192,11 @@ def _write_texts(folder: Place, writer: Writer, tokenizer: Tokenizer, suffixes: 
 
 
 def source_documents(folder: Place, suffixes: str) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the name and text of each file; None in place of text that is none or cannot be read."""
+    """Yield the name and text of each file; None in place of text that is none or may not be read.
+
+    Raises OSError for other failures: the file may be readable later.
+    """
     entries, read_entries = itertools.tee(text_files(folder, suffixes))
-    unreadable = (FileNotFoundError if folder.path is None else OSError,)  # a bucket may be readable later
+    unreadable = (FileNotFoundError,) if folder.path is None else (FileNotFoundError, PermissionError)
     for entry, content in zip(entries, folder.read_each(read_entries, unreadable), strict=True):
         yield entry.name, document(content)
