@@ -1,6 +1,7 @@
 """In any order of events the last complete checkpoint is never removed, and committed ones are complete."""
 
 import errno
+import os
 import shutil
 import tempfile
 import time
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.stores import manifest, open_store
+from trainer.checkpoint.stores.folder import FolderStore
 from trainer.errors import SaveError, StorageError
 from trainer.hosts import job
 from trainer.hosts.peers import Peers
@@ -230,3 +232,20 @@ def test_an_attempt_that_begins_on_a_full_disk_saves_once_there_is_space(
     (Path(store.staging_path(5, attempt_id)) / "host-0").write_bytes(b"state")
     store.commit(5, attempt_id, {})
     assert store.steps() == [5]
+
+
+def test_a_file_system_that_cannot_sync_folders_has_checkpoints(tmp_path: Path) -> None:
+    """As those of SMB and of virtual machines' shared folders."""
+    failure = errno.EINVAL
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(failure, os.strerror(failure))
+
+    store = FolderStore(tmp_path, sync=refuse)
+    (Path(store.staging_path(5, store.begin_attempt(0))) / "host-0").write_bytes(b"state")
+    store.commit(5, "0", {})
+    assert store.steps() == [5] and store.damage(5) == ""
+    failure = errno.EIO
+    store.staging_path(6, "0")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        store.commit(6, "0", {})

@@ -6,7 +6,7 @@ import functools
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from trainer.checkpoint.stores import manifest, ocdbt
 from xpk_shared.storage import open_place
 
 _OWNER = ".owner"
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class FolderStore:
@@ -22,8 +23,8 @@ class FolderStore:
     `.owner` names the attempt that may commit.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
+        self._folder, self._sync = folder, sync
         self._owner: bytes | None = None  # content of the owner file while no other attempt has begun
 
     def begin_attempt(self, attempt: int) -> str:
@@ -63,7 +64,7 @@ class FolderStore:
         if self._owner not in (None, self._read_owner()):
             raise PermissionError(errno.EACCES, "a newer attempt has taken over", str(self._folder))
         os.replace(staging, self._folder / str(step))
-        _sync_folder(self._folder)
+        self._sync_folder()
 
     def abort(self, step: int, attempt_id: str) -> None:
         """Remove the staging folder."""
@@ -128,6 +129,17 @@ class FolderStore:
     def _staging_folder(self, step: int, attempt_id: str) -> Path:
         return self._folder / f".saving-{step}-{attempt_id}"
 
+    def _sync_folder(self) -> None:
+        """Make the rename itself survive a power failure, if the file system can."""
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            self._sync(descriptor)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC:
+                raise
+        finally:
+            os.close(descriptor)
+
     @staticmethod
     def _remove(paths: Iterable[Path]) -> None:
         for path in paths:
@@ -144,12 +156,3 @@ def _is_committed(path: Path) -> bool:
         return (path / manifest.MANIFEST).is_file()
     except OSError:
         return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
