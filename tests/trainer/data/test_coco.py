@@ -19,7 +19,7 @@ from tests.trainer import scenes
 from tests.trainer.small import run_alone
 from trainer import config
 from trainer.config import Data, Model
-from trainer.data import checks, masks, object_decoding, prepare_objects, reader, synthetic_scenes
+from trainer.data import checks, coco, masks, object_decoding, prepare_objects, reader, synthetic_scenes
 from trainer.data.color_jitter import ColorJitter, draw_jitter
 from trainer.data.dataset import Corpus
 from trainer.data.object_decoding import View
@@ -333,6 +333,18 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 def problems(path: Path | str, *others: str) -> str:
     configuration = config.load("tiny", [*SETTINGS, f"data.path={path}", *others])
     return "\n".join(map(str, checks.check_source(configuration, 8)))
+
+
+def test_annotations_of_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    for site in ("one", "two"):
+        scenes.write_coco(tmp_path / site)
+    with pytest.raises(FatalError) as error:
+        prepare_objects.prepare(str(tmp_path), open_place(tmp_path / "out"), MODEL)
+    (first, second) = error.value.problems
+    found = "'one/annotations/instances_train2017.json' and 'two/annotations/instances_train2017.json'"
+    assert first.message == f"data.path={str(tmp_path)!r} has {found}, of the same name"
+    assert "instances_val2017.json" in second.message
+    assert coco.check_objects(open_place(tmp_path)) == [first, second]
 
 
 def test_problems_are_found_without_reading_images(source: Path, prepared: Corpus, tmp_path: Path) -> None:

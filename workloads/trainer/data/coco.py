@@ -68,8 +68,19 @@ class CocoSource:
 
 
 def find_annotations(folder: Place) -> dict[str, str]:
-    """Return the annotation files of a folder: name of the set -> path. Raises FatalError if there are none."""
-    files = {match[1]: entry.name for entry in folder.walk(frozenset()) if (match := _NAME.search(entry.name))}
+    """Return the annotation files of a folder: name of the set -> path.
+
+    Raises FatalError if there are none, or several of one name.
+    """
+    files, problems = dict[str, str](), list[Problem]()
+    for entry in folder.walk(frozenset()):
+        if match := _NAME.search(entry.name):
+            first = files.setdefault(match[1], entry.name)
+            if first != entry.name:
+                message = f"data.path={str(folder)!r} has {first!r} and {entry.name!r}, of the same name"
+                problems.append(Problem(message, "Use other names for the file and the folder with its images"))
+    if problems:
+        raise FatalError(*problems)
     if not files:
         raise FatalError(Problem(f"data.path={str(folder)!r} has no instances_NAME.json", _LAYOUT))
     if all(map(_is_evaluation, files)):
