@@ -190,7 +190,7 @@ class Optim:
     decay_steps: str = ""  # piecewise: finished steps at which the learning rate drops, comma separated
     decay_factor: float = 0.1  # piecewise: factor of the learning rate at each of these steps
     power: float = 1.0  # exponent of the polynomial schedule: 1 is linear, 2 is usual for LARS
-    final_fraction: float = 0.1  # learning rate at the last step, as a fraction of lr
+    final_fraction: float = 0.1  # learning rate after the last step, as a fraction of lr
     weight_decay: float = 0.1  # weight decay, applied to matrices only
     b1: float = 0.9  # adamw, lamb: decay rate of the first moment
     b2: float = 0.95  # adamw, lamb: decay rate of the second moment
