@@ -186,11 +186,13 @@ def _prepare(options: argparse.Namespace) -> int:
     stated = {name: value for name, value in named.items() if value}
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **stated))
     _refuse(list(layout.range_problems(config)))
+    out = open_place(options.out)
     try:
-        corpus = preparation.prepare(config, open_place(options.out), file_tokens=options.file_tokens)
+        corpus = preparation.prepare(config, out, file_tokens=options.file_tokens)
     except OSError as error:
-        problem = Problem(f"{error.filename or options.out!r}: {reason(error)}", "Use another --out")
-        raise FatalError(problem) from error
+        where = str(error.filename or out)
+        hint = "Use another --out" if where.startswith(str(out)) else "Use another SRC, or try again later"
+        raise FatalError(Problem(f"{where!r}: {reason(error)}", hint)) from error
     print(corpus.path)
     print(preparation.summary(corpus, config.model), file=sys.stderr)
     return ExitCode.DONE

@@ -7,12 +7,14 @@ import json
 import os
 import resource
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 
+from tests.http_server import http_server, url_of
 from tests.trainer.small import arguments, run_alone, start
 from trainer import config
 from trainer.config import Model
@@ -20,6 +22,7 @@ from trainer.data import checks, dataset, prepare
 from trainer.data import reader as reading
 from trainer.data.dataset import BLOCK, Corpus
 from trainer.errors import FatalError
+from trainer.main import main
 from trainer.storage import open_place
 from xpk_shared.storage.disk import Disk
 
@@ -288,6 +291,44 @@ def test_a_file_that_a_disk_fails_to_read_is_not_left_out_for_good(tmp_path: Pat
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         list(prepare.source_documents(FailingDisk(tmp_path), ""))
     assert [text for _, text in prepare.source_documents(ForbiddenDisk(tmp_path), "")] == [b"a", None, b"c"]
+
+
+class FailingBucket(BaseHTTPRequestHandler):
+    """A storage server that fails in a way that the client does not retry by itself."""
+
+    def do_GET(self) -> None:
+        """Answer that the request failed."""
+        self.send_response(400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "hint"),
+    [
+        ("gs://bucket/text", "{tmp}/out", "Use another SRC, or try again later"),
+        ("{tmp}", "gs://bucket/out", "Use another --out"),
+    ],
+)
+def test_a_failure_to_read_or_write_has_the_hint_for_it(
+    source: str,
+    out: str,
+    hint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    for name in ("TENSORSTORE_GCS_HTTP_URL", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):  # which `open_place` sets
+        monkeypatch.setenv(name, "emulator")
+    with http_server(FailingBucket) as server, pytest.raises(SystemExit) as end:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
+        main(["prepare", source.format(tmp=tmp_path), "--out", out.format(tmp=tmp_path)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 42 and "the server failed" in line and line.endswith(f". {hint}")
 
 
 def test_prepare_prints_the_manifest_and_a_summary(tokenizer: str, tmp_path: Path) -> None:
