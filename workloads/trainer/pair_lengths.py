@@ -37,7 +37,7 @@ def problems(config: Config) -> Iterator[Problem]:
     if len(set(valid)) < len(texts):
         message = f"model.batch_lengths = {model.batch_lengths!r} is not a list of lengths below model.seq_len"
         yield Problem(message, f"Use different integers from 1 to {model.seq_len - 1}, such as 16,32, or omit it")
-    elif unequal := [length for length in valid if length % config.mesh.tp]:
+    elif unequal := [length for length in valid if config.mesh.tp and length % config.mesh.tp]:
         message = f"model.batch_lengths has {unequal[0]}, which is not divisible by mesh.tp = {config.mesh.tp}"
         yield Problem(message, f"Use multiples of {config.mesh.tp}")
     if model.packed and model.family == "transformer" and texts:

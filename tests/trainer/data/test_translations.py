@@ -162,6 +162,12 @@ def test_settings_that_pairs_do_not_support_are_refused(setting: str, says: str)
     assert any(says in str(problem) for problem in layout.range_problems(configuration))
 
 
+def test_an_invalid_size_of_the_mesh_is_one_line() -> None:
+    settings = config.load("transformer", ["mesh.tp=0"])
+    (problem,) = layout.check(settings, layout.Chips(1, 1, 4))
+    assert str(problem) == "error: mesh.tp = 0 is out of range. Use a value above 0"
+
+
 def order(batch: int, counts: tuple[int, ...], *, shards: int = 1) -> BucketOrder:
     buckets = bucket_order.buckets((8, 16, 24, 32), counts, (16, 24, 32), batch)
     return BucketOrder(3, batch, sum(counts), shards, "records", counts, buckets)
