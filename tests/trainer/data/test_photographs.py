@@ -138,6 +138,17 @@ def replace_by_text(folder: Path) -> str:
     return rf"image '{file}' is damaged: it is not a JPEG or PNG image"
 
 
+def link_a_class(folder: Path) -> str:
+    (folder / "train" / "boat").symlink_to(folder / "train" / "flower")
+    return rf"folder '{folder / 'train' / 'boat'}' is a symbolic link, which is not followed"
+
+
+def link_a_split(folder: Path) -> str:
+    (folder / "val").rename(folder.parent / "elsewhere")
+    (folder / "val").symlink_to(folder.parent / "elsewhere")
+    return rf"folder '{folder / 'val'}' is a symbolic link, which is not followed"
+
+
 def add_an_empty_class(folder: Path) -> str:
     (folder / "train" / "boat").mkdir()
     return rf"class folder '{folder / 'train' / 'boat'}' has no images"
@@ -155,7 +166,8 @@ def add_a_loose_file(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "harm", [truncate, replace_by_text, add_an_empty_class, add_an_unknown_class, add_a_loose_file]
+    "harm",
+    [truncate, replace_by_text, add_an_empty_class, add_an_unknown_class, add_a_loose_file, link_a_class, link_a_split],
 )
 def test_a_bad_source_is_reported_with_its_file(harm: Callable[[Path], str], tmp_path: Path) -> None:
     photographs.write_folders(tmp_path / "source")

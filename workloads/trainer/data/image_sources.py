@@ -79,11 +79,7 @@ def find_images(folder: Place) -> ImageSource:
     if loose:
         message = f"{str(folder / loose[0])!r} is not in the folder of a class"
         raise FatalError(Problem(message, "Use one folder of images for each class"))
-    empty = _empty_folders(folder)
-    if empty:
-        more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
-        message = f"class folder {', '.join(map(repr, empty[:_MAX_SHOWN]))}{more} has no images"
-        raise FatalError(Problem(message, "Add images, or remove the folder"))
+    _check_folders(folder)
     training, evaluation = _split(sorted(files, key=_mixed), lambda name: name.split("/")[0] in _EVALUATION)
     classes = sorted({class_name(entry.name) for entry in training})
     unknown = {class_name(entry.name) for entry in evaluation} - set(classes)
@@ -130,16 +126,21 @@ def _mixed(entry: Entry) -> tuple[int, str]:
     return zlib.crc32(entry.name.encode("utf-8", "surrogateescape")), entry.name
 
 
-def _empty_folders(folder: Place) -> list[str]:
-    """Return the folders on a disk that hold neither images nor folders; a bucket has no empty folders."""
-    if folder.path is None:
-        return []
-    empty = []
-    for root, folders, names in os.walk(folder.path):
+def _check_folders(folder: Place) -> None:
+    """Raise FatalError for folders on a disk that are links or hold neither images nor folders; a bucket has none."""
+    empty = list[str]()
+    for root, folders, names in os.walk(folder.path) if folder.path else ():
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (os.path.join(root, name) for name in folders):
+            if os.path.islink(path):
+                message = f"folder {path!r} is a symbolic link, which is not followed"
+                raise FatalError(Problem(message, "Move or copy the folder itself here"))
         if not folders and not any(name.lower().endswith(_SUFFIXES) for name in names):
             empty.append(root)
-    return empty
+    if empty:
+        more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
+        message = f"class folder {', '.join(map(repr, empty[:_MAX_SHOWN]))}{more} has no images"
+        raise FatalError(Problem(message, "Add images, or remove the folder"))
 
 
 def _recorded_images(place: Place) -> Iterator[LabeledImage]:
