@@ -86,6 +86,26 @@ def test_a_token_file_is_prepared_once_and_again_after_a_change(tmp_path: Path) 
     assert prepare.prepare(str(tmp_path / "src"), open_place(tmp_path / "out")).tokens == 11
 
 
+@pytest.mark.parametrize(("fraction", "records"), [(0.0, 8), (0.01, 8), (0.2, 9), (0.5, 15)])
+def test_as_much_text_as_one_batch_needs_is_enough(fraction: float, records: int, tmp_path: Path) -> None:
+    source, settings = tmp_path / "src", ["model.seq_len=16", f"data.eval_fraction={fraction}"]
+    asked = config.load("tiny", [f"data.path={source}", *settings])
+    assert records - int(records * fraction) == 8 > records - 1 - int((records - 1) * fraction)
+    for missing in (0, 1):
+        text(source, "a.txt", b"x" * (16 * records - missing))  # the end token is the target of the last one
+        made = prepare.prepare(str(source), open_place(tmp_path / "out"))
+        counts = sum(reader.counts(made, asked.model))
+        assert counts == records - missing
+        if not missing:
+            assert checks.check_source(asked, 8) == []
+            checks.check_corpus(asked, made, counts, 8)
+            continue
+        (problem,) = checks.check_source(asked, 8)
+        assert problem.message.endswith(f"has {16 * records:,} tokens, but one batch needs {16 * records + 1:,}")
+        with pytest.raises(FatalError, match="one batch needs"):
+            checks.check_corpus(asked, made, counts, 8)
+
+
 def test_no_text_and_too_little_text_are_fatal(tmp_path: Path) -> None:
     text(tmp_path / "src", "a.bin", b"\0\0")
     with pytest.raises(FatalError, match="no text files"):

@@ -133,7 +133,11 @@ def _needed_tokens(config: Config, batch: int) -> int:
     example = record(config.model)
     if example.has_documents:
         return 1
-    return int(batch * example.stride / (1 - config.data.eval_fraction)) + example.length
+    fraction = config.data.eval_fraction
+    records = max(batch, int((batch - 1) / (1 - fraction)))
+    while records - int(records * fraction) < batch:
+        records += 1
+    return example.numbers(records)
 
 
 def _synthetic_problems(config: Config) -> list[Problem]:
