@@ -271,6 +271,31 @@ def test_nodes_keep_emulating_slices_without_repeating_the_option(tmp_path: Path
     assert not any(NODEPOOL_LABEL in item["metadata"]["labels"] for item in site.api.list("Node"))
 
 
+def test_emulation_leaves_nodes_with_accelerators_alone(tmp_path: Path) -> None:
+    taint = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+    real = node("tpu-0", "tpu-np-0", 4, "v6e-4", taints=[taint])
+    site = Site(tmp_path, [node("worker-0"), real])
+    before = site.api.get("Node", "tpu-0")
+    site.adapt(emulated=True, shape=V5E_8, num_slices=1, output_root="/shared")
+    assert site.api.get("Node", "tpu-0") == before
+    site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
+    assert site.api.get("Node", "tpu-0") == before
+    assert NODEPOOL_LABEL not in site.api.get("Node", "worker-0")["metadata"]["labels"]
+
+
+def test_taints_that_others_add_while_slices_are_emulated_are_kept(tmp_path: Path) -> None:
+    site, theirs = Site(tmp_path, [node("worker-0")]), {"key": "theirs", "effect": "NoSchedule"}
+    plan = site.plan(emulated=True, shape=V5E_8, num_slices=1, output_root="/shared")
+    site.api.patch("Node", "worker-0", {"spec": {"taints": [theirs]}})
+    plan.carry_out(lambda title: None)
+    assert theirs in site.api.get("Node", "worker-0")["spec"]["taints"]
+    removal = site.provider.plan_delete("mine", force=False)
+    later = {"key": "later", "effect": "NoSchedule"}
+    site.api.patch("Node", "worker-0", {"spec": {"taints": [theirs, later]}})
+    removal.carry_out(lambda title: None)
+    assert site.api.get("Node", "worker-0")["spec"]["taints"] == [theirs, later]
+
+
 @pytest.mark.parametrize("later", ["another type", "none left"])
 def test_delete_removes_all_our_objects_for_any_slices(later: str, tmp_path: Path) -> None:
     site = Site(tmp_path, gke())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.capacity.nodes.change import change_node
 from xpk.capacity.nodes.inventory import advertises, in_slices, is_ready, pool_of
 from xpk.capacity.plan.plan import Step
 from xpk.model import names
 from xpk.model.accelerators import CHIP_RESOURCES, NODEPOOL_LABEL, SliceShape, find_shape
-from xpk.model.errors import CapacityError, ConflictError, TimedOutError
+from xpk.model.errors import CapacityError, ConflictError, NotFoundError, TimedOutError
 from xpk.model.specs import ClusterSpec
 
 _NODES_SECONDS, _POLL_SECONDS = 120.0, 1.0
@@ -106,17 +108,18 @@ def advertise_step(
 
 def undo(api: ObjectApi, nodes: Objs) -> None:
     """Remove the labels and resources by which nodes emulate slices."""
-    for node in in_slices(nodes):
-        meta, taints = node["metadata"], [taint for taint in node["spec"].get("taints", []) if not _is_ours(taint)]
-        labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(meta["labels"])))
-        api.patch("Node", meta["name"], {"metadata": {"labels": labels}, "spec": {"taints": taints or None}})
-        removed = dict.fromkeys(key for key in node["status"]["capacity"] if key in CHIP_RESOURCES)
-        api.patch("Node", f"{meta['name']}/status", {"status": {"capacity": removed, "allocatable": removed}})
+    for node in _ours(nodes):
+        name = node["metadata"]["name"]
+        # The labels last: an interrupted removal finds the node by them.
+        removed = dict.fromkeys(key for key in node["status"].get("capacity", {}) if key in CHIP_RESOURCES)
+        with suppress(NotFoundError):  # the node was deleted
+            api.patch("Node", f"{name}/status", {"status": {"capacity": removed, "allocatable": removed}})
+        change_node(api, name, _without_slice)
 
 
 def _advertise(api: ObjectApi, resource: str, units: int) -> bool:
     """Add the accelerators to the nodes' status; the kubelet makes them allocatable within seconds."""
-    nodes = in_slices(api.list("Node"))
+    nodes = _ours(api.list("Node"))
     for node in nodes:
         if node["status"].get("capacity", {}).get(resource) != str(units):
             name = node["metadata"]["name"]
@@ -127,13 +130,25 @@ def _advertise(api: ObjectApi, resource: str, units: int) -> bool:
 def _label(api: ObjectApi, chosen: list[tuple[Obj, str]], shape: SliceShape) -> None:
     # As on GKE: only pods that request the accelerator run here.
     taint = {"key": shape.resource, "value": "present", "effect": "NoSchedule"}
-    for node, pool in chosen:
+
+    def as_slice(pool: str, node: Obj) -> Obj:
         labels = {NODEPOOL_LABEL: pool, names.TYPE_ANNOTATION: shape.name, **shape.node_labels}
-        change = {"metadata": {"labels": labels}, "spec": {"taints": [*node["spec"].get("taints", []), taint]}}
-        api.patch("Node", node["metadata"]["name"], change)
+        others = [item for item in node["spec"].get("taints") or [] if item["key"] != shape.resource]
+        return {"metadata": {"labels": labels}, "spec": {"taints": [*others, taint]}}
+
+    for node, pool in chosen:
+        change_node(api, node["metadata"]["name"], partial(as_slice, pool))
+
+
+def _without_slice(node: Obj) -> Obj:
+    """Return the change that removes a slice's labels and taint from a node."""
+    taints = [taint for taint in node["spec"].get("taints") or [] if not _is_ours(taint)]
+    labels = dict.fromkeys((NODEPOOL_LABEL, names.TYPE_ANNOTATION, *_shape_labels(node["metadata"].get("labels", {}))))
+    return {"metadata": {"labels": labels}, "spec": {"taints": taints or None}}
 
 
 def _ours(nodes: Objs) -> Objs:
+    """Return the nodes that xpk has labeled as slices: the cluster may have others, with accelerators."""
     return [node for node in in_slices(nodes) if names.TYPE_ANNOTATION in node["metadata"]["labels"]]
 
 
