@@ -132,6 +132,30 @@ def test_a_new_node_of_a_quarantined_slice_is_quarantined_too() -> None:
     assert marks.quarantine_of(api.get("Node", "n2")) is None
 
 
+def test_a_slice_that_another_client_returns_right_now_is_not_quarantined_again() -> None:
+    api = cluster()
+    put_into_quarantine(api, "n1")
+    first = [item for item in nodes_of_slices(api) if item["metadata"]["name"] == "n0"]
+    marks.release(api, first, NOW + timedelta(hours=1))
+    marks.complete(api, nodes_of_slices(api), NOW + timedelta(hours=1))
+    assert taints(api, "n0") == [OTHER["key"]], "the return continues with the next node"
+    put_into_quarantine(api, "n0")
+    marks.quarantine(api, first, "n0", "again", NOW + timedelta(hours=2))
+    api.patch("Node", "n1", {"spec": {"taints": [OTHER]}})
+    marks.complete(api, nodes_of_slices(api), NOW + timedelta(hours=2))
+    assert marks.TAINT in taints(api, "n1"), "it was returned before the slice was quarantined"
+
+
+def test_a_check_that_ends_after_the_return_does_not_quarantine_the_node_again() -> None:
+    api = cluster()
+    put_into_quarantine(api, "n2")
+    _, members = slice_of(nodes_of_slices(api), "n2")
+    marks.release(api, members, NOW)
+    marks.record_check(api, members, passed=False)
+    assert taints(api, "n2") == [OTHER["key"]]
+    assert "xpk.dev/quarantine-reason" not in api.get("Node", "n2")["metadata"]["annotations"]
+
+
 def test_evidence_is_stored_once_and_labels_the_node() -> None:
     api = cluster()
     assert marks.keep_evidence(api, api.get("Node", "n0"), [crash("n0", 0)], NOW)

@@ -10,10 +10,11 @@ from datetime import datetime
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.text import rfc3339
+from xpk.capacity.nodes.change import change_node
 from xpk.capacity.nodes.inventory import pool_of
 from xpk.capacity.nodes.out_of_service import parse_time
 from xpk.model import names
-from xpk.model.errors import AuthorizationError, Modified, NotFoundError
+from xpk.model.errors import AuthorizationError, NotFoundError
 from xpk.model.evidence import Evidence, from_text, merged, to_text
 
 TAINT = names.QUARANTINE_TAINT
@@ -22,7 +23,6 @@ _TIME = "xpk.dev/quarantined-at"
 _RETURNED = "xpk.dev/returned-at"  # evidence from before counts no more
 _PASSES = "xpk.dev/preflight-passes"  # preflight checks that the slice has passed in a row since its quarantine
 _LONGEST = 1000  # characters of an event
-_TRIES = 5  # to change a node that others change, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +88,27 @@ def quarantine(api: ObjectApi, nodes: Objs, suspect: str, reason: str, now: date
 
 
 def complete(api: ObjectApi, nodes: Objs, now: datetime) -> None:
-    """Quarantine the other nodes of slices that are partly quarantined: a command was interrupted, or a node is new."""
+    """Quarantine the other nodes of slices that are partly quarantined: a command was interrupted, or a node is new.
+
+    Slices are left alone whose nodes were returned to service since: another client returns them right now, or the
+    user can repeat the command.
+    """
     for pool in sorted({*map(pool_of, nodes)}):
         members = [node for node in nodes if pool_of(node) == pool]
+        if _is_returning(members):
+            continue
         missing = [node for node in members if quarantine_of(node) is None]
         kept = [(mark.reason, node) for node in members if (mark := quarantine_of(node))]
         if missing and kept:
             reason, node = min(kept, key=lambda pair: len(pair[0]))  # the others name the suspect first
             quarantine(api, missing, str(node["metadata"]["name"]), reason, now)
+
+
+def _is_returning(members: Objs) -> bool:
+    """Return whether nodes of a slice were returned to service after the other ones were quarantined."""
+    since = [parse_time(mark.since) for node in members if (mark := quarantine_of(node))]
+    returned = [parse_time(_annotations(node).get(_RETURNED)) for node in members if not quarantine_of(node)]
+    return any(time and began and time > began for time in returned for began in since)
 
 
 def record_check(api: ObjectApi, nodes: Objs, *, passed: bool) -> int:
@@ -104,10 +117,13 @@ def record_check(api: ObjectApi, nodes: Objs, *, passed: bool) -> int:
     Raises Modified if others change a node again and again.
     """
     passes = passes_of(nodes) + 1 if passed else 0
+
+    def patch_of(node: Obj) -> Obj | None:
+        # One that was returned to service meanwhile stays there.
+        return {"metadata": {"annotations": {_PASSES: str(passes)}}} if quarantine_of(node) else None
+
     for node in nodes:
-        if (mark := quarantine_of(node)) is not None:
-            taint = next(taint for taint in node["spec"]["taints"] if taint.get("key") == TAINT)
-            _change(api, str(node["metadata"]["name"]), [taint], {_PASSES: str(passes), _REASON: mark.reason}, {})
+        change_node(api, str(node["metadata"]["name"]), patch_of)
     return passes
 
 
@@ -132,25 +148,13 @@ def _annotations(node: Obj) -> Obj:
 
 
 def _change(api: ObjectApi, name: str, own: Objs, marks: Obj, labels: Obj) -> bool:
-    """Set the taint, annotations and labels of a node; return False if it was deleted.
+    """Set the taint, annotations and labels of a node; return False if it was deleted."""
 
-    With the version, since a patch replaces all taints: the node controller may add one meanwhile.
-    """
-    for tries_left in range(_TRIES, 0, -1):
-        try:
-            node = api.get("Node", name)
-            taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
-            version = node["metadata"].get("resourceVersion")
-            meta = {"resourceVersion": version, "annotations": marks, "labels": labels}
-            api.patch("Node", name, {"metadata": meta, "spec": {"taints": [*taints, *own] or None}})
-        except NotFoundError:
-            return False
-        except Modified:
-            if tries_left == 1:
-                raise
-        else:
-            return True
-    return False
+    def patch_of(node: Obj) -> Obj:
+        taints = [taint for taint in node["spec"].get("taints") or [] if taint.get("key") != TAINT]
+        return {"metadata": {"annotations": marks, "labels": labels}, "spec": {"taints": [*taints, *own] or None}}
+
+    return change_node(api, name, patch_of)
 
 
 def _event(api: ObjectApi, node: Obj, reason: str, message: str, now: datetime, *, is_warning: bool) -> None:
