@@ -91,6 +91,33 @@ def test_an_instance_is_created_through_a_claim_and_deleted_with_it() -> None:
         api.get("PersistentVolumeClaim", "data")
 
 
+def created(api: FakeApi, name: str) -> None:
+    instance = Filestore(size="1024", tier="BASIC_HDD", access_mode="ReadWriteMany")
+    carry_out(plan_create(wanted(name, type="gcpfilestore"), instance, lambda: api))
+
+
+def test_a_storage_on_the_claim_of_another_one_is_only_detached() -> None:
+    api = FakeApi()
+    created(api, "shared")
+    meta = {"name": "mine", "namespace": "default"}
+    api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}})
+    carry_out(plan_attach(wanted("mine", type="gcpfilestore", claim="shared"), lambda: api))
+    with pytest.raises(ConflictError, match="'mine' was not created by `xpk storage create`"):
+        plan_delete("mine", "default", lambda: api)
+    assert api.get("PersistentVolumeClaim", "mine"), "a claim of another tool with the name of the storage"
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_interrupted_deletion_can_be_repeated(steps: int) -> None:
+    api = FakeApi()
+    created(api, "data")
+    for step in plan_delete("data", "default", lambda: api).steps[:steps]:
+        step.act()
+    assert [item.name for item in load(api, "default")] == ["data"], "it is listed until its instance is deleted"
+    carry_out(plan_delete("data", "default", lambda: api))
+    assert load(api, "default") == api.list("PersistentVolumeClaim") == []
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,10 +106,15 @@ def plan_detach(name: str, namespace: str, connect: Connect | None) -> Plan:
 
 
 def plan_delete(name: str, namespace: str, connect: Connect | None) -> Plan:
-    """Plan the deletion of an instance from `plan_create`, with its data. Raises ConflictError for any other."""
+    """Plan the deletion of an instance from `plan_create`, with its data. Raises ConflictError for any other.
+
+    The claim is deleted before the record: as long as the instance costs money, `storage list` shows it, and the same
+    command can be repeated.
+    """
     if connect:
         storage, api = _known(name, namespace, connect), connect()
-        made = storage.type == _FILESTORE and _is_made(api, storage)
+        # The claim of `plan_create` has the storage's name; a storage may be attached to that of another one.
+        made = storage.type == _FILESTORE and storage.mount.source == name and _is_made(api, storage)
         if not made:
             raise ConflictError(
                 f"storage '{name}' was not created by `xpk storage create`", hint=f"`xpk storage detach {name}`"
@@ -118,7 +124,7 @@ def plan_delete(name: str, namespace: str, connect: Connect | None) -> Plan:
         partial(_deleted, connect, "PersistentVolumeClaim", name, namespace),
     )
     summary = f"delete storage '{name}' in namespace '{namespace}'"
-    return Plan(summary, [_unregister_step(name, namespace, connect), remove])
+    return Plan(summary, [remove, _unregister_step(name, namespace, connect)])
 
 
 def _plan(summary: str, request: StorageRequest, mount: Mount, objects: Objs, connect: Connect | None) -> Plan:
@@ -266,8 +272,8 @@ def _known(name: str, namespace: str, connect: Connect) -> Storage:
 def _is_made(api: ObjectApi, storage: Storage) -> bool:
     try:
         claim = api.get("PersistentVolumeClaim", storage.mount.source, storage.namespace)
-    except NotFoundError:
-        return False
+    except NotFoundError:  # an earlier deletion was interrupted: only the record is left
+        return True
     return _MADE.items() <= (claim["metadata"].get("labels") or {}).items()
 
 
@@ -283,4 +289,5 @@ def _applied(connect: Connect | None, obj: Obj) -> None:
 
 def _deleted(connect: Connect | None, kind: str, name: str, namespace: str) -> None:
     assert connect
-    connect().delete(kind, name, namespace)
+    with suppress(NotFoundError):
+        connect().delete(kind, name, namespace)
