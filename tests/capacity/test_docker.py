@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xpk.capacity.docker import Engine
-from xpk.model.errors import MissingToolError, XpkError
+from xpk.model.errors import ConflictError, MissingToolError, XpkError
 from xpk.proc import Result
 from xpk.testing import Answer, FakeRunner
 
@@ -55,6 +55,14 @@ def test_a_failed_create_leaves_nothing(tmp_path: Path, said: str, hint: str) ->
         create(Engine(runner), tmp_path)
     assert hint in error.value.hint
     assert runner.ran("kind delete cluster --name dev") and runner.ran("docker network rm xpk-dev")
+
+
+def test_nodes_that_someone_else_has_created_meanwhile_stay(tmp_path: Path) -> None:
+    said = 'ERROR: failed to create cluster: node(s) already exist for a cluster with the name "dev"'
+    runner = FakeRunner({"kind create cluster": failing(said)})
+    with pytest.raises(ConflictError, match="already exist"):
+        create(Engine(runner), tmp_path)
+    assert runner.ran("kind delete") == []
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from xpk.local.api import LocalApi
 from xpk.local.cluster import create_cluster, delete_cluster, open_cluster
 from xpk.local.store import FILE, Store
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import TimedOutError, XpkError
+from xpk.model.errors import ConflictError, TimedOutError, XpkError
 from xpk.model.specs import ClusterSpec
 from xpk.model.usage import Capacity
 
@@ -150,6 +151,16 @@ def test_waiting_for_a_lock_is_reported_and_times_out(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 1.3
     assert message == ["waiting for cluster 'dev', which another xpk command holds"]
     assert not (tmp_path / "clusters" / "dev").exists()
+
+
+def test_a_resize_that_was_planned_before_another_one_changes_nothing(tmp_path: Path) -> None:
+    provider = LocalProvider(tmp_path)
+    provider.plan_create(replace(DEV, num_slices=3)).carry_out(lambda title: None)
+    shrink = provider.plan_resize("dev", 2, force=False)
+    provider.plan_resize("dev", 4, force=False).carry_out(lambda title: None)
+    with pytest.raises(ConflictError, match="cluster 'dev' was modified concurrently"):
+        shrink.carry_out(lambda title: None)
+    assert provider.describe("dev").num_slices == 4
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from xpk.capacity.fencing.machines import Machine, MachineState
 from xpk.capacity.nodes.out_of_service import parse_time
-from xpk.model.errors import MissingToolError, XpkError
+from xpk.model.errors import ConflictError, MissingToolError, XpkError
 from xpk.proc import Result, Runner
 
+_EXISTS = "already exist for a cluster with the name"  # kind's message about nodes
 _OLDEST_KIND = (0, 20)
 _READY = "180s"  # for the control plane; the wait for the other nodes comes later
 _CONTROL_PLANE_SHARES = 8192  # of the CPUs when all are busy; a node has 1024
@@ -63,16 +64,27 @@ class Engine:
         return self._must("kind", "get", "clusters", action="list kind clusters").stdout.split()
 
     def create(self, name: str, *, config: Path, kubeconfig: Path, image: str | None, retain: bool) -> None:
-        """Create a cluster; remove the remains of a failed or interrupted attempt, unless `retain`."""
+        """Create a cluster; remove the remains of a failed or interrupted attempt, unless `retain`.
+
+        Raises ConflictError if nodes of this name exist, which stay: they belong to someone else.
+        """
         argv = ["kind", "create", "cluster", "--name", name, "--config", str(config)]
         argv += ["--kubeconfig", str(kubeconfig), "--wait", _READY]
         argv += [*(["--image", image] if image else []), *(["--retain"] if retain else [])]
         try:
             # A separate network, so that it can be deleted with the cluster.
             env = {**self._environ, "KIND_EXPERIMENTAL_DOCKER_NETWORK": network_of(name)}
-            self._must(*argv, env=env, action=f"create kind cluster '{name}'")
+            created, action = self._run(*argv, env=env), f"create kind cluster '{name}'"
+            if created.exit_code and _EXISTS in created.stderr:
+                raise ConflictError(
+                    f"cannot {action}: {_reason(created)}",
+                    hint=f"choose another name, or `kind delete cluster --name {name}` first",
+                )
+            _checked(created, action)
             # Hosts that train would slow down the API server. Best effort: engines without root may be unable to.
             self._run("docker", "update", "--cpu-shares", str(_CONTROL_PLANE_SHARES), control_plane_of(name))
+        except ConflictError:
+            raise
         except BaseException:
             if not retain:
                 with suppress(XpkError):  # report the first failure
@@ -162,10 +174,14 @@ class Engine:
             ) from error
 
     def _must(self, *argv: str, action: str, env: Mapping[str, str] | None = None) -> Result:
-        result = self._run(*argv, env=env)
-        if result.exit_code:
-            raise XpkError(f"cannot {action}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
-        return result
+        return _checked(self._run(*argv, env=env), action)
+
+
+def _checked(result: Result, action: str) -> Result:
+    """Return the result of a program. Raises XpkError if it has failed."""
+    if result.exit_code:
+        raise XpkError(f"cannot {action}: {_reason(result)}", hint=_hint(result, f"`{result.command}` shows more"))
+    return result
 
 
 def _machine(status: str, finished: str) -> Machine:

@@ -152,6 +152,34 @@ def test_remains_of_a_failed_create_are_reused_by_the_next(machine: Machine) -> 
     assert titles[0] == "remove the remains of an interrupted create of 'dev'"
 
 
+def test_nodes_that_another_command_creates_are_no_remains(machine: Machine) -> None:
+    """The second command plans while the first one creates nodes, and runs once it has finished."""
+    first, second = machine.provider().plan_create(spec()), machine.provider()
+    create, plans = machine.runner.script["kind create cluster"], list[Plan]()
+
+    def slow(argv: tuple[str, ...]) -> object:
+        created = create(argv)  # type: ignore[operator]
+        (machine.state / "kind" / "dev" / "kubeconfig").unlink(missing_ok=True)
+        plans.append(second.plan_create(spec()))
+        return created
+
+    machine.runner.script["kind create cluster"] = slow  # type: ignore[assignment]
+    carry_out(first)
+    assert plans[0].steps[0].title.startswith("remove the remains")
+    with pytest.raises(ConflictError, match="cluster 'dev' was modified concurrently"):
+        carry_out(plans[0])
+    assert machine.provider().describe("dev").state == "Ready"
+
+
+def test_a_cluster_that_another_tool_creates_meanwhile_is_kept_by_the_next_create_too(machine: Machine) -> None:
+    plan = machine.provider().plan_create(spec())
+    said = 'ERROR: failed to create cluster: node(s) already exist for a cluster with the name "dev"'
+    machine.runner.script["kind create cluster"] = Result((), 1, "", said)
+    with pytest.raises(ConflictError, match="already exist"):
+        carry_out(plan)
+    assert machine.provider().names() == [], "otherwise the next create would remove it as its own remains"
+
+
 def test_another_shape_is_a_conflict(machine: Machine) -> None:
     provider = machine.provider()
     carry_out(provider.plan_create(spec()))

@@ -12,6 +12,7 @@ from typing import ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.capacity.cluster_lock import locked
 from xpk.capacity.cluster_setup import is_set_up, set_up
 from xpk.capacity.controllers import install
 from xpk.capacity.docker import Engine, control_plane_of
@@ -73,6 +74,11 @@ class KindProvider:
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Skips the completed steps of an interrupted create."""
+        file = self._root.parent / "locks" / f"{spec.name}.lock"
+        # Without the lock, one command would take the nodes that another one creates for remains, and remove them.
+        return locked(self._plan_create(spec), file, spec.name, lambda: self._plan_create(spec))
+
+    def _plan_create(self, spec: ClusterSpec) -> Plan:
         options = self._checked(spec)
         self._engine.check()
         summary = _summary(spec, options)
@@ -251,9 +257,10 @@ class KindProvider:
             self._engine.create(
                 spec.name, config=file, kubeconfig=fresh, image=options.node_image, retain=options.retain
             )
-        except BaseException:
-            # The remains stay recorded, so that the next `create` or `delete` handles them.
-            if not existed and not options.retain and self._is_gone(spec.name):
+        except BaseException as error:
+            # The remains stay recorded, so that the next `create` or `delete` handles them; nodes of others are none.
+            is_foreign = isinstance(error, ConflictError)
+            if not existed and (is_foreign or (not options.retain and self._is_gone(spec.name))):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         fresh.rename(self._path(spec.name, _KUBECONFIG))

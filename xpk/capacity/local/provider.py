@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.capacity.cluster_lock import LOCK_SECONDS, locked
 from xpk.capacity.cluster_setup import apply_queues
 from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
 from xpk.capacity.options import ProviderOptions
-from xpk.capacity.plan.plan import Plan, Progress, Step
+from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.provider import ClusterInfo, no_cluster
 from xpk.capacity.queues.reading import Queues, check_promised
@@ -26,7 +25,6 @@ from xpk.model.accelerators import NODEPOOL_LABEL, SliceShape, find_shape
 from xpk.model.errors import ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render.resources import workloads_dir
-from xpk.storage.private import make_folder, open_file, wait_for_lock
 
 # Every host has its own loopback address, so that two workloads can listen on one port. A cluster's addresses begin
 # at a block of 254 chosen by a hash of its folder's name: clusters in other state folders on this
@@ -49,7 +47,7 @@ class LocalProvider:
     options_type: ClassVar[type[LocalOptions]] = LocalOptions
 
     def __init__(
-        self, root: Path | None = None, *, options: LocalOptions | None = None, lock_seconds: float = 60.0
+        self, root: Path | None = None, *, options: LocalOptions | None = None, lock_seconds: float = LOCK_SECONDS
     ) -> None:
         self._lock_seconds = lock_seconds
         self._root = state_of("clusters", root)
@@ -62,12 +60,10 @@ class LocalProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
         _check(spec, "create")
-        summary, alone = _summary(spec), self._lock(spec.name, lambda: self.plan_create(spec))
-        if spec.name not in self.names():
-            return Plan(summary, self._build_steps(spec), alone)
-        have = self._spec(spec.name)
-        if have is None:  # an earlier `create` was interrupted
-            return Plan(summary, self._build_steps(spec), alone)
+        have = self._spec(spec.name) if spec.name in self.names() else None
+        if have is None:  # it does not exist, or an earlier `create` was interrupted
+            made = Plan(_summary(spec), self._build_steps(spec))
+            return self._locked(made, spec.name, lambda: self.plan_create(spec))
         if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
             raise ConflictError(
                 f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
@@ -75,7 +71,7 @@ class LocalProvider:
                 if have.shape == spec.shape
                 else f"choose another name, or `xpk cluster delete {spec.name}` first",
             )
-        return Plan(summary)
+        return Plan(_summary(spec))
 
     def plan_resize(self, name: str, num_slices: int, *, force: bool) -> Plan:
         """See `Provider.plan_resize`."""
@@ -101,7 +97,8 @@ class LocalProvider:
             for item in reversed(going)
         ]
         steps = [*grow, self._queue_step(spec), *shrink]
-        return Plan(_summary(spec), steps, self._lock(name, lambda: self.plan_resize(name, num_slices, force=force)))
+        made = Plan(_summary(spec), steps)
+        return self._locked(made, name, lambda: self.plan_resize(name, num_slices, force=force))
 
     def plan_delete(self, name: str, *, force: bool) -> Plan:
         """See `Provider.plan_delete`."""
@@ -173,30 +170,9 @@ class LocalProvider:
         output = self._root / name / "output"
         return Target(emulated=True, sets_slice_environment=True, output_root=str(output), on_this_machine=True)
 
-    def _lock(self, name: str, plan: Callable[[], Plan]) -> Callable[[Progress], AbstractContextManager[None]]:
-        """Return a lock on the cluster that fails if `plan` returns nothing to do."""
-
-        @contextmanager
-        def hold(tell: Progress) -> Iterator[None]:
-            file = self._root.parent / "locks" / f"{name}.lock"
-            try:
-                make_folder(file.parent)
-                lock = open_file(file, os.O_RDWR)
-            except OSError as error:
-                message = f"cannot write to '{file}': {error.strerror}"
-                raise XpkError(message, hint="set XPK_STATE_DIR to a writable folder") from error
-            try:
-                hint = f"`fuser {file}` shows its process; run this command again when it has ended"
-                wait_for_lock(lock, f"cluster '{name}'", seconds=self._lock_seconds, tell=tell, hint=hint)
-                if not plan().steps:
-                    raise ConflictError(
-                        f"cluster '{name}' was modified concurrently", hint="run the same command again"
-                    )
-                yield
-            finally:
-                os.close(lock)
-
-        return hold
+    def _locked(self, made: Plan, name: str, plan: Callable[[], Plan]) -> Plan:
+        """Return a plan that is carried out under the cluster's lock."""
+        return locked(made, self._root.parent / "locks" / f"{name}.lock", name, plan, seconds=self._lock_seconds)
 
     def _known(self, name: str) -> ClusterSpec:
         self.connect(name)
