@@ -163,6 +163,20 @@ def test_a_resize_that_was_planned_before_another_one_changes_nothing(tmp_path: 
     assert provider.describe("dev").num_slices == 4
 
 
+def test_a_workload_that_came_while_the_prompt_waited_keeps_its_cluster(tmp_path: Path) -> None:
+    provider = LocalProvider(tmp_path)
+    provider.plan_create(DEV).carry_out(lambda title: None)
+    plan = provider.plan_delete("dev", force=False)
+    provider.connect("dev").create(jobset("late", "sleep 60"))
+    try:
+        with pytest.raises(ConflictError, match="workloads are on cluster 'dev': late"):
+            plan.carry_out(lambda title: None)
+        assert provider.names() == ["dev"]
+    finally:
+        provider.plan_delete("dev", force=True).carry_out(lambda title: None)
+    assert provider.names() == []
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

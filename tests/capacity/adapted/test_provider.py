@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from xpk.capacity.plan.plan import Plan
 from xpk.jobs.create.create import read_queue
 from xpk.model import names
 from xpk.model.accelerators import NODEPOOL_LABEL, find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec
 from xpk.render import render_queues
 from xpk.testing import FakeApi
@@ -355,6 +356,35 @@ def test_a_deleted_cluster_can_be_unregistered(tmp_path: Path) -> None:
         provider.plan_delete("mine", force=False)
     provider.plan_delete("mine", force=True).carry_out(lambda title: None)
     assert provider.names() == []
+
+
+def test_a_workload_that_came_while_the_prompt_waited_keeps_its_queue(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    plan = site.provider.plan_delete("mine", force=False)
+    site.api.create({"kind": "JobSet", "metadata": {"name": "late", "namespace": "default"}})
+    with pytest.raises(ConflictError, match="workloads are on cluster 'mine': late"):
+        plan.carry_out(lambda title: None)
+    assert site.api.list("ClusterQueue") and site.provider.names() == ["mine"]
+
+
+def test_force_needs_no_permission_to_list_workloads(tmp_path: Path) -> None:
+    class Limited(FakeApi):
+        def list(self, kind: str, *args: Any, **more: Any) -> list[Obj]:
+            if kind == "JobSet":
+                raise AuthorizationError("jobsets is forbidden")
+            return super().list(kind, *args, **more)
+
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    limited = Limited()
+    limited.objects = site.api.objects
+    site.api = limited
+    with pytest.raises(ConflictError, match="cannot check for workloads") as caught:
+        site.provider.plan_delete("mine", force=False)
+    assert "xpk cluster delete mine --force" in caught.value.hint
+    site.provider.plan_delete("mine", force=True).carry_out(lambda title: None)
+    assert site.api.list("ClusterQueue") == []
 
 
 def test_nodes_cannot_be_added(tmp_path: Path) -> None:

@@ -135,14 +135,15 @@ class AdaptedProvider:
                     hint=f"`xpk cluster delete {name} --force` removes its connection anyway",
                 ) from error
             return Plan(f"remove the connection to cluster '{name}'", [remembered])
-        running = live_workloads(api, name)
-        if running and not force:
-            raise ConflictError(
-                f"workloads are on cluster '{name}': {', '.join(running)}",
-                hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, "
-                "or --force to leave them without a queue",
-            )
-        steps = [Step("remove its queues and priorities", partial(_remove_queues, api))]
+        if not force:
+            _check_unused(api, name)
+
+        def remove() -> None:
+            if not force:  # a workload may have been started since the plan was made, while a prompt waited
+                _check_unused(api, name)
+            _remove_queues(api)
+
+        steps = [Step("remove its queues and priorities", remove)]
         if (recorded(api) or {}).get("emulated") == "true":
             steps.append(Step("remove the slice labels from its nodes", partial(emulate.undo, api, nodes)))
         settings = Step("remove the record of how workloads run on it", partial(_remove, api, [config_map({})]))
@@ -239,6 +240,16 @@ def _found(nodes: Objs, adaptation: Adaptation) -> ClusterSpec:
         f"the cluster has no whole slice{f' of {adaptation.shape.name}' if adaptation.shape else ''}; it has: {types}",
         hint="add node pools of an accelerator type, or emulate slices: --emulated --tpu-type TYPE --num-slices N",
     )
+
+
+def _check_unused(api: ObjectApi, name: str) -> None:
+    """Raise ConflictError if workloads are on a cluster."""
+    if running := live_workloads(api, name):
+        raise ConflictError(
+            f"workloads are on cluster '{name}': {', '.join(running)}",
+            hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, "
+            "or --force to leave them without a queue",
+        )
 
 
 def _remove(api: ObjectApi, objects: Objs) -> None:

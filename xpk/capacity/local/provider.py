@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from xpk.api.base import Obj, ObjectApi
 from xpk.capacity.cluster_lock import LOCK_SECONDS, locked
 from xpk.capacity.cluster_setup import apply_queues
-from xpk.capacity.nodes.inventory import difference, holders, live_workloads, pools_of, slice_info
+from xpk.capacity.nodes.cordon import check_deletable
+from xpk.capacity.nodes.inventory import difference, holders, pools_of, slice_info
 from xpk.capacity.options import ProviderOptions
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
@@ -105,20 +106,17 @@ class LocalProvider:
         if name not in self.names():
             raise no_cluster(name)
         if not force:
-            running = live_workloads(self.connect(name), name)
-            if running:
-                raise ConflictError(
-                    f"workloads are on cluster '{name}': {', '.join(running)}",
-                    hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, or --force to end them",
-                )
-        folder = self._root / name
+            check_deletable(self.connect(name), name)
+
+        def delete() -> None:
+            if not force:  # a workload may have been started since the plan was made, while a prompt waited
+                check_deletable(self.connect(name), name)
+            delete_cluster(self._root / name, force=True)
+
         return Plan(
             f"delete cluster '{name}' and all output on it",
             [
-                Step(
-                    f"stop the hosts and the control plane of '{name}' and remove its files",
-                    partial(delete_cluster, folder, force=True),
-                )
+                Step(f"stop the hosts and the control plane of '{name}' and remove its files", delete),
             ],
         )
 
