@@ -42,7 +42,7 @@ from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.plan.summary import cluster_summary
 from xpk.capacity.provider import CONTEXT, ClusterInfo, no_cluster
 from xpk.capacity.queues.reading import maker_of
-from xpk.capacity.queues.removal import team_objects
+from xpk.capacity.queues.removal import remove_limits, team_objects
 from xpk.capacity.state import state_of
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
@@ -265,6 +265,7 @@ def _remove(api: ObjectApi, objects: Objs) -> None:
 
 def _remove_queues(api: ObjectApi) -> None:
     # The queues may differ from the present slices, which may have changed or been removed.
+    remove_limits(api)  # while the queues tell which there are
     of_types = [obj for kind in _OF_TYPES for obj in _xpk_objects(api, kind)]
     _remove(api, [*of_types, *render_queues(), *team_objects(api)])
     remove_priorities(api)

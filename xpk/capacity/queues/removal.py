@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
+from xpk.api.cluster_queues import max_priority_of
 from xpk.capacity.apply import apply_all
 from xpk.capacity.plan.plan import Plan, Step
 from xpk.capacity.queues import priority_limit
@@ -89,6 +90,13 @@ def team_objects(api: ObjectApi) -> Objs:
         if maker_of(local_queue) == "xpk"
     ]
     return [queue for queue in ours if queue_name(queue["metadata"]["name"]) != names.QUEUE] + local
+
+
+def remove_limits(api: ObjectApi) -> None:
+    """Delete the policies of all queues of xpk with a priority limit, which would outlive their queues."""
+    for queue in team_objects(api):
+        if queue["kind"] == "ClusterQueue" and max_priority_of(queue):
+            priority_limit.remove(api, queue["metadata"]["name"])
 
 
 def _in_use(inside: Objs, name: str, where: str) -> ConflictError:
