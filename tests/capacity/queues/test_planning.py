@@ -17,8 +17,8 @@ from xpk.capacity.queues.removal import plan_delete
 from xpk.capacity.queues.request import QueueRequest
 from xpk.model.accelerators import find_shape
 from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
-from xpk.model.specs import ClusterSpec
-from xpk.render import render_queues
+from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota
+from xpk.render import render_queue, render_queues
 from xpk.testing import FakeApi
 
 TYPE, OTHER = "v5litepod-16", "v4-8"
@@ -339,10 +339,39 @@ def test_concurrent_requests_for_the_same_slices_conflict() -> None:
         for item in ("red", "blue")
     ]
     plans[0].carry_out(lambda step: None)
-    cluster.overcommitted = True
-    with pytest.raises(ConflictError, match="slices were allotted to other queues concurrently"):
+    with pytest.raises(ConflictError, match="slices were allotted to other queues concurrently") as caught:
         plans[1].carry_out(lambda step: None)
+    assert caught.value.hint == f"run the command again with --quota {TYPE}=0"
     assert cluster.quotas("cluster-queue")[TYPE] == 0
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_of_two_requests_at_the_same_time_none_exceeds_the_capacity(existing: bool) -> None:
+    """Another client allots the same slices between the check and the write."""
+    cluster = Cluster()
+    if existing:
+        cluster.create("blue", f"{TYPE}=1")
+    plan = plan_create(cluster.api, QueueRequest(name="blue", namespaces=("blue",), quota=(f"{TYPE}=6",)))
+    (red,) = (obj for obj in render_queue(red_queue()) if obj["kind"] == "ClusterQueue")
+    check = cluster._check
+
+    def react(kind: str, obj: Obj) -> None:
+        check(kind, obj)
+        if obj["metadata"]["name"] == "cluster-queue" and not cluster.overcommitted:
+            cluster.overcommitted = True
+            cluster.api.create(red)
+
+    cluster.api._react = react
+    with pytest.raises(ConflictError, match="slices were allotted to other queues concurrently"):
+        plan.carry_out(lambda step: None)
+    assert cluster.sums()[TYPE] == TOTAL[TYPE]
+    assert [item.shares[0].quota for item in Queues.read(cluster.api).infos() if item.name == "blue"] == [1] * existing
+
+
+def red_queue() -> QueueSpec:
+    """Return a queue with half of the slices."""
+    quota = SliceQuota(shape=find_shape(TYPE), num_slices=4, borrowing_limit=None, lending_limit=None)
+    return QueueSpec(name="red", namespaces=("red",), quotas=(quota,))
 
 
 def test_slices_are_counted_by_chips_not_by_cpus() -> None:

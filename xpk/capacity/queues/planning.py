@@ -7,6 +7,7 @@ other grows, so that their sum never exceeds the capacity.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
@@ -139,16 +140,34 @@ def _change(spec: QueueSpec, before: QueueSpec | None) -> str:
 def _pass_on(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None, *, force: bool) -> None:
     """Change a queue's quota; the cluster's own queue shrinks before it, or grows after it.
 
-    Raises ConflictError if the same slices were allotted to another queue meanwhile.
+    Raises ConflictError if the same slices were allotted to another queue since the plan was made; the queue is then
+    as before.
     """
+    if not force:
+        _check_unallotted(api, spec, before)
     have = _quotas(before) if before else {}
     settle(api, {spec.name: have | {kind: max(number, have.get(kind, 0)) for kind, number in _quotas(spec).items()}})
     apply_all(api, _of_kind("ClusterQueue", render_queue(spec)))
     settle(api)
-    if (too_much := over(Queues.read(api), spec, before)) and not force:
+    try:
+        if not force:  # another client may have changed its queue at the same time
+            _check_unallotted(api, spec, before)
+    except ConflictError:
+        if before:
+            apply_all(api, _of_kind("ClusterQueue", render_queue(before)))
+        else:
+            with suppress(NotFoundError):
+                api.delete("ClusterQueue", spec.name)
+        settle(api)
+        raise
+
+
+def _check_unallotted(api: ObjectApi, spec: QueueSpec, before: QueueSpec | None) -> None:
+    if too_much := over(Queues.read(api), spec, before):
+        fitting = " ".join(f"--quota {amount}" for amount in too_much)
         raise ConflictError(
             f"slices were allotted to other queues concurrently: {'; '.join(too_much.values())}",
-            hint=f"`xpk queue create {spec.name} " + " ".join(f"--quota {amount}" for amount in too_much) + "`",
+            hint=f"run the command again with {fitting}",
         )
 
 
