@@ -308,6 +308,21 @@ def test_a_queue_with_workloads_is_kept_unless_forced() -> None:
     assert missing.value.hint == "choose from multislice-queue, blue"
 
 
+def test_jobs_of_other_kinds_in_a_queue_are_suspended_by_force() -> None:
+    theirs = workload("batch", "red", "red")
+    theirs["metadata"]["ownerReferences"][0]["kind"] = "Job"
+    cluster = Cluster(theirs)
+    cluster.create("red", f"{TYPE}=4")
+    with pytest.raises(ConflictError) as raised:
+        cluster.delete("red")
+    assert raised.value.hint == "`kubectl delete job batch -n red`, or --force to end them"
+    plan = plan_delete(cluster.api, "red", None, where="", force=True)
+    assert plan.steps[0].title == "suspend red/batch"
+    plan.carry_out(lambda title: None)
+    (left,) = cluster.api.list("Workload", "red")
+    assert left["spec"]["active"] is False, "as long as it runs, Kueue keeps the queue"
+
+
 def test_a_queue_that_is_being_deleted_does_not_count() -> None:
     cluster = Cluster()
     cluster.create("red", f"{TYPE}=4")

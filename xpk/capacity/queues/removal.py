@@ -51,7 +51,10 @@ def plan_delete(api: ObjectApi, name: str, namespace: str | None, *, where: str,
     inside = workloads_in(api, leaving)
     if inside and not force:
         raise _in_use(inside, name, where)
-    steps = [Step(f"end {_path(workload)}", partial(_end, api, workload)) for workload in inside]
+    steps = [
+        Step(f"{'end' if _is_jobset(workload) else 'suspend'} {_path(workload)}", partial(_end, api, workload))
+        for workload in inside
+    ]
     steps += [
         Step(
             f"delete the LocalQueue in namespace '{meta['namespace']}'",
@@ -100,12 +103,19 @@ def remove_limits(api: ObjectApi) -> None:
 
 
 def _in_use(inside: Objs, name: str, where: str) -> ConflictError:
-    first = inside[0]["metadata"].get("namespace", "default")
+    first, owner = inside[0]["metadata"].get("namespace", "default"), owner_of(inside[0])
     space = "" if first == "default" else f" -n {first}"
+    command = f"xpk workload delete {owner['name']}{where}{space}"
+    if not _is_jobset(inside[0]):
+        command = f"kubectl delete {str(owner.get('kind', 'Workload')).lower()} {owner['name']}{space}"
     return ConflictError(
         f"workloads are in queue '{name}': {', '.join(map(_path, inside))}",
-        hint=f"`xpk workload delete {owner_of(inside[0])['name']}{where}{space}`, or --force to end them",
+        hint=f"`{command}`, or --force to end them",
     )
+
+
+def _is_jobset(workload: Obj) -> bool:
+    return owner_of(workload).get("kind") == "JobSet"
 
 
 def _path(workload: Obj) -> str:
@@ -114,10 +124,14 @@ def _path(workload: Obj) -> str:
 
 
 def _end(api: ObjectApi, workload: Obj) -> None:
-    """Delete a Workload's owner; if that is not a JobSet, remove it from its queue."""
-    owner = owner_of(workload)
-    if owner.get("kind") == "JobSet":
-        _delete(api, "JobSet", owner["name"], workload["metadata"].get("namespace", "default"))
+    """Delete a Workload's JobSet. Jobs of other kinds stay: Kueue suspends them, so that the queue can be deleted."""
+    meta = workload["metadata"]
+    space = meta.get("namespace", "default")
+    if _is_jobset(workload):
+        _delete(api, "JobSet", owner_of(workload)["name"], space)
+        return
+    with suppress(NotFoundError):
+        api.patch("Workload", meta["name"], {"spec": {"active": False}}, space)
 
 
 def _remove(api: ObjectApi, info: QueueInfo) -> None:
