@@ -36,12 +36,39 @@ RUNNING = {"updatedReplicas": 1, "availableReplicas": 1}
         (deployment("r/jobset:v0.13.1", **RUNNING), None),
         (deployment("r/jobset:main", **RUNNING), None),
         (deployment("r/jobset:v0.12.0"), "wait until JobSet runs"),
+        (deployment("localhost:5000/jobset:v0.12.0@sha256:0a51", **RUNNING), None),
+        (deployment("r/jobset:v0.9.1@sha256:9c6e", **RUNNING), "upgrade JobSet 0.9.1 to 0.12.0"),
+        (deployment("localhost:5000/jobset", **RUNNING), None),
         (deployment("r/jobset:v0.9.1", **RUNNING), "upgrade JobSet 0.9.1 to 0.12.0"),
         (None, "install JobSet 0.12.0"),
     ],
 )
 def test_versions(have: Obj | None, missing: str | None) -> None:
     assert install.missing_step(FakeApi([have] if have else []), JOBSET) == missing
+
+
+def test_a_controller_that_someone_has_stopped_does_not_run() -> None:
+    stopped = deployment("r/jobset:v0.12.0", updatedReplicas=0, availableReplicas=0)
+    stopped["spec"]["replicas"] = 0
+    api = FakeApi([stopped])
+    assert install.missing_step(api, JOBSET) == "wait until JobSet runs"
+    with pytest.raises(TimedOutError, match="has 0 replicas: `kubectl scale` it to 1"):
+        install.wait_until_ready(api, JOBSET, pause=lambda seconds: None, seconds=1)
+
+
+def test_the_version_is_that_of_the_manager_beside_a_proxy() -> None:
+    have = deployment("r/jobset:v0.12.0", **RUNNING)
+    have["spec"]["template"]["spec"]["containers"].insert(0, {"name": "kube-rbac-proxy", "image": "r/p:v0.16.0"})
+    assert install.version_of(have) == (0, 12, 0)
+
+
+@pytest.mark.parametrize("tag", ["v0.13.1", "v0.12.0", "main"])
+def test_a_version_of_others_that_does_not_run_yet_is_awaited_not_replaced(tag: str) -> None:
+    api = FakeApi([deployment(f"r/jobset:{tag}")])
+    before = dict(api.objects)
+    with pytest.raises(TimedOutError, match="JobSet does not answer"):
+        install.install(api, JOBSET, pinned=False, source="/no/such/file", pause=lambda seconds: None)
+    assert api.objects == before
 
 
 def webhook(name: str, group: str, **more: Any) -> Obj:

@@ -155,8 +155,8 @@ def _settings_hint(controller: Controller) -> str:
 
 def version_of(deployment: Obj) -> Version:
     """Return the version in the tag of a controller's image, () if the tag has none."""
-    image = _containers(deployment)[0]["image"]
-    return _numbers(image.rpartition(":")[2])
+    image = _manager(deployment)["image"].partition("@")[0]  # without a digest
+    return _numbers(image.rpartition("/")[2].partition(":")[2])
 
 
 def install(
@@ -175,13 +175,26 @@ def install(
     `hosts`: number of hosts it manages.
     `load`: called first with its images.
     `source`: path or https URL of another manifest.
+    A newer version, or one of another tool that is not older, is only awaited: the manifest would be a downgrade.
     Raises ConflictError if another manager owns a field, TimedOutError if it does not become ready.
     """
+    if _is_only_awaited(api, controller):
+        wait_until_ready(api, controller, pause=pause)
+        return
     objects = prepare(read_manifest(controller, source), pinned=pinned, hosts=hosts)
     load([item["image"] for obj in objects if obj["kind"] == "Deployment" for item in _containers(obj)])
     for obj in objects:
         api.apply(obj)
     wait_until_ready(api, controller, pause=pause)
+
+
+def _is_only_awaited(api: ObjectApi, controller: Controller) -> bool:
+    try:
+        deployment = api.get("Deployment", controller.deployment, controller.namespace)
+    except NotFoundError:
+        return False
+    have, version = version_of(deployment), _numbers(controller.version)
+    return not have or have > version or (have == version and not _is_ours(deployment))
 
 
 def source_problems(options: ControllerOptions) -> list[str]:
@@ -324,12 +337,15 @@ def _is_ours(deployment: Obj) -> bool:
 def _runs(deployment: Obj) -> bool:
     status = deployment.get("status", {})
     current: bool = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-    replicas: int = deployment["spec"].get("replicas", 1)
+    replicas = max(1, deployment["spec"].get("replicas", 1))  # with 0 it was stopped by someone
     return current and bool(min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0)) >= replicas)
 
 
 def _not_ready_reason(api: ObjectApi, controller: Controller) -> str:
     """Return why its pods are not ready."""
+    deployment = api.get("Deployment", controller.deployment, controller.namespace)
+    if deployment["spec"].get("replicas") == 0:
+        return f"Deployment {controller.deployment} has 0 replicas: `kubectl scale` it to 1"
     for pod in api.list("Pod", controller.namespace):
         status = pod.get("status", {})
         for container in status.get("containerStatuses", []):
@@ -365,6 +381,12 @@ def _no_job() -> Obj:
 def _containers(deployment: Obj) -> list[Obj]:
     containers: list[Obj] = deployment["spec"]["template"]["spec"]["containers"]
     return containers
+
+
+def _manager(deployment: Obj) -> Obj:
+    """Return the container of the controller itself; some releases have a proxy beside it."""
+    containers = _containers(deployment)
+    return next((container for container in containers if container.get("name") == "manager"), containers[0])
 
 
 def _numbers(text: str) -> Version:
