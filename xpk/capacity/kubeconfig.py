@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from xpk.api.base import ObjectApi
@@ -24,12 +25,15 @@ def connect(kubeconfig: Path | None, context: str | None = None) -> ObjectApi:
 
 def write_private(file: Path, text: str) -> None:
     """Write a file with mode 0600 atomically. Raises XpkError if that fails."""
+    fresh = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         make_missing(file.parent)
-        fresh = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
         with os.fdopen(open_file(fresh, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
             opened.write(text)
         fresh.rename(file)
     except OSError as error:
         message = f"cannot write to '{file.parent}': {error.strerror}"
         raise XpkError(message, hint="set XPK_STATE_DIR to a writable folder") from error
+    finally:
+        with suppress(OSError):  # it was renamed, unless this was interrupted or the disk is full
+            fresh.unlink(missing_ok=True)

@@ -1,12 +1,16 @@
-"""Removal of what xpk has created on a cluster of another tool."""
+"""Removal of what xpk has created for a cluster of another tool, and remains of interrupted commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.capacity.adapted.test_provider import Site, gke
+from xpk.capacity.kubeconfig import write_private
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import QueueRequest
+from xpk.model.errors import XpkError
 
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
@@ -19,3 +23,30 @@ def test_policies_of_queues_with_a_priority_limit_are_removed_with_them(tmp_path
     assert all(site.api.list(kind, None) for kind in POLICIES)
     site.provider.plan_delete("mine", force=False).carry_out(lambda title: None)
     assert not any(site.api.list(kind, None) for kind in (*POLICIES, "ClusterQueue", "LocalQueue"))
+
+
+def test_an_adapt_that_was_interrupted_while_it_saved_the_connection_can_be_repeated(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    (site.state / "adapted" / "mine").mkdir(parents=True)
+    assert site.provider.names() == []
+    site.adapt(output_root="gs://b/x")
+    assert site.provider.names() == ["mine"]
+
+
+@pytest.mark.parametrize("content", ["[", "3", "{}", "\0"])
+def test_a_damaged_connection_is_named_with_the_next_step(tmp_path: Path, content: str) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    file = site.state / "adapted" / "mine" / "kubeconfig"
+    file.write_text(content)
+    with pytest.raises(XpkError, match="kubeconfig is damaged") as caught:
+        site.plan()
+    assert caught.value.hint == "remove it, then `xpk cluster adapt mine --context CONTEXT`"
+
+
+def test_a_full_disk_leaves_no_part_of_a_private_file_behind(tmp_path: Path) -> None:
+    target = tmp_path / "kubeconfig"
+    target.mkdir()  # the new file cannot replace it
+    with pytest.raises(XpkError, match="cannot write to"):
+        write_private(target, "secret")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kubeconfig"]

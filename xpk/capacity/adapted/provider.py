@@ -151,8 +151,8 @@ class AdaptedProvider:
         return Plan(summary, [*steps, settings, remembered])
 
     def names(self) -> list[str]:
-        """See `Provider.names`."""
-        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir()) if self._root.is_dir() else []
+        """See `Provider.names`. A folder without a kubeconfig is left from an interrupted `cluster adapt`."""
+        return sorted(file.parent.name for file in self._root.glob(f"*/{_KUBECONFIG}"))
 
     def describe(self, name: str, *, brief: bool = False) -> ClusterInfo:
         """See `Provider.describe`."""
@@ -204,10 +204,15 @@ class AdaptedProvider:
         return only_context(adaptation.context, file=self._user_kubeconfig)
 
     def _remembered(self, name: str) -> dict[str, Any]:
+        file = self._root / name / _KUBECONFIG
         try:
-            config: dict[str, Any] = yaml.safe_load((self._root / name / _KUBECONFIG).read_text(encoding="utf-8"))
+            config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise _damaged(file, name) from error
+        if not isinstance(config, dict) or "current-context" not in config:
+            raise _damaged(file, name)
         return config
 
     def _context_of(self, name: str) -> str:
@@ -225,6 +230,10 @@ class AdaptedProvider:
             source=self._options.manifest_of(controller.name),
             pause=self._pause,
         )
+
+
+def _damaged(file: Path, name: str) -> XpkError:
+    return XpkError(f"{file} is damaged", hint=f"remove it, then `xpk cluster adapt {name} --context CONTEXT`")
 
 
 def _found(nodes: Objs, adaptation: Adaptation) -> ClusterSpec:
