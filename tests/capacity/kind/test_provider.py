@@ -213,6 +213,13 @@ def test_nodes_per_slice_and_spares(machine: Machine) -> None:
     assert sum(names.SPARE_LABEL in node["metadata"]["labels"] for node in nodes) == 2
 
 
+def test_other_nodes_than_an_existing_cluster_has_are_refused_not_ignored(machine: Machine) -> None:
+    carry_out(machine.provider(spare_slices=1).plan_create(spec()))
+    with pytest.raises(ConflictError, match=r"1 node per slice \(requested 2\), 1 spare slice \(requested 2\)"):
+        machine.provider(nodes_per_slice=2, spare_slices=2).plan_create(spec())
+    assert machine.provider(spare_slices=1).plan_create(spec()).steps == []
+
+
 def test_all_problems_are_reported_together(machine: Machine) -> None:
     with pytest.raises(UsageError) as caught:
         machine.provider(nodes_per_slice=3).plan_create(spec("n2-standard-32-4", 0, name="Bad_Name"))

@@ -12,6 +12,7 @@ from typing import ClassVar
 import yaml
 
 from xpk.api.base import ObjectApi, Objs
+from xpk.api.text import counted
 from xpk.capacity.cluster_lock import locked
 from xpk.capacity.cluster_setup import is_set_up, set_up
 from xpk.capacity.controllers import install
@@ -93,12 +94,13 @@ class KindProvider:
         api = self.connect(spec.name)
         nodes = slice_nodes(api)
         have = spec_of(spec.name, nodes)
-        if have is None or (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
+        differs = difference(have, spec)
+        have_options = _options_of(nodes) if not differs else options
+        if differs := differs or _other_nodes(have_options, options):
             raise ConflictError(
-                f"cluster '{spec.name}' exists with another shape: {difference(have, spec)}",
+                f"cluster '{spec.name}' exists with another shape: {differs}",
                 hint=f"run `xpk cluster delete {spec.name}` first, or choose another name; kind cannot change nodes",
             )
-        have_options = _options_of(nodes)
         steps = self._archive_steps(spec.name, options) + self._missing_steps(spec, have_options, api, nodes)
         return Plan(_summary(spec, have_options), steps, activity=self._activity)
 
@@ -341,6 +343,16 @@ def _options_of(nodes: Objs) -> KindOptions:
     """Return the options with which a cluster was created; they stay in force."""
     spare = pools_of(nodes, spare=True)
     return KindOptions(nodes_per_slice=len(nodes) // len(pools_of(nodes) | spare), spare_slices=len(spare))
+
+
+def _other_nodes(have: KindOptions, options: KindOptions) -> str:
+    """Return how the nodes of a cluster differ from the requested ones, as text; defaults keep what it has."""
+    parts = []
+    if options.nodes_per_slice not in (KindOptions().nodes_per_slice, have.nodes_per_slice):
+        parts.append(f"{counted(have.nodes_per_slice, 'node')} per slice (requested {options.nodes_per_slice})")
+    if options.spare_slices not in (KindOptions().spare_slices, have.spare_slices):
+        parts.append(f"{counted(have.spare_slices, 'spare slice')} (requested {options.spare_slices})")
+    return ", ".join(parts)
 
 
 def _units(spec: ClusterSpec, options: KindOptions) -> int:
