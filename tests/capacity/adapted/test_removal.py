@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.capacity.adapted.nodes import node
 from tests.capacity.adapted.test_provider import Site, gke
 from xpk.capacity.kubeconfig import write_private
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import QueueRequest
-from xpk.model.errors import XpkError
+from xpk.model.accelerators import find_shape
+from xpk.model.errors import UsageError, XpkError
 
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
@@ -50,3 +52,13 @@ def test_a_full_disk_leaves_no_part_of_a_private_file_behind(tmp_path: Path) -> 
     with pytest.raises(XpkError, match="cannot write to"):
         write_private(target, "secret")
     assert [entry.name for entry in tmp_path.iterdir()] == ["kubeconfig"]
+
+
+def test_slices_that_cannot_be_emulated_are_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path, [node("worker-0")])
+    with pytest.raises(UsageError) as caught:
+        site.plan(emulated=True, shape=find_shape("n2-standard-32-4"), num_slices=-1)
+    assert caught.value.problems == (
+        "--num-slices must be between 1 and 1024, got -1",
+        "--emulated: n2-standard-32-4 has no accelerator to advertise: use a TPU or GPU type",
+    )

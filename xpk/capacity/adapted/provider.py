@@ -46,7 +46,7 @@ from xpk.capacity.queues.removal import remove_limits, team_objects
 from xpk.capacity.state import state_of
 from xpk.model import names
 from xpk.model.errors import ConflictError, MissingToolError, NotFoundError, UsageError, XpkError
-from xpk.model.specs import ClusterSpec, Target
+from xpk.model.specs import ClusterSpec, Target, cluster_problems
 from xpk.render import render_queues
 
 _KUBECONFIG = "kubeconfig"
@@ -187,11 +187,16 @@ class AdaptedProvider:
             raise no_cluster(name)
 
     def _kubeconfig(self, adaptation: Adaptation) -> dict[str, Any]:
-        problems = names.cluster_name_problems(adaptation.name)
+        shape, count = adaptation.shape, adaptation.num_slices
+        problems = (
+            names.cluster_name_problems(adaptation.name) if count is None else cluster_problems(adaptation.name, count)
+        )
         problems += output_root_problems(adaptation.output_root)
-        if adaptation.emulated and not (adaptation.shape and adaptation.num_slices):
+        if adaptation.emulated and (shape is None or count is None):
             problems.append("--emulated requires --tpu-type and --num-slices: the slices to emulate")
-        if not adaptation.emulated and adaptation.num_slices:
+        if adaptation.emulated and shape and shape.kind == "cpu":
+            problems.append(f"--emulated: {shape.name} has no accelerator to advertise: use a TPU or GPU type")
+        if not adaptation.emulated and count is not None:
             problems.append("--num-slices requires --emulated: otherwise the existing slices are counted")
         if problems:
             raise UsageError(
