@@ -96,6 +96,8 @@ def test_the_slice_of_a_host_that_crashes_twice_is_quarantined_and_its_workload_
         (("quarantine", "dev-np-0-0", "--watch"), "--watch requires --by-evidence"),
         (("quarantine", "--by-evidence", "--watch", "-o", "json"), "--watch only prints lines"),
         (("quarantine", "--by-evidence", "--interval", "1s"), "--interval must be between 10 and 86400 seconds"),
+        (("quarantine", "--by-evidence", "--interval", "1m"), "--interval requires --watch"),
+        (("quarantine", "dev-np-0-0", "--max-percent", "10"), "--max-percent requires --by-evidence"),
         (("quarantine", "--by-evidence", "--max-percent", "101"), "Invalid value for '--max-percent'"),
         (("return", "dev-np-0-0"), "node 'dev-np-0-0' is not quarantined"),
         (("return", "dev-np-0-0", "--preflight"), "node 'dev-np-0-0' is not quarantined"),

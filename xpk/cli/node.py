@@ -15,7 +15,7 @@ from xpk.api.text import counted
 from xpk.cli import complete
 from xpk.cli.cluster.check_options import check_options, read_options, refuse_options
 from xpk.cli.google_xpk import Group
-from xpk.cli.options import cluster_option, output_option
+from xpk.cli.options import cluster_option, is_typed, output_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, age, echo
 from xpk.cli.terminal.repeat import repeat
@@ -199,6 +199,10 @@ def _check(
         problems.append("--reason requires a node: with --by-evidence, the reason is the evidence")
     if watch and not by_evidence:
         problems.append("--watch requires --by-evidence")
+    if is_typed("max_percent") and not by_evidence:
+        problems.append("--max-percent requires --by-evidence")
+    if is_typed("interval") and not watch:
+        problems.append("--interval requires --watch")
     if watch and (console.is_data or console.output == "name"):
         problems.append("--watch only prints lines: omit -o, or run the command without --watch")
     seconds = parse_duration(interval, "--interval") or 0.0

@@ -169,3 +169,9 @@ def the_name(what: str, name: str | None, name_flag: str | None) -> str:
         hint = f"run `xpk {what} list` to see the names"
         raise UsageError(f"no {what} given", hint=f"{path} NAME ..." if path.endswith(" create") else hint)
     return chosen
+
+
+def is_typed(parameter: str) -> bool:
+    """Return whether the user has typed an option of the present command, which may be its default value."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE

@@ -25,6 +25,7 @@ def test_a_local_cluster_has_no_nodes_to_fence(dev: Xpk) -> None:
         (("dev", "--per", "soon"), 2, "--per 'soon' is not a time"),
         (("dev", "--interval", "0.1"), 2, "--interval must be between 1 and 3600 seconds, got 0.1"),
         (("dev", "--interval", "nan"), 2, "--interval 'nan' is not a time"),
+        (("dev", "--interval", "2s"), 2, "--interval requires --watch"),
         (("dev", "--watch", "-o", "json"), 2, "--watch only prints lines"),
     ],
 )

@@ -147,3 +147,8 @@ def test_a_resize_is_shown_without_credentials(plan: Xpk, xpk: Xpk) -> None:
     assert done.code == 0 and "no Google Cloud credentials found" in done.out and "4 slices" in done.out, done.err
     done = xpk("cluster", "resize", "c", "--num-slices", "4", "--project", "p", "--zone", "us-central1-a", "--yes")
     assert done.code == 6
+
+
+def test_a_number_of_nodes_that_adapt_does_not_use_is_reported(xpk: Xpk) -> None:
+    done = xpk("cluster", "adapt", "c", "--context", "none", "--tpu-type", "v5litepod-8", "--num-nodes", "2")
+    assert done.code != 0 and "warning: --num-nodes has no effect" in done.err

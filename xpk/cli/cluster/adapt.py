@@ -75,7 +75,7 @@ def adapt(
         )
     check_free(cluster_name, kind)
     if num_nodes is not None:
-        flags["num_slices"] = _counted(flags["num_slices"], num_nodes, flags["tpu_type"])
+        flags["num_slices"] = _counted(console, flags["num_slices"], num_nodes, flags["tpu_type"])
     plan = _PLANS[kind](cluster_name, flags)
     carry_out(
         console.choosing(output), plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {cluster_name}"
@@ -98,12 +98,14 @@ def adapt_as_created(
     carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {cluster_name}")
 
 
-def _counted(num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
+def _counted(console: Console, num_slices: int | None, num_nodes: int, tpu_type: str | None) -> int | None:
     """Return the given number of slices: --num-nodes counts slices of GPU and CPU types, but hosts of TPU types."""
     shape = find_shape(tpu_type) if tpu_type else None
-    if num_slices is not None or shape is None or shape.kind == "tpu":
-        return num_slices
-    return num_nodes
+    if num_slices is None and shape and shape.kind != "tpu":
+        return num_nodes
+    if num_slices != num_nodes:
+        console.warn("--num-nodes has no effect: it counts slices of GPU and CPU types only; use --num-slices")
+    return num_slices
 
 
 def _provider_kind(name: str, provider: str | None, flags: list[str]) -> str:

@@ -15,7 +15,7 @@ from xpk.capacity.gke.request.options import GkeOptions
 from xpk.cli.cluster.provider_options import provider_options
 from xpk.cli.cluster.run_plan import provider_with
 from xpk.cli.google_xpk import ClusterCommand
-from xpk.cli.options import context_option, name_argument, output_option, provider_option
+from xpk.cli.options import context_option, is_typed, name_argument, output_option, provider_option
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import Console, echo
 from xpk.cli.terminal.repeat import repeat
@@ -79,6 +79,8 @@ def fence(
     """
     console = console.choosing(output)
     seconds, per_seconds = _read_time(interval, "--interval"), _read_time(per, "--per", longest=7 * 86400.0)
+    if is_typed("interval") and not watch_:
+        raise UsageError("--interval requires --watch", hint="add --watch to check the nodes again and again")
     if watch_ and (console.is_data or console.output == "name"):
         raise UsageError("--watch only prints lines", hint="omit -o, or run the command without --watch")
     cluster_name = the_cluster(name or name_flag, provider)
