@@ -165,7 +165,14 @@ def _run(
     on_status: Callable[[WorkloadStatus], None],
 ) -> Preflight:
     """Run a workload to its end, read its results, and delete it in any case."""
-    handle = cluster.submit(workload, on_progress=on_progress)
+    try:
+        handle = cluster.submit(workload, on_progress=on_progress)
+    except XpkError:
+        raise
+    except BaseException:  # interrupted: it may exist already
+        if not keep:
+            _delete(cluster, workload, on_progress)
+        raise
     hosts: dict[tuple[int, int], HostStatus] = {}  # after a failure, the pods of other hosts are removed
 
     def look(status: WorkloadStatus) -> None:
