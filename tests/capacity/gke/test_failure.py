@@ -84,6 +84,16 @@ def test_a_cluster_created_by_the_command_is_rolled_back_completely(site: Site) 
     assert site.provider().names() == [], "deleted slices are not listed"
 
 
+def test_what_another_client_has_created_meanwhile_is_not_rolled_back(site: Site) -> None:
+    plan = site.plan(2, roll_back=True)
+    site.create(1)
+    site.gke.add_fault(PoolFault("quota", name="c-np-1"))
+    with pytest.raises(CapacityError, match="quota is too small"):
+        plan.carry_out(lambda title: None)
+    assert site.pools() == {"default-pool": "RUNNING", "c-np-0": "RUNNING"}
+    assert site.provider(project="").names() == ["c"], "commands of this machine find it"
+
+
 def test_a_deleted_cluster_is_unregistered_in_a_rollback(site: Site) -> None:
     site.create(1)
     site.provider()._google.call("delete_cluster", {"name": "projects/p/locations/us-central1/clusters/c"})

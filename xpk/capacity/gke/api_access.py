@@ -17,7 +17,7 @@ from xpk.api.base import ObjectApi
 from xpk.capacity.kubeconfig import write_private
 from xpk.capacity.plan.executor import Step
 from xpk.capacity.provider import load_provider, provider_names
-from xpk.model.errors import UsageError, XpkError
+from xpk.model.errors import NotFoundError, UsageError, XpkError
 
 Connect = Callable[[Path | None], ObjectApi]
 
@@ -66,13 +66,22 @@ class KnownClusters:
             json.dumps({"project": place.project, "location": place.location, "zone": place.zone}),
         )
 
-    def step(self, name: str, place: ClusterLocation) -> Step:
+    def step(self, name: str, place: ClusterLocation, find: Callable[[], object] | None = None) -> Step:
         """Return the step that stores a cluster's location.
 
-        A rollback undoes it last: as long as the cluster itself exists, commands have to find it.
+        A rollback undoes it last, unless `find` finds the cluster: as long as it exists, commands have to find it.
         """
         before = self.place(name)
-        undo = partial(self.remember, name, before) if before and before != place else partial(self.forget, name)
+
+        def undo() -> bool:
+            if find and not _is_gone(find):
+                return False
+            if before and before != place:
+                self.remember(name, before)
+            else:
+                self.forget(name)
+            return True
+
         act = partial(self.remember, name, place)
         return Step(f"save the location of '{name}'", act, key="remember", undo=undo, undo_last=True)
 
@@ -126,6 +135,17 @@ class KnownClusters:
             },
             sort_keys=False,
         )
+
+
+def _is_gone(find: Callable[[], object]) -> bool:
+    """Return whether a cluster certainly does not exist."""
+    try:
+        find()
+    except NotFoundError:
+        return True
+    except XpkError:  # it may exist
+        return False
+    return False
 
 
 def check_project(name: str, location: ClusterLocation | None, project: str) -> None:

@@ -86,7 +86,7 @@ class GkeProvider:
         steps = self._steps(spec.name, place, made.changes, request, have, made.specs)
         makes = any(change.kind == "create-cluster" for change in made.changes)
         if steps and (makes or self._known.place(spec.name) != place):
-            steps.insert(0, self._known.step(spec.name, place))
+            steps.insert(0, self._known.step(spec.name, place, partial(self._found, spec.name, place)))
         if steps and not made.refusal:
             made = replace(made, refusal=self._others(spec.name, have.cluster, made.specs, request).refusal)
         return Plan(

@@ -17,7 +17,7 @@ class Step:
     """One change: its title and its action.
 
     `key`: its name for others; `after`: keys of the steps that have to be done before.
-    `undo`: reverts it; `undo_last`: only once all others are reverted.
+    `undo`: reverts it, and returns False if nothing was to revert; `undo_last`: only once all others are reverted.
     `may_fail`: later steps run even if it fails.
     `commands`: equivalent lines for a shell.
     """
@@ -26,7 +26,7 @@ class Step:
     act: Callable[[], None]
     key: str = ""
     after: tuple[str, ...] = ()
-    undo: Callable[[], None] | None = None
+    undo: Callable[[], object] | None = None
     undo_last: bool = False
     may_fail: bool = False
     commands: tuple[str, ...] = ()
@@ -135,14 +135,16 @@ class PlanExecutor:
         if not roll_back:
             raise combined_error(self._failed, skipped)
         start = self._done | {step.key for step, _ in self._failed}
-        undone = [step for step in reversed(self._steps) if step.key in start and step.undo]
+        undone, reverted = [step for step in reversed(self._steps) if step.key in start and step.undo], 0
         for last in (False, True):
             at_once = [step for step in undone if step.undo_last is last]
             for step, future in [(step, executor.submit(step.undo)) for step in at_once if step.undo]:
                 if (error := future.exception()) is not None:
                     raise error
-                self._progress(f"reverted: {step.title}")
-        raise combined_error(self._failed, skipped, undone=len(undone))
+                if future.result() is not False:
+                    self._progress(f"reverted: {step.title}")
+                    reverted += 1
+        raise combined_error(self._failed, skipped, undone=reverted)
 
 
 def combined_error(

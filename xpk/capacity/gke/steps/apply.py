@@ -47,6 +47,8 @@ class Applier:
         self._vpc = Vpc(google, project, region_of(location), self._again)
         self._lock, self._listed, self._listed_at = threading.Lock(), dict[str, Dict](), float("-inf")
         self._queue, self._advanced_at = threading.Lock(), float("-inf")
+        # Titles of changes whose resource another client has created meanwhile; whether the cluster is among them.
+        self._existing, self._is_foreign = set[str](), False
 
     @property
     def parent(self) -> str:
@@ -65,13 +67,14 @@ class Applier:
 
     def _step(self, change: Change, *, makes_cluster: bool, may_fail: bool) -> Step:
         title, act = self._action_of(change)
-        undo: Callable[[], None] | None = None
+        undo: Callable[[], object] | None = None
         if change.kind == "create-cluster":  # its node pools are deleted with it
-            undo = partial(self._run, "delete_cluster", {"name": self.name}, title, None)
+            undo = partial(self._undo, "delete_cluster", {"name": self.name}, title, None)
         elif change.kind == "create-network" and not change.why:  # an incomplete network existed before
             undo = partial(self._vpc.remove_network, network_names(change.body))
-        elif change.kind == "create-pool" and not makes_cluster:
-            undo = partial(self._run, "delete_node_pool", {"name": self._pool(change.subject)}, title, change.subject)
+        elif change.kind == "create-pool":
+            request = {"name": self._pool(change.subject)}
+            undo = partial(self._undo, "delete_node_pool", request, title, change.subject, with_cluster=makes_cluster)
         return Step(
             title,
             act,
@@ -121,6 +124,16 @@ class Applier:
         finally:
             self._activity.clear(title)
 
+    def _undo(self, method: str, request: Dict, title: str, subject: str | None, *, with_cluster: bool = False) -> bool:
+        """Delete what a step has created; return False if another client has created it.
+
+        `with_cluster`: it is deleted with the cluster, if this command has created that.
+        """
+        if title in self._existing or (with_cluster and not self._is_foreign):
+            return False
+        self._run(method, request, title, subject)
+        return True
+
     def _start(self, method: str, request: Dict, title: str, subject: str | None, *, beta: bool) -> str | None:
         """Return the started operation, None if nothing is left to do. Waits for blocking operations first."""
         start = time.monotonic()
@@ -132,6 +145,8 @@ class Applier:
                     self._activity.update(title, f"waiting for {other}")
                     self._wait_for_other(other)
                 elif is_existing(error) and method.startswith("create"):
+                    self._existing.add(title)
+                    self._is_foreign |= method == "create_cluster"
                     self._await_state(subject, title)
                     return None
                 elif isinstance(error, NotFoundError) and method.startswith("delete"):
