@@ -163,6 +163,18 @@ def test_a_resize_that_was_planned_before_another_one_changes_nothing(tmp_path: 
     assert provider.describe("dev").num_slices == 4
 
 
+def test_a_create_with_other_slices_removes_those_of_an_interrupted_one(tmp_path: Path) -> None:
+    provider = LocalProvider(tmp_path)
+    for step in provider.plan_create(replace(DEV, num_slices=3)).steps[:-1]:
+        step.act()
+    plan = provider.plan_create(replace(DEV, shape=find_shape("v5litepod-4"), num_slices=2))
+    assert plan.steps[0].title == "remove 4 hosts of an interrupted create of 'dev'"
+    plan.carry_out(lambda title: None)
+    info = provider.describe("dev")
+    assert (info.num_slices, info.chips, info.state) == (2, 8, "Ready")
+    assert [item.accelerator_type for item in info.slices] == ["v5litepod-4"] * 2
+
+
 def test_a_workload_that_came_while_the_prompt_waited_keeps_its_cluster(tmp_path: Path) -> None:
     provider = LocalProvider(tmp_path)
     provider.plan_create(DEV).carry_out(lambda title: None)

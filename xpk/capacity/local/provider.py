@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xpk.api.base import Obj, ObjectApi
+from xpk.api.text import counted
 from xpk.capacity.cluster_lock import LOCK_SECONDS, locked
 from xpk.capacity.cluster_setup import apply_queues
 from xpk.capacity.nodes.cordon import check_deletable
@@ -61,9 +62,11 @@ class LocalProvider:
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`."""
         _check(spec, "create")
-        have = self._spec(spec.name) if spec.name in self.names() else None
+        exists = spec.name in self.names()
+        have = self._spec(spec.name) if exists else None
         if have is None:  # it does not exist, or an earlier `create` was interrupted
-            made = Plan(_summary(spec), self._build_steps(spec))
+            remains = self._remains_steps(spec) if exists else []
+            made = Plan(_summary(spec), [*remains, *self._build_steps(spec)])
             return self._locked(made, spec.name, lambda: self.plan_create(spec))
         if (have.shape, have.num_slices) != (spec.shape, spec.num_slices):
             raise ConflictError(
@@ -189,6 +192,17 @@ class LocalProvider:
         spec = ClusterSpec(name=name, shape=find_shape(kind), num_slices=int(total))
         complete = len(api.list("Node")) >= spec.num_hosts
         return spec if complete else None
+
+    def _remains_steps(self, spec: ClusterSpec) -> list[Step]:
+        """Return the step that removes slices of an interrupted `create` that had other ones; none after the queue."""
+        api = open_cluster(self._root / spec.name)
+        if Queues.read(api).find(names.CLUSTER_QUEUE):
+            return []
+        pools = {names.node_pool_name(spec.name, index) for index in range(spec.num_slices)}
+        expected = {f"{pool}-{host}" for pool in pools for host in range(spec.shape.hosts)}
+        others = tuple(name for node in api.list("Node") if (name := node["metadata"]["name"]) not in expected)
+        title = f"remove {counted(len(others), 'host')} of an interrupted create of '{spec.name}'"
+        return [Step(title, partial(_delete_all, api, "Node", others))] if others else []
 
     def _build_steps(self, spec: ClusterSpec) -> list[Step]:
         def make() -> None:
