@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
 from xpk.api.quantities import quantity
@@ -15,7 +15,7 @@ from xpk.capacity.queues import provisioning
 from xpk.capacity.queues.foreign import Judgment, judge, unlabeled
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import MissingToolError, NotFoundError
+from xpk.model.errors import MissingToolError, NotFoundError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_priorities, render_queues
 
@@ -114,18 +114,21 @@ def target_of(api: ObjectApi, hint: str) -> Target:
     data = recorded(api)
     if data is None:
         raise NotFoundError("the cluster was not adapted: it has no record of how workloads run on it", hint=hint)
+    for key in ("output-root", "emulated", "sets-slice-environment"):
+        if key not in data:
+            raise XpkError(f"ConfigMap {_RECORD} in namespace default is damaged: it has no '{key}'", hint=hint)
     output = data["output-root"]
     return Target(
         emulated=data["emulated"] == "true",
         sets_slice_environment=data["sets-slice-environment"] == "true",
         output_root=output,
         shared_folder=output if output.startswith("/") else None,
-        fenced=data["fenced"] == "true",
-        trainer_image=data["trainer-image"] or None,
+        fenced=data.get("fenced") == "true",
+        trainer_image=data.get("trainer-image") or None,
         region=data.get("region"),
         sub_slicing=data.get("sub-slicing"),
         super_slicing=data.get("super-slicing"),
-        capacities={kind: tuple(items) for kind, items in json.loads(data.get("capacities", "{}")).items()},
+        capacities={kind: tuple(items) for kind, items in _mapping(data, "capacities", list).items()},
         autoprovisioned=autoprovisioned_in(data),
     )
 
@@ -137,8 +140,21 @@ def autoprovisioned_of(specs: Sequence[ClusterSpec]) -> dict[str, str]:
 
 def autoprovisioned_in(data: Mapping[str, str] | None) -> dict[str, str]:
     """Return the types that GKE autoprovisions, each with its capacity, from a cluster's record."""
-    types: dict[str, str] = json.loads((data or {}).get("autoprovisioned", "{}"))
-    return types
+    return _mapping(data or {}, "autoprovisioned", str)
+
+
+def _mapping(data: Mapping[str, str], key: str, kind: type[Any]) -> dict[str, Any]:
+    """Return a value of a cluster's record that is JSON. Raises XpkError if it is damaged, such as by hand."""
+    try:
+        value = json.loads(data.get(key, "{}"))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(item, kind) for item in value.values()):
+        raise XpkError(
+            f"ConfigMap {_RECORD} in namespace default is damaged: invalid '{key}'",
+            hint="`xpk cluster adapt` with the cluster's name writes it again",
+        )
+    return value
 
 
 def config_map(data: dict[str, str]) -> Obj:

@@ -157,8 +157,6 @@ def _version(api: ObjectApi, controller: install.Controller) -> str:
 def _install_hint(provider: str, cluster: str) -> str:
     if cluster.startswith(CONTEXT):
         return f"`xpk cluster adapt NAME --context {cluster.removeprefix(CONTEXT)}`"
-    if provider == "kind":
-        return f"`xpk cluster create {cluster}`, with its original flags"
     return f"`xpk cluster adapt {cluster}`"
 
 

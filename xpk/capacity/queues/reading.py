@@ -126,11 +126,7 @@ class Queues:
 
     def total(self) -> dict[str, float]:
         """Return the slices of each type that all queues share: as recorded, else the sum of their quotas."""
-        try:
-            recorded = json.loads(self.own["metadata"].get("annotations", {}).get(names.SLICES_ANNOTATION, "{}"))
-        except ValueError:
-            recorded = {}
-        promised = self.promised()
+        recorded, promised = _recorded_slices(self.own), self.promised()
         return {
             kind: recorded.get(kind, remaining + sum(promised.get(kind, {}).values()))
             for kind, remaining in quotas_of(self.own, self.types).items()
@@ -198,6 +194,17 @@ class Queues:
                 )
             )
         return shares
+
+
+def _recorded_slices(queue: Obj) -> dict[str, float]:
+    """Return the slices that a queue's annotation records, by type; without values that are not numbers."""
+    text = (queue["metadata"].get("annotations") or {}).get(names.SLICES_ANNOTATION, "{}")
+    try:
+        recorded = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    items = recorded.items() if isinstance(recorded, dict) else ()
+    return {kind: value for kind, value in items if isinstance(value, int | float) and 0 <= value < float("inf")}
 
 
 def promised(api: ObjectApi) -> Mapping[str, float] | None:
