@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import stat
 import sys
@@ -161,6 +162,24 @@ def test_a_resize_that_was_planned_before_another_one_changes_nothing(tmp_path: 
     with pytest.raises(ConflictError, match="cluster 'dev' was modified concurrently"):
         shrink.carry_out(lambda title: None)
     assert provider.describe("dev").num_slices == 4
+
+
+def test_an_interrupted_removal_can_be_repeated(tmp_path: Path) -> None:
+    folder = tmp_path / "clusters" / "dev"
+    create_cluster(folder)
+    (folder / "output").mkdir()
+
+    def interrupted(part: Path) -> None:
+        if part.name == "output":
+            raise KeyboardInterrupt
+        shutil.rmtree(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        delete_cluster(folder, force=True, remove=interrupted)
+    provider = LocalProvider(tmp_path)
+    assert provider.names() == ["dev"], "its output would be left behind"
+    provider.plan_delete("dev", force=True).carry_out(lambda title: None)
+    assert not folder.exists()
 
 
 def test_a_create_with_other_slices_removes_those_of_an_interrupted_one(tmp_path: Path) -> None:

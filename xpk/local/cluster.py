@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from xpk.local import daemon_control, process
@@ -45,10 +46,10 @@ def open_cluster(folder: Path, *, workloads: str | None = None) -> LocalApi:
     return LocalApi(folder, workloads=workloads)
 
 
-def delete_cluster(folder: Path, *, force: bool = False) -> None:
+def delete_cluster(folder: Path, *, force: bool = False, remove: Callable[[Path], object] = shutil.rmtree) -> None:
     """Stop all processes of a cluster and remove it; with `force`, even if its store is damaged.
 
-    Raises NotFoundError, and XpkError if another user owns it.
+    `remove` removes a folder. Raises NotFoundError, and XpkError if another user owns it.
     """
     check_owner(folder)
     if not force:
@@ -59,7 +60,10 @@ def delete_cluster(folder: Path, *, force: bool = False) -> None:
         try:
             daemon_control.stop(folder)
             process.stop_all(folder, _GRACE_SECONDS)
-            shutil.rmtree(folder)
+            # The store last, by which an interrupted removal is listed and can be repeated.
+            for part in [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]:
+                remove(part)
+            remove(folder)
         except OSError as error:  # another process removes it too, or has added files
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or tries_left == 1:
                 raise
