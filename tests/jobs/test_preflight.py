@@ -43,6 +43,15 @@ def test_all_hosts_must_have_passed() -> None:
     assert not read_preflight(status(ended(0, 0)), record).passed
 
 
+def test_only_the_last_checks_of_a_host_count() -> None:
+    """The workload was preempted, and checks other nodes."""
+    before = row(0, "bf16", "chip 1: 1 of 4 values are wrong", time=1000.0) + row(1, "bf16", time=1000.0)
+    record = before + row(0, "bf16", time=2000.5) + row(0, "disk", time=2000.5) + row(1, "bf16", time=2000.5)
+    result = read_preflight(status(ended(0, 0), ended(1, 0)), record)
+    assert result.passed
+    assert [[check.check for check in host.checks] for host in result.hosts] == [["bf16", "disk"], ["bf16"]]
+
+
 def test_a_host_that_ended_early_has_its_last_words() -> None:
     words = "preflight failed: dns: the coordinator's name 'x' did not resolve within 60 s"
     result = read_preflight(status(ended(0, 75), ended(1, 79, words)), b"")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpk.api.text import short
-from xpk.jobs.output.json_lines import parse, read_number, read_whole
+from xpk.jobs.output.json_lines import TIMES, parse, read_number, read_whole
 from xpk.model.status import HostStatus, WorkloadStatus, exit_words
 from xpk_shared.supervisor.names import PEER_LOST, PREFLIGHT_FAILED
 
@@ -57,14 +57,20 @@ class Preflight:
 
 def read_preflight(status: WorkloadStatus, record: bytes) -> Preflight:
     """Return the checks of a workload's hosts from its final status and its record."""
-    results: dict[tuple[int, int], list[CheckResult]] = {}
+    rows: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for row in filter(None, map(parse, record.split(b"\n"))):
         place = read_whole(row, "slice"), read_whole(row, "host")
         if place[0] is not None and place[1] is not None and isinstance(row.get("passed"), bool):
-            results.setdefault((place[0], place[1]), []).append(_result(row))
-    hosts = tuple(_host(host, results.get((host.slice, host.host), ())) for host in status.hosts)
+            rows.setdefault((place[0], place[1]), []).append(row)
+    hosts = tuple(_host(host, _newest(rows.get((host.slice, host.host), ()))) for host in status.hosts)
     complete = len(hosts) == status.num_hosts and all(host.passed for host in hosts)
     return Preflight(workload=status.name, num_slices=status.num_slices, passed=complete, hosts=hosts)
+
+
+def _newest(rows: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
+    """Return the results of a host's last checks: a workload that was preempted checks its hosts, or others, again."""
+    times = [read_number(row, "time", TIMES) or 0.0 for row in rows]
+    return [_result(row) for row, time in zip(rows, times, strict=True) if time == max(times)]
 
 
 def _result(row: Mapping[str, Any]) -> CheckResult:

@@ -10,6 +10,8 @@ from tests.cli.conftest import Xpk
 from tests.trainer.small import WORKLOADS
 from tests.waiting import until
 from tools.json_reference import OUTPUTS, schema_of
+from xpk.cli.cluster.preflight import COLUMNS
+from xpk.jobs.preflight import CheckResult, HostChecks
 
 HOSTS = ["s0/h0", "s0/h1", "s1/h0", "s1/h1"]
 # Python imports it at its start: it plants a fault in the process that checks slice 1 host 0.
@@ -43,6 +45,15 @@ def test_bad_input_is_rejected(dev: Xpk, arguments: tuple[str, ...], code: int, 
     done = dev("cluster", "preflight", *arguments)
     assert done.code == code and says in done.err and done.out == "" and "Traceback" not in done.err
     assert dev("workload", "list", "-o", "json").data == []
+
+
+@pytest.mark.parametrize(("value", "cell"), [(12.345, "12.3"), (None, "ok")])
+def test_a_bandwidth_without_a_number_is_shown(value: float | None, cell: str) -> None:
+    """Any program may write the record, with numbers that JSON does not have."""
+    ici = CheckResult(check="ici", passed=True, value=value, unit="GB/s", detail="", problem="")
+    host = HostChecks(slice=0, host=0, node="n", passed=True, problem="", checks=(ici,))
+    (column,) = (column for column in COLUMNS if column.title == "ICI GB/S")
+    assert column.cell(host) == cell
 
 
 def test_checks_without_time_are_deleted(dev: Xpk) -> None:

@@ -30,7 +30,8 @@ def _cell(host: HostChecks, check: str) -> str:
     failed = next((result for result in results if not result.passed), None)
     if failed:
         return "FAILED"
-    return f"{results[0].value:.3g}" if results[0].unit == "GB/s" else "ok"
+    value = results[0].value
+    return f"{value:.3g}" if value is not None and results[0].unit == "GB/s" else "ok"
 
 
 def _column(check: str) -> Column:
@@ -38,7 +39,7 @@ def _column(check: str) -> Column:
     return Column(check.upper() + unit, lambda host: _cell(host, check))
 
 
-_COLUMNS = (
+COLUMNS = (
     Column("HOST", lambda h: h.label),
     Column("NODE", lambda h: h.node or "-"),
     *map(_column, _CHECKS),
@@ -97,7 +98,7 @@ def preflight(
     if console.is_data:
         console.data(asdict(result))
     else:
-        console.items(result.hosts, columns=_COLUMNS, data=lambda host: {"name": host.label})
+        console.items(result.hosts, columns=COLUMNS, data=lambda host: {"name": host.label})
     if keep:
         console.tell(f"workload '{result.workload}' is kept")
     if failure := failure_of(result):
