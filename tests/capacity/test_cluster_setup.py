@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from xpk.capacity.cluster_setup import config_map, target_of
+from xpk.api.base import Obj
+from xpk.capacity.cluster_setup import config_map, remove_priorities, set_up, target_of
 from xpk.capacity.queues.reading import Queues
 from xpk.model import names
 from xpk.model.accelerators import find_shape
@@ -42,3 +45,19 @@ def test_a_damaged_number_of_slices_is_replaced_by_the_quotas(text: str) -> None
     api = FakeApi(render_queues(ClusterSpec(name="c", shape=find_shape("v5litepod-8"), num_slices=2)))
     api.patch("ClusterQueue", "cluster-queue", {"metadata": {"annotations": {names.SLICES_ANNOTATION: text}}})
     assert Queues.read(api).total() == {"v5litepod-8": 2}
+
+
+def test_two_clients_that_set_up_a_cluster_or_remove_it_at_the_same_time_both_succeed() -> None:
+    class Late(FakeApi):
+        """An API server that lists what existed before the other client's change."""
+
+        def list(self, kind: str, *args: Any, **more: Any) -> list[Obj]:
+            return before if kind == "PriorityClass" else super().list(kind, *args, **more)
+
+    spec, api, before = ClusterSpec(name="c", shape=find_shape("v5litepod-8"), num_slices=2), Late(), list[Obj]()
+    set_up(api, [spec])
+    set_up(api, [spec])
+    before += FakeApi.list(api, "PriorityClass", None)
+    remove_priorities(api)
+    remove_priorities(api)
+    assert FakeApi.list(api, "PriorityClass", None) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from xpk.api.base import Obj, ObjectApi, Objs
@@ -15,7 +16,7 @@ from xpk.capacity.queues import provisioning
 from xpk.capacity.queues.foreign import Judgment, judge, unlabeled
 from xpk.capacity.queues.reading import maker_of, promised
 from xpk.model.accelerators import SliceShape
-from xpk.model.errors import MissingToolError, NotFoundError, XpkError
+from xpk.model.errors import MissingToolError, NameTaken, NotFoundError, XpkError
 from xpk.model.specs import ClusterSpec, Target
 from xpk.render import render_priorities, render_queues
 
@@ -205,7 +206,8 @@ def set_up(api: ObjectApi, specs: Sequence[ClusterSpec], *, take_over: bool = Fa
     apply_queues(api, specs, take_over=take_over or _took_over(api))
     provisioning.settle(api)
     for obj in _lacking_priorities(api):
-        api.create(obj)
+        with suppress(NameTaken):  # by another client that sets the cluster up
+            api.create(obj)
 
 
 def remove_priorities(api: ObjectApi) -> None:
@@ -213,7 +215,8 @@ def remove_priorities(api: ObjectApi) -> None:
     class_names = {obj["metadata"]["name"] for obj in render_priorities()}
     for priority_class in api.list("PriorityClass", None):
         if priority_class["metadata"]["name"] in class_names and maker_of(priority_class) == "xpk":
-            api.delete("PriorityClass", priority_class["metadata"]["name"])
+            with suppress(NotFoundError):
+                api.delete("PriorityClass", priority_class["metadata"]["name"])
 
 
 def output_root_problems(output_root: str | None) -> list[str]:

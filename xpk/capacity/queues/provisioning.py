@@ -35,7 +35,8 @@ def settle(api: ObjectApi) -> None:
             if obj["kind"] == "ClusterQueue":
                 api.apply(obj)
     for kind, name in list(_unused(api, queues)):
-        api.delete(kind, name)
+        with suppress(NotFoundError):
+            api.delete(kind, name)
 
 
 def _outdated(queues: Queues) -> Iterator[QueueSpec]:
