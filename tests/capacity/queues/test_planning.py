@@ -95,6 +95,17 @@ def test_a_new_quota_is_taken_from_the_clusters_own_queue() -> None:
     assert "red" not in [item.name for item in Queues.read(cluster.api).infos()]
 
 
+def test_a_change_of_the_quota_opens_a_queue_to_no_other_namespace() -> None:
+    cluster = Cluster()
+    cluster.create("red", f"{TYPE}=3")
+    cluster.delete("red", "red")
+    plan = plan_create(cluster.api, QueueRequest(name="red", namespaces=(), quota=(f"{TYPE}=2",)))
+    assert plan.summary.startswith("queue 'red' for no namespace: a quota of 2 x v5litepod-16")
+    plan.carry_out(lambda step: None)
+    assert [queue for queue in cluster.api.list("LocalQueue", None) if queue["metadata"]["name"] == "red"] == []
+    assert cluster.create("red", namespaces=("blue",)) == ["create a LocalQueue in namespace 'blue'"]
+
+
 AMOUNT = st.integers(0, 9)
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["red", "blue"]), st.sampled_from(["create", "delete", "adapt"]), AMOUNT, AMOUNT),

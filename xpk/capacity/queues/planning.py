@@ -218,7 +218,7 @@ def _described(spec: QueueSpec) -> str:
 
 
 def _summary(spec: QueueSpec, total: Mapping[str, float]) -> str:
-    whom = _listed("namespace", spec.namespaces)
+    whom = _listed("namespace", spec.namespaces) if spec.namespaces else "no namespace"
     return f"queue '{spec.name}' for {whom}: {_described(spec)}; the cluster has {_words(total)}"
 
 

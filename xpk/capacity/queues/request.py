@@ -72,7 +72,7 @@ def spec_of(
     ]
     return QueueSpec(
         name=request.name,
-        namespaces=tuple(dict.fromkeys(namespaces or ["default"])),
+        namespaces=tuple(dict.fromkeys(namespaces or ([] if have else ["default"]))),
         quotas=tuple(
             SliceQuota(
                 shape=find_shape(kind),
