@@ -16,7 +16,7 @@ from xpk.capacity.queues.reading import Queues, check_promised, promised, quotas
 from xpk.capacity.queues.removal import plan_delete
 from xpk.capacity.queues.request import QueueRequest
 from xpk.model.accelerators import find_shape
-from xpk.model.errors import CapacityError, ConflictError, NotFoundError, UsageError, XpkError
+from xpk.model.errors import AuthorizationError, CapacityError, ConflictError, NotFoundError, UsageError, XpkError
 from xpk.model.specs import ClusterSpec, QueueSpec, SliceQuota
 from xpk.render import render_queue, render_queues
 from xpk.testing import FakeApi
@@ -93,6 +93,19 @@ def test_a_new_quota_is_taken_from_the_clusters_own_queue() -> None:
     cluster.delete("red")
     assert cluster.quotas("cluster-queue") == {TYPE: 4, OTHER: 2}
     assert "red" not in [item.name for item in Queues.read(cluster.api).infos()]
+
+
+def test_a_missing_permission_in_a_namespace_is_reported_before_the_first_change() -> None:
+    class Limited(FakeApi):
+        def apply(self, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
+            if obj["kind"] == "LocalQueue" and obj["metadata"]["namespace"] == "blue":
+                raise AuthorizationError("localqueues is forbidden")
+            return super().apply(obj, dry_run=dry_run, force=force)
+
+    cluster, limited = Cluster(), Limited()
+    limited.objects = cluster.api.objects
+    cluster.api = limited
+    assert isinstance(refusal(cluster, "red", f"{TYPE}=3", namespaces=("red", "blue")), AuthorizationError)
 
 
 def test_a_change_of_the_quota_opens_a_queue_to_no_other_namespace() -> None:

@@ -57,9 +57,12 @@ def plan_create(api: ObjectApi, request: QueueRequest) -> Plan:
         steps.append(Step(title, partial(_pass_on, api, spec, before, force=request.force)))
     limit_steps, limit_notes = priority_limit.enforcing(api, spec)
     steps += limit_steps
-    local_queues = _of_kind("LocalQueue", render_queue(spec))
     current = before.namespaces if before else ()
-    steps += [_local_queue_step(api, obj) for obj in local_queues if obj["metadata"]["namespace"] not in current]
+    for obj in _of_kind("LocalQueue", render_queue(spec)):
+        if (namespace := obj["metadata"]["namespace"]) not in current:
+            if namespace not in new:
+                api.apply(obj, dry_run=True)  # before the first change
+            steps.append(_local_queue_step(api, obj))
     notes = _below(*([(info, _quotas(spec))] if info else []), (queues.info(queues.own), remaining))
     question = f"{notes[0]}. Continue?" if notes and steps else ""
     return Plan(_summary(spec, total), steps, notes=(*notes, *limit_notes), question=question)
