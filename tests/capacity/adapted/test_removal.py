@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.capacity.adapted.nodes import node
-from tests.capacity.adapted.test_provider import Site, gke
+from tests.capacity.adapted.site import Site, gke
 from xpk.capacity.kubeconfig import write_private
 from xpk.capacity.queues.planning import plan_create
 from xpk.capacity.queues.request import QueueRequest
