@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +38,22 @@ class Endpoints:
 
 
 def gcloud_place(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> dict[str, str]:
-    """Return the project and zone of gcloud's active configuration, read from its file without running gcloud."""
+    """Return the project and zone of gcloud's active configuration, read from its file without running gcloud.
+
+    As in gcloud, CLOUDSDK_ACTIVE_CONFIG_NAME names the configuration, and variables take precedence over its values.
+    """
     folder = Path(environ.get("CLOUDSDK_CONFIG") or (home or Path.home()) / ".config" / "gcloud")
-    parser = configparser.ConfigParser()
-    try:
-        active = (folder / "active_config").read_text(encoding="utf-8").strip()
+    parser = configparser.ConfigParser(interpolation=None)
+    with suppress(OSError, ValueError, configparser.Error):  # ValueError: not UTF-8
+        active = environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
+        active = active or (folder / "active_config").read_text(encoding="utf-8").strip()
         parser.read(folder / "configurations" / f"config_{active}", encoding="utf-8")
-    except (OSError, configparser.Error):
-        return {}
     places = {"project": ("core", "project"), "zone": ("compute", "zone")}
-    return {key: parser.get(*place) for key, place in places.items() if parser.has_option(*place)}
+    values = {
+        key: environ.get(f"CLOUDSDK_{section}_{option}".upper()) or str(parser.get(section, option, fallback=""))
+        for key, (section, option) in places.items()
+    }
+    return {key: value for key, value in values.items() if value}
 
 
 def _poll_seconds(environ: Mapping[str, str]) -> float:
