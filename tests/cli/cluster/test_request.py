@@ -152,3 +152,9 @@ def test_a_resize_is_shown_without_credentials(plan: Xpk, xpk: Xpk) -> None:
 def test_a_number_of_nodes_that_adapt_does_not_use_is_reported(xpk: Xpk) -> None:
     done = xpk("cluster", "adapt", "c", "--context", "none", "--tpu-type", "v5litepod-8", "--num-nodes", "2")
     assert done.code != 0 and "warning: --num-nodes has no effect" in done.err
+
+
+def test_a_cluster_of_another_provider_is_not_adapted_under_its_name(dev: Xpk) -> None:
+    flags = ("--adapt-from-ct", "--tpu-type", "v5litepod-8", *ON_GKE)
+    done = dev("cluster", "create", "dev", *flags, "--dry-run")
+    assert done.code == 4 and "cluster 'dev' already exists, of provider 'local'" in done.err

@@ -93,6 +93,7 @@ def adapt_as_created(
 ) -> None:
     """Adapt a GKE cluster by the flags of `xpk cluster create`; its nodes exist, so no capacity is needed."""
     cluster_name = the_name("cluster", *names)
+    check_free(cluster_name, "gke")
     others = {"tpu_type": tpu_type, "num_slices": next((count for count in counts if count is not None), None)}
     plan = _gke(cluster_name, {**flags, **others, "fenced": None, "take_over": False})
     carry_out(console, plan, dry_run=dry_run, then=f"xpk workload create NAME --cluster {cluster_name}")
