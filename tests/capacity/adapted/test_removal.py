@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.capacity.adapted.nodes import node
 from tests.capacity.adapted.site import Site, gke
@@ -62,3 +63,14 @@ def test_slices_that_cannot_be_emulated_are_refused(tmp_path: Path) -> None:
         "--num-slices must be between 1 and 1024, got -1",
         "--emulated: n2-standard-32-4 has no accelerator to advertise: use a TPU or GPU type",
     )
+
+
+def test_a_name_that_gets_another_server_is_noted(tmp_path: Path) -> None:
+    site = Site(tmp_path, gke())
+    site.adapt(output_root="gs://b/x")
+    assert site.plan(context="theirs").notes == (), "the same server, perhaps with newer credentials"
+    config = yaml.safe_load(site.user.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://staging"
+    site.user.write_text(yaml.safe_dump(config))
+    (note,) = site.plan(context="theirs").notes
+    assert note.startswith("warning: 'mine' is the name of https://") and "of https://staging from now on" in note

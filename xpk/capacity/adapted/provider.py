@@ -102,6 +102,7 @@ class AdaptedProvider:
             steps.append(
                 Step(f"save the connection to '{adaptation.name}'", partial(self._keep, adaptation.name, kubeconfig))
             )
+            notes += _moved(adaptation.name, self._remembered(adaptation.name), kubeconfig)
         others = judge_queues(api, [spec], take_over=adaptation.take_over)
         summary = _summary(spec, context, emulated=adaptation.emulated)
         return Plan(summary, steps, notes=(*notes, *others.notes), refusal=others.refusal)
@@ -235,6 +236,19 @@ class AdaptedProvider:
             source=self._options.manifest_of(controller.name),
             pause=self._pause,
         )
+
+
+def _moved(name: str, before: dict[str, Any], kubeconfig: dict[str, Any]) -> tuple[str, ...]:
+    """Return a warning if a cluster's name gets the connection to another API server."""
+    old, new = _server_of(before), _server_of(kubeconfig)
+    if not old or old == new:
+        return ()
+    return (f"warning: '{name}' is the name of {old} until now, and of {new} from now on",)
+
+
+def _server_of(kubeconfig: dict[str, Any]) -> str:
+    clusters = kubeconfig.get("clusters") or [{}]
+    return str((clusters[0].get("cluster") or {}).get("server", ""))
 
 
 def _damaged(file: Path, name: str) -> XpkError:
