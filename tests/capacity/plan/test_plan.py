@@ -205,6 +205,14 @@ def test_completed_and_failed_steps_are_reverted_in_reverse_order() -> None:
     assert raised.value.message == "could not create c: full; 4 steps were reverted"
 
 
+def test_a_step_with_nothing_to_revert_is_not_reported() -> None:
+    site = Site()
+    kept = Step("find a", lambda: None, "a", undo=lambda: False)
+    with pytest.raises(XpkError, match=r"full; 1 steps were reverted$"):
+        site.run(kept, site.step("b", "a", error=XpkError("full")), roll_back=True)
+    assert [text for text in site.said if text.startswith("reverted")] == ["reverted: create b"]
+
+
 def test_an_error_while_reverting_is_raised() -> None:
     site = Site()
     created = Step("create a", lambda: None, "a", undo=failing(ConflictError("busy")))
