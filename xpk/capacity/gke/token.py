@@ -33,4 +33,4 @@ def main(read: Callable[[], str] = credential) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
