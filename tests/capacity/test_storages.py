@@ -115,7 +115,7 @@ def test_an_interrupted_deletion_can_be_repeated(steps: int) -> None:
         step.act()
     assert [item.name for item in load(api, "default")] == ["data"], "it is listed until its instance is deleted"
     carry_out(plan_delete("data", "default", lambda: api))
-    assert load(api, "default") == api.list("PersistentVolumeClaim") == []
+    assert load(api, "default") == [] and api.list("PersistentVolumeClaim") == []
 
 
 @pytest.mark.parametrize(
