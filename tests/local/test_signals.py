@@ -42,7 +42,8 @@ def test_a_host_ignores_and_blocks_no_signal(tmp_path: Path) -> None:
         "os.execv(sys.executable, [sys.executable, '-S', '-E', '-s', *sys.argv[1:]])\n"
     )
     subprocess.run([sys.executable, "-c", start, shim.__file__, str(folder)], check=True)
-    assert [int(line.split()[1], 16) for line in output(folder)] == [0, 0]
+    of_the_library = 0b11 << 31  # signals 32 and 33, which no program can change; a thread may pass them on blocked
+    assert [int(line.split()[1], 16) & ~of_the_library for line in output(folder)] == [0, 0]
 
 
 def test_a_host_is_asked_to_end_once(tmp_path: Path) -> None:
