@@ -295,30 +295,13 @@ class Workload:
         self.lab.xpk("workload", "wait", self.name, "--cluster", self.lab.cluster, "--timeout", f"{timeout:.0f}")
         self.read()
 
-    def follow(self, until: Callable[[], bool], timeout: float) -> Iterator[dict[str, Any] | None]:
+    def follow(
+        self, until: Callable[[], bool], timeout: float, describe_every: float = _DESCRIBE_SECONDS
+    ) -> Iterator[dict[str, Any] | None]:
         """Read until `until()` is true; yield after each poll, sometimes with a new description.
 
-        Raises DrillError if the workload ends before, or after `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            self.read()
-            if until():
-                return
-            if time.monotonic() > deadline:
-                raise DrillError(f"nothing came of '{self.name}' within {timeout:.0f} s")
-            description = None
-            if time.monotonic() - self._looked > _DESCRIBE_SECONDS:
-                description = self.describe()
-                self._require_running(description, until)
-            yield description
-            time.sleep(_POLL_SECONDS)
-
-    def await_(self, until: Callable[[], bool], timeout: float) -> None:
-        """Read until `until()` is true, without output.
-
-        Descriptions are rare, and made on a thread: on a busy machine each takes seconds, in which the awaited moment
-        may pass, or the run may end.
+        Descriptions are made on a thread: on a busy machine each takes seconds, in which the awaited moment may pass,
+        or the run may end. Raises DrillError if the workload ends before, or after `timeout` seconds.
         """
         deadline, pool = time.monotonic() + timeout, ThreadPoolExecutor(1)
         asked: Future[dict[str, Any]] | None = None
@@ -329,14 +312,21 @@ class Workload:
                     return
                 if time.monotonic() > deadline:
                     raise DrillError(f"nothing came of '{self.name}' within {timeout:.0f} s")
+                description = None
                 if asked and asked.done():
-                    self._require_running(asked.result(), until)
-                    asked = None
-                elif not asked and time.monotonic() - self._looked > _RARELY_SECONDS:
+                    description, asked = asked.result(), None
+                    self._require_running(description, until)
+                elif not asked and time.monotonic() - self._looked > describe_every:
                     asked = pool.submit(self.describe)
+                yield description
                 time.sleep(_POLL_SECONDS)
         finally:
             pool.shutdown(wait=False)
+
+    def await_(self, until: Callable[[], bool], timeout: float) -> None:
+        """Read until `until()` is true, without output."""
+        for _ in self.follow(until, timeout, describe_every=_RARELY_SECONDS):
+            pass
 
     def _require_running(self, description: Mapping[str, Any], until: Callable[[], bool]) -> None:
         """Raise DrillError if the workload has ended, and all that it has written does not make `until()` true."""
