@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -36,7 +35,7 @@ def accepted(spec: WorkloadSpec, create: Callable[[WorkloadSpec], Created]) -> t
     try:
         return spec, create(spec)
     except XpkError as error:
-        if not (spec.replaces_slices and RESTART_JOB in error.message):
+        if not _is_about_slices(spec, error):
             raise
     spec = replace(spec, replaces_slices=False)
     return spec, create(spec)
@@ -45,17 +44,16 @@ def accepted(spec: WorkloadSpec, create: Callable[[WorkloadSpec], Created]) -> t
 def try_out(spec: WorkloadSpec, api: ObjectApi | None) -> WorkloadSpec:
     """Return a spec that the cluster's JobSet accepts, as a dry run says; errors for other reasons do not matter."""
     if spec.replaces_slices and api:
-        with suppress(XpkError):
-            spec, _ = accepted(spec, lambda one: _dry_run(one, api))
+        try:
+            api.create(render_workload(spec)[-1], dry_run=True)
+        except XpkError as error:
+            return replace(spec, replaces_slices=not _is_about_slices(spec, error))
     return spec
 
 
-def _dry_run(spec: WorkloadSpec, api: ObjectApi) -> None:
-    try:
-        api.create(render_workload(spec)[-1], dry_run=True)
-    except XpkError as error:
-        if RESTART_JOB in error.message:
-            raise
+def _is_about_slices(spec: WorkloadSpec, error: XpkError) -> bool:
+    """Return whether an error refuses a spec because it replaces single slices."""
+    return spec.replaces_slices and RESTART_JOB in error.message
 
 
 def _can_wait(spec: WorkloadSpec) -> bool:
