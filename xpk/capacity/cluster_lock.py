@@ -15,11 +15,13 @@ from xpk.storage.private import make_folder, open_file, wait_for_lock
 LOCK_SECONDS = 60.0  # for which a command waits for another one
 
 
-def locked(made: Plan, file: Path, name: str, plan: Callable[[], Plan], *, seconds: float = LOCK_SECONDS) -> Plan:
+def locked(made: Plan, root: Path, name: str, plan: Callable[[], Plan], *, seconds: float = LOCK_SECONDS) -> Plan:
     """Return a plan that is carried out under a lock of its cluster, and only if `plan` still returns its steps.
 
-    Raises XpkError then, and TimedOutError if another command holds the lock for longer than `seconds`.
+    `root`: the folder of the provider's clusters, beside which the locks are. Carrying it out raises ConflictError if
+    the steps are others, and TimedOutError if another command holds the lock for longer than `seconds`.
     """
+    file = root.parent / "locks" / f"{name}.lock"
 
     @contextmanager
     def hold(tell: Progress) -> Iterator[None]:

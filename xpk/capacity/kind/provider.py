@@ -75,9 +75,8 @@ class KindProvider:
 
     def plan_create(self, spec: ClusterSpec) -> Plan:
         """See `Provider.plan_create`. Skips the completed steps of an interrupted create."""
-        file = self._root.parent / "locks" / f"{spec.name}.lock"
         # Without the lock, one command would take the nodes that another one creates for remains, and remove them.
-        return locked(self._plan_create(spec), file, spec.name, lambda: self._plan_create(spec))
+        return locked(self._plan_create(spec), self._root, spec.name, lambda: self._plan_create(spec))
 
     def _plan_create(self, spec: ClusterSpec) -> Plan:
         options = self._checked(spec)

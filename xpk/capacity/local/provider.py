@@ -173,7 +173,7 @@ class LocalProvider:
 
     def _locked(self, made: Plan, name: str, plan: Callable[[], Plan]) -> Plan:
         """Return a plan that is carried out under the cluster's lock."""
-        return locked(made, self._root.parent / "locks" / f"{name}.lock", name, plan, seconds=self._lock_seconds)
+        return locked(made, self._root, name, plan, seconds=self._lock_seconds)
 
     def _known(self, name: str) -> ClusterSpec:
         self.connect(name)
