@@ -70,7 +70,8 @@ def read_preflight(status: WorkloadStatus, record: bytes) -> Preflight:
 def _newest(rows: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
     """Return the results of a host's last checks: a workload that was preempted checks its hosts, or others, again."""
     times = [read_number(row, "time", TIMES) or 0.0 for row in rows]
-    return [_result(row) for row, time in zip(rows, times, strict=True) if time == max(times)]
+    newest = max(times, default=0.0)
+    return [_result(row) for row, time in zip(rows, times, strict=True) if time == newest]
 
 
 def _result(row: Mapping[str, Any]) -> CheckResult:
