@@ -24,3 +24,16 @@ def http_server(handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1
 def url_of(server: ThreadingHTTPServer) -> str:
     """Return the URL of a server."""
     return f"http://{server.server_address[0]!s}:{server.server_port}"
+
+
+class FailingBucket(BaseHTTPRequestHandler):
+    """A storage server that fails in a way that the client does not retry by itself."""
+
+    def do_GET(self) -> None:
+        """Answer that the request failed."""
+        self.send_response(400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Do nothing."""

@@ -6,7 +6,6 @@ import itertools
 import shutil
 import types
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.http_server import http_server, url_of
+from tests.http_server import FailingBucket, http_server, url_of
 from tests.trainer.checkpoint.stores import Store
 from tests.trainer.emulated import Trainer
 from trainer import config
@@ -162,23 +161,10 @@ def test_a_path_without_a_checkpoint_is_one_line(change: Callable[[Path], Path],
     assert says in str(error.value.problems[0]) and len(error.value.problems) == 1
 
 
-class Failing(BaseHTTPRequestHandler):
-    """A storage server that fails in a way that the client does not retry by itself."""
-
-    def do_GET(self) -> None:
-        """Answer that the request failed."""
-        self.send_response(400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Do nothing."""
-
-
 def test_a_bucket_that_fails_does_not_end_the_run_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TENSORSTORE_GCS_HTTP_URL", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):  # which `open_place` sets
         monkeypatch.setenv(name, "emulator")
-    with http_server(Failing) as server:
+    with http_server(FailingBucket) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url_of(server))
         with pytest.raises(Unreachable, match="the server failed"):
             trunk.find_checkpoint("gs://bucket/resnet")

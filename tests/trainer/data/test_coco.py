@@ -341,8 +341,8 @@ def test_annotations_of_two_sets_of_one_name_are_refused(tmp_path: Path) -> None
     with pytest.raises(FatalError) as error:
         prepare_objects.prepare(str(tmp_path), open_place(tmp_path / "out"), MODEL)
     (first, second) = error.value.problems
-    found = "'one/annotations/instances_train2017.json' and 'two/annotations/instances_train2017.json'"
-    assert first.message == f"data.path={str(tmp_path)!r} has {found}, of the same name"
+    both = "'one/annotations/instances_train2017.json' and 'two/annotations/instances_train2017.json'"
+    assert first.message == f"data.path={str(tmp_path)!r} has {both}, of the same name"
     assert "instances_val2017.json" in second.message
     assert coco.check_objects(open_place(tmp_path)) == [first, second]
 

@@ -7,14 +7,13 @@ import json
 import os
 import resource
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from tests.http_server import http_server, url_of
+from tests.http_server import FailingBucket, http_server, url_of
 from tests.trainer.small import arguments, run_alone, start
 from trainer import config
 from trainer.config import Model
@@ -291,19 +290,6 @@ def test_a_file_that_a_disk_fails_to_read_is_not_left_out_for_good(tmp_path: Pat
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         list(prepare.source_documents(FailingDisk(tmp_path), ""))
     assert [text for _, text in prepare.source_documents(ForbiddenDisk(tmp_path), "")] == [b"a", None, b"c"]
-
-
-class FailingBucket(BaseHTTPRequestHandler):
-    """A storage server that fails in a way that the client does not retry by itself."""
-
-    def do_GET(self) -> None:
-        """Answer that the request failed."""
-        self.send_response(400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Do nothing."""
 
 
 @pytest.mark.parametrize(
