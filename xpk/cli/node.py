@@ -165,7 +165,7 @@ def return_(
     if checks and force:
         raise UsageError("--preflight and --force exclude each other", hint="--force returns it without checks")
     if not checks:
-        refuse_options(ctx)
+        refuse_options()
     console = ctx.obj.choosing(output)
     arguments, place = read_options(options, console) if checks else {}, _cluster(cluster)
     if checks and not dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -11,9 +11,6 @@ from xpk.cli import complete
 from xpk.cli.target import CONTEXT_KEY, PLACE_KEY, ROOT_KEY
 from xpk.cli.terminal.output import FORMATS
 from xpk.model.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from xpk.cli.options import namespace_option
+from xpk.cli.options import is_typed, namespace_option
 from xpk.cli.terminal.output import Console
 from xpk.model import names
 from xpk.model.durations import parse_duration
@@ -85,10 +85,9 @@ def read_options(values: Mapping[str, Any], console: Console) -> dict[str, Any]:
     }
 
 
-def refuse_options(ctx: click.Context) -> None:
+def refuse_options() -> None:
     """Raise UsageError for the options of the checks that the user has typed, on a command without checks."""
-    typed = click.core.ParameterSource.COMMANDLINE
-    flags = [flag for name, flag in _FLAGS.items() if ctx.get_parameter_source(name) is typed]
+    flags = [flag for name, flag in _FLAGS.items() if is_typed(name)]
     if flags:
         problems = [f"{flag} requires --preflight" for flag in flags]
         raise UsageError(problems[0], problems=problems, hint="add --preflight to check the slice first")

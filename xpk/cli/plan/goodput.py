@@ -11,7 +11,14 @@ import click
 
 from xpk.cli import complete
 from xpk.cli.google_xpk import WorkloadCommand
-from xpk.cli.options import accelerator_option, cluster_option, namespace_option, output_option, output_root_option
+from xpk.cli.options import (
+    accelerator_option,
+    cluster_option,
+    is_typed,
+    namespace_option,
+    output_option,
+    output_root_option,
+)
 from xpk.cli.target import ROOT_KEY, the_cluster
 from xpk.cli.terminal.output import Console, duration, echo
 from xpk.cli.terminal.tables import Column, wrapped
@@ -100,7 +107,7 @@ def goodput(ctx: click.Context, /, cluster: str | None, namespace: str, **option
     console: Console = ctx.obj.choosing(options["output"])
     handle = None
     if options["from_workload"]:
-        _check_of_run(ctx)
+        _check_of_run()
         workload_options = {"output_root": ctx.meta.get(ROOT_KEY)}
         handle = Cluster(the_cluster(cluster)).workload(options["from_workload"], namespace, **workload_options)
     forecast = forecast_goodput(
@@ -127,15 +134,10 @@ def goodput(ctx: click.Context, /, cluster: str | None, namespace: str, **option
         _show(console, forecast)
 
 
-def _check_of_run(ctx: click.Context) -> None:
+def _check_of_run() -> None:
     """Raise UsageError for options that a run determines."""
     flags = {"config": "--config", "settings": "--set", "accelerator_type": "--tpu-type", "num_slices": "--num-slices"}
-    typed = click.core.ParameterSource.COMMANDLINE
-    problems = [
-        f"{flag} and --from-workload exclude each other"
-        for name, flag in flags.items()
-        if ctx.get_parameter_source(name) is typed
-    ]
+    problems = [f"{flag} and --from-workload exclude each other" for name, flag in flags.items() if is_typed(name)]
     if problems:
         raise UsageError(problems[0], problems=problems, hint="omit --from-workload, or the other options")
 

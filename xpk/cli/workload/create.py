@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from xpk.api.base import Obj
 from xpk.api.text import counted
-from xpk.cli.options import cluster_option, name_argument, namespace_option, the_name
+from xpk.cli.options import cluster_option, is_typed, name_argument, namespace_option, the_name
 from xpk.cli.target import output_roots
 from xpk.cli.terminal.output import FORMATS, Console, echo
 from xpk.cli.workload import google_xpk, several_clusters, spec_file
@@ -126,7 +125,7 @@ def _check_combinations(ctx: click.Context, timeout: float | None, problems: Pro
     if params["when"] and (params["dry_run"] or params["wait"]):
         problems.add("--when excludes --dry-run and --wait: it creates nothing", hint="omit the others")
     # An environment variable may state it for all commands.
-    is_limited = timeout is not None and ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
+    is_limited = timeout is not None and is_typed("timeout")
     if is_limited and not params["wait"]:
         problems.add("--timeout requires --wait", hint="add --wait, or omit --timeout")
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from xpk.capacity.provider import provider_of
-from xpk.cli.options import the_name
+from xpk.cli.options import is_typed, the_name
 from xpk.cli.target import the_cluster
 from xpk.cli.terminal.output import FORMATS, Console, echo
 from xpk.cli.workload.create import create, print_notices, print_steps
@@ -96,12 +96,7 @@ def _print(console: Console, name: str, other: str | None, compared: difference.
 
 def _check_alone(ctx: click.Context) -> None:
     """Raise UsageError for all options of `create`: they do not apply to two running workloads."""
-    flags = [
-        param.opts[0]
-        for param in ctx.command.params
-        if param.name not in _OF_TWO
-        and ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
-    ]
+    flags = [param.opts[0] for param in ctx.command.params if param.name not in _OF_TWO and is_typed(str(param.name))]
     problems = [f"{flag} does not apply when two workloads are compared" for flag in flags]
     problems += ["arguments after `--` do not apply when two workloads are compared"] * bool(
         ctx.meta.get("trainer_args")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xpk.cli.options import Command
+from xpk.cli.options import Command, is_typed
 from xpk.model.errors import UsageError
 
 _DEBUG_ENV = (
@@ -52,7 +52,7 @@ def translate(ctx: click.Context, options: dict[str, Any]) -> None:
     if preferred and options["script_dir"].is_dir() and not any(options["script_dir"].iterdir()):
         options["script_dir"] = None
     if base := options.pop("base_docker_image"):
-        if ctx.get_parameter_source("image") is click.core.ParameterSource.COMMANDLINE:
+        if is_typed("image"):
             raise UsageError("--base-docker-image and --docker-image exclude each other", hint="pass one of them")
         current_folder = Path() if any(Path().iterdir()) else None
         options["image"], options["script_dir"] = base, options["script_dir"] or current_folder

@@ -10,7 +10,7 @@ import click
 from xpk.api.base import Obj
 from xpk.api.text import counted
 from xpk.cli import complete
-from xpk.cli.options import Command
+from xpk.cli.options import Command, is_typed
 from xpk.cli.target import CONTEXT_KEY, the_cluster
 from xpk.cli.terminal.output import Console
 from xpk.client import Cluster, destination_of
@@ -52,8 +52,7 @@ def clusters_of(ctx: click.Context, problems: Problems) -> tuple[str, ...]:
             problems.add("--move-after requires --clusters", hint="omit --move-after")
         return ()
     clusters = tuple(filter(None, (part.strip() for part in stated.split(",")))) or ("",)
-    is_named = ctx.get_parameter_source("cluster") is click.core.ParameterSource.COMMANDLINE
-    if is_named or ctx.meta.get(CONTEXT_KEY):
+    if is_typed("cluster") or ctx.meta.get(CONTEXT_KEY):
         problems.add("--clusters excludes --cluster and --context", hint="name all clusters in --clusters")
     if params["when"]:
         problems.add("--when requires a single cluster", hint="use --cluster, or omit --when")
