@@ -35,6 +35,7 @@ from xpk.capacity.nodes.emulated import Adaptation
 from xpk.capacity.nodes.inventory import (
     cluster_info,
     in_slices,
+    in_use,
     live_workloads,
     slice_nodes,
 )
@@ -273,11 +274,7 @@ def _found(nodes: Objs, adaptation: Adaptation) -> ClusterSpec:
 def _check_unused(api: ObjectApi, name: str) -> None:
     """Raise ConflictError if workloads are on a cluster."""
     if running := live_workloads(api, name):
-        raise ConflictError(
-            f"workloads are on cluster '{name}': {', '.join(running)}",
-            hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, "
-            "or --force to leave them without a queue",
-        )
+        raise in_use(name, running, "leave them without a queue")
 
 
 def _remove(api: ObjectApi, objects: Objs) -> None:

@@ -8,10 +8,9 @@ from contextlib import suppress
 from functools import partial
 
 from xpk.api.base import Obj, ObjectApi, Objs
-from xpk.capacity.nodes.inventory import live_workloads, pool_of, pool_order, slice_nodes, some_of
+from xpk.capacity.nodes.inventory import in_use, live_workloads, pool_of, pool_order, slice_nodes, some_of
 from xpk.capacity.plan.executor import Step
-from xpk.model import names
-from xpk.model.errors import ConflictError, NotFoundError, XpkError
+from xpk.model.errors import NotFoundError, XpkError
 
 MARK = "xpk.dev/cordoned"  # annotation of nodes whose slice is about to be deleted
 OPEN = "open"  # key of the step that removes the annotation
@@ -49,10 +48,10 @@ def close_unused(read: Callable[[], Objs], api: ObjectApi, check: Callable[[], N
 def check_deletable(api: ObjectApi, name: str) -> None:
     """Raise ConflictError if workloads are on a cluster."""
     if running := live_workloads(api, name):
-        hint = f"`xpk workload delete {names.name_and_flags(running[0], name)}`, or --force to end them"
+        error = in_use(name, running, "end them")
         if any(map(is_marked, slice_nodes(api))):
-            hint += f"; `xpk cluster resize {name}` to its present size uncordons its slices"
-        raise ConflictError(f"workloads are on cluster '{name}': {', '.join(running)}", hint=hint)
+            error.hint += f"; `xpk cluster resize {name}` to its present size uncordons its slices"
+        raise error
 
 
 def closing_step(api: ObjectApi, name: str, *, key: str = "") -> Step:

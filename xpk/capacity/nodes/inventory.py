@@ -230,6 +230,14 @@ def slice_info(pool: str, nodes: Objs, hosts: int, workloads: dict[str, str], *,
     )
 
 
+def in_use(name: str, running: Sequence[str], force: str) -> ConflictError:
+    """Return the error for workloads on a cluster; `force`: what --force does to them."""
+    return ConflictError(
+        f"workloads are on cluster '{name}': {', '.join(running)}",
+        hint=f"`xpk workload delete {names.name_and_flags(running[0], name)}`, or --force to {force}",
+    )
+
+
 def live_workloads(api: ObjectApi, name: str) -> list[str]:
     """Return the workloads that have not ended. Raises ConflictError if the cluster does not answer."""
     try:
